@@ -1,20 +1,24 @@
-//! `./dev bench ablate`: what does each mechanism of `adaptive` bring?
+//! `./dev bench ablate`: measures the effect of each mechanism of `adaptive`.
 //!
-//! Every part of the profile and every rule of the engine ([`Mechanism`](pleach_core::profile::Mechanism)) is switched off by
-//! itself, and the same simulated transfers are run with and without it: same links, same traffic, same seed. The figure of a
-//! run is a goodput, or the inverse of a delay, so that more is better. The effect of a mechanism is the mean over all cases
-//! of ln(with / without), with a 95 % confidence interval over the cases.
+//! Every part of the profile and every rule of the engine ([`Mechanism`](pleach_core::profile::Mechanism)) is switched
+//! off by itself. The same simulated transfers are run with and without it: same links, same traffic, same seed. The
+//! figure of a run is a goodput, or the inverse of a delay, so that more is better. The effect of a mechanism is the
+//! mean over all cases of ln(with / without), with a 95 % confidence interval over the cases.
 //!
-//! *Stage 1* screens all mechanisms over 60 cases (profiles, pairs, random pairs) with one CUBIC and one BBR download each.
-//! *Stage 2* takes the mechanisms that the screening leaves open over the kinds of traffic on which they bear: eight CUBIC
-//! connections, QUIC, an upload, small requests alone and beside a download, UDP with a deadline, a link that fails.
+//! *Stage 1* screens all mechanisms over 60 cases (profiles, pairs, random pairs) with one CUBIC and one BBR download
+//! each. *Stage 2* tests the mechanisms that the screening leaves open with the kinds of traffic that they affect:
+//! eight CUBIC connections, QUIC, an upload, small requests alone and in parallel with a download, UDP with a deadline,
+//! a link that fails.
 //!
-//! A mechanism *stays* if its interval lies above [`LEAST_EFFECT`](table::LEAST_EFFECT), or if a pair falls below 0.95 of its
-//! better link without it, in the median of [`CONFIRM_RUNS`] seeds, and does not with it. It is *idle* if its interval lies
-//! below the bound and no pair falls. All others are *open*.
+//! The verdict on a mechanism is:
 //!
-//! Runs are kept in `bench-results/ablate/runs.jsonl` under the text of their scenario and a hash of the engine's sources: an
-//! interrupted bench goes on where it was. `-- --help` has the options.
+//! - *stays* if its interval lies above [`LEAST_EFFECT`](table::LEAST_EFFECT). It also stays if, in the median of
+//!   [`CONFIRM_RUNS`] seeds, a pair falls below 0.95 of its better link without the mechanism but not with it.
+//! - *idle* if its interval lies below the bound and no pair falls.
+//! - *open* otherwise.
+//!
+//! Figures are stored in `bench-results/ablate/runs.jsonl` under the text of their scenario and a hash of the engine's
+//! sources. So an interrupted bench continues where it was. `-- --help` lists the options.
 #![cfg(all(feature = "lab", feature = "sim"))]
 #![expect(clippy::print_stdout, reason = "the table is what it is for")]
 
@@ -44,13 +48,13 @@ use crate::{
     workload::{Workload, cases},
 };
 
-/// What each mechanism brings.
+/// Measures the effect of each mechanism.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Only these mechanisms; names joined by `+` are switched off together [default: each].
+    /// Only these mechanisms; names joined by `+` are switched off together [default: each alone].
     #[arg(long)]
     only: Vec<String>,
-    /// Screening over CUBIC and BBR, or all other traffic.
+    /// Screening with CUBIC and BBR, or all other traffic.
     #[arg(long, value_enum, default_value_t = Stage::Screen)]
     stage: Stage,
     /// Only this traffic of the stage.
@@ -59,30 +63,30 @@ struct Arguments {
     /// Cases of each kind of traffic.
     #[arg(long, default_value_t = 60)]
     cases: usize,
-    /// Seed of the random pairs among them.
+    /// Seed of the random pairs among the cases.
     #[arg(long, default_value_t = 401)]
     seed: u64,
-    /// Runs of each case, with seeds 1, 2 …
+    /// Runs of each case, with the seeds 1, 2, …
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
     /// Prints the names of all mechanisms.
     #[arg(long)]
     list: bool,
-    /// What cargo adds.
+    /// Option that cargo adds.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Which traffic.
+/// Stage of the bench, which determines its traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Stage {
-    /// One CUBIC, one BBR download.
+    /// One CUBIC and one BBR download.
     Screen,
     /// Eight CUBIC connections, QUIC, an upload, requests, UDP with a deadline, a failing link.
     Bearing,
 }
 
-/// Runs of a pair that crosses 0.95, of which the medians count.
+/// Number of runs, of which the median is used, for a pair that crosses 0.95.
 const CONFIRM_RUNS: u32 = 5;
 
 fn main() -> ExitCode {
@@ -129,7 +133,7 @@ fn bench(arguments: &Arguments) -> anyhow::Result<()> {
     runs.all(&jobs, "runs")?;
     let compare = |rule: &Rule| Row::of(rule, &cases, workloads, arguments.runs, &runs);
     let rows: Vec<Row> = rules.iter().map(compare).collect();
-    // Pairs that fall below the better link in one run may do so by chance.
+    // A pair that falls below its better link in one run may do so by chance, so repeat it.
     let fallen = rows.iter().flat_map(|row| row.fallen(&cases));
     let again: Vec<Job<'_>> = fallen
         .flat_map(|(rule, case, workload)| {
@@ -150,7 +154,7 @@ fn bench(arguments: &Arguments) -> anyhow::Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The mechanisms asked for.
+/// Returns the mechanisms that the arguments select.
 fn rules(arguments: &Arguments) -> anyhow::Result<Vec<Rule>> {
     if arguments.only.is_empty() {
         return Ok(Rule::all().collect());

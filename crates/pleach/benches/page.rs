@@ -1,20 +1,30 @@
-//! A page of 60 objects, loaded by a real browser without a screen: through the proxy over links of 20 and 10 Mbit/s, and over
-//! the better one alone, without a proxy.
+//! Measures the load time of a page of 60 objects in a real browser without a screen: through the proxy over links of
+//! 20 and 10 Mbit/s, and over the better link alone without a proxy.
 //!
-//! | what | target |
+//! | measurement | target |
 //! | --- | --- |
-//! | time until the browser's `load` event, median of the loads, through the proxy over the better link alone | ≤ 0.7 |
-//! | the same with another pleach on the servers' host (`PEER=osia`) | ≤ 0.6 |
+//! | median time until the `load` event, through the proxy, divided by that over the better link alone | ≤ 0.7 |
+//! | the same ratio with another proxy on the servers' host (`PEER=osia`) | ≤ 0.6 |
 //!
-//! The page has 4 style sheets, 16 scripts and 40 pictures, of 2 to 300 kB, once from one host (of which a browser asks six
-//! things at a time), once spread over four. Every load is a new browser with nothing in its cache; one of each kind in turn, so
-//! that what else the machine does falls on all. All objects have to arrive whole, else the bench fails.
+//! The page has 4 style sheets, 16 scripts and 40 pictures, of 2 to 300 kB. It is loaded once from one host, to which a
+//! browser sends at most six requests at a time, and once spread over four hosts. Every load starts a new browser with
+//! an empty cache. Loads of each kind alternate, so that other work of the machine affects all kinds. The bench fails
+//! if an object does not arrive completely.
 //!
-//! `./dev bench page`, otherwise: `LOADS=9`, `ONLY=socks5` (a way in), `HOSTS=4` (only so many), `SCALE=1` (of the objects' sizes),
-//! `PEER=osia` (another pleach on the servers' host, and the scheduler of what goes over shared lanes; `CC` is that of the lanes then
-//! only if it is the machine's), `CC=cubic` (the servers' congestion control), `CHROMIUM=chromium-headless-shell`,
-//! `KEYS='short_queues = true'` (of the proxy, beside the way's; proxies with other keys, in turn with it, after a `|`),
-//! `VERBOSE=1` (a line a load), `TRACE=1` (a line an object: when it was asked for, began and ended, and over which link).
+//! `./dev bench page` reads these environment variables:
+//!
+//! - `LOADS=9`: number of loads,
+//! - `ONLY=socks5`: only this way for the browser to reach the proxy,
+//! - `HOSTS=4`: only this number of hosts,
+//! - `SCALE=1`: factor of the objects' sizes,
+//! - `PEER=osia`: starts another proxy on the servers' host, with this scheduler of shared lanes. The lanes use `CC`
+//!   only if that is the machine's default,
+//! - `CC=cubic`: congestion control of the servers,
+//! - `CHROMIUM=chromium-headless-shell`: the browser,
+//! - `KEYS='short_queues = true'`: additional keys of the proxy. After a `|`, keys of a further proxy, whose loads
+//!   alternate with the others,
+//! - `VERBOSE=1`: prints a line per load,
+//! - `TRACE=1`: prints a line per object: times of its request, its beginning and its end, and its link.
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
 
@@ -58,7 +68,7 @@ queue = "100kB"
 kind = "ping"
 "#;
 
-/// Where the connection came from over which an object was asked for last.
+/// Source address of the connection over which each object was last requested.
 static PEERS: Mutex<BTreeMap<usize, SocketAddr>> = Mutex::new(BTreeMap::new());
 
 const PORT: u16 = 8080;
@@ -68,7 +78,7 @@ const SCRIPTS: usize = 16;
 const OBJECTS: usize = 60;
 
 fn main() {
-    // `cargo test --benches` and the like only want to know whether it starts.
+    // `cargo test --benches` only tests whether the bench starts.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
@@ -97,7 +107,7 @@ fn main() {
     }
 }
 
-/// Loads without a proxy and through one of each of the `KEYS`, in turn, and prints what came of it.
+/// Alternates loads without a proxy and through a proxy of each of the `KEYS`, and prints the results.
 fn compare(name: &str, key: &str, way: &str, hosts: usize, sizes: &[usize], loads: usize) {
     let direct = world(sizes);
     let more = std::env::var("KEYS").unwrap_or_default();
@@ -132,11 +142,11 @@ fn compare(name: &str, key: &str, way: &str, hosts: usize, sizes: &[usize], load
     }
 }
 
-/// A proxy, and how long loads through it took.
+/// A proxy, and the load times through it.
 struct Kind {
     world: World,
     proxy: Proxy,
-    /// On the servers' host.
+    /// The proxy on the servers' host.
     _peer: Option<Proxy>,
     keys: String,
     times_ms: Vec<f64>,
@@ -198,7 +208,7 @@ impl Kind {
     }
 }
 
-/// Links, and servers with the page behind them.
+/// Makes a world of links, and servers with the page behind them.
 fn world(sizes: &[usize]) -> World {
     let (world, _) = World::with_links(LINKS, "").expect("namespaces");
     let server = &world.topology.server;
@@ -224,7 +234,7 @@ fn world(sizes: &[usize]) -> World {
     world
 }
 
-/// Milliseconds until the browser said that it has loaded everything.
+/// Loads the page, and returns the milliseconds until the browser reports that everything is loaded.
 fn load(world: &World, way: &str, hosts: usize, sizes: &[usize]) -> f64 {
     let profile = tempfile::TempDir::new().expect("temporary directory");
     let program =
@@ -275,7 +285,7 @@ fn load(world: &World, way: &str, hosts: usize, sizes: &[usize]) -> f64 {
     load_ms
 }
 
-/// Prints what the browser noted of each object, in the order in which it wanted them.
+/// Prints the browser's times of each object, in the order of the requests.
 fn trace(times: &str, sizes: &[usize]) {
     let peers = PEERS.lock().expect("no thread panics with it");
     for line in times.split('|') {
@@ -286,13 +296,13 @@ fn trace(times: &str, sizes: &[usize]) {
     }
 }
 
-/// Notes that object `number` was asked for over the connection from `peer`.
+/// Notes that object `number` was requested over the connection from `peer`.
 fn note(number: usize, peer: SocketAddr) {
     let mut peers = PEERS.lock().expect("no thread panics with it");
     peers.insert(number, peer);
 }
 
-/// Answers requests until the browser has no more.
+/// Answers requests until the browser closes the connection.
 fn serve(stream: &TcpStream, sizes: &[usize]) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -315,7 +325,7 @@ fn serve(stream: &TcpStream, sizes: &[usize]) -> std::io::Result<()> {
         } else {
             ("text/plain", Vec::new())
         };
-        // As file servers do: things have tags, and parts of them can be had.
+        // Like file servers: objects have entity tags, and ranges can be requested.
         let range = range(&head, body.len());
         let status = match &range {
             Some(range) => format!(
@@ -344,7 +354,7 @@ fn serve(stream: &TcpStream, sizes: &[usize]) -> std::io::Result<()> {
     }
 }
 
-/// The bytes that a request asks for, of `len`.
+/// Returns the byte range that a request asks for, of an object of `len` bytes.
 fn range(head: &str, len: usize) -> Option<std::ops::Range<usize>> {
     let text = head.split_once("\r\nRange: bytes=")?.1.lines().next()?;
     let (first, last) = text.split_once('-')?;
@@ -352,8 +362,8 @@ fn range(head: &str, len: usize) -> Option<std::ops::Range<usize>> {
     (first <= last && last < len).then_some(first..last + 1)
 }
 
-/// The page, its objects from `hosts` hosts in turn. Its title says when it was loaded, how many objects and bytes of them came,
-/// and how many the browser could make use of.
+/// Returns the page, whose objects come from `hosts` hosts in turn. Its title contains the load time, the number of
+/// objects and bytes that arrived, and the number of objects that the browser could use.
 fn page(hosts: usize) -> String {
     let url = |number: usize| {
         format!(
@@ -387,7 +397,7 @@ fn page(hosts: usize) -> String {
     )
 }
 
-/// Something of `len` bytes that a browser can make use of, and its kind.
+/// Returns an object of `len` bytes that a browser can use, and its content type.
 fn object(number: usize, len: usize) -> (&'static str, Vec<u8>) {
     if number < SHEETS + SCRIPTS {
         let (kind, text) = if number < SHEETS {
@@ -400,7 +410,7 @@ fn object(number: usize, len: usize) -> (&'static str, Vec<u8>) {
         body.extend_from_slice(b"*/");
         return (kind, body);
     }
-    // A bitmap of 24 bits a pixel, 100 pixels wide; what is left over is not drawn.
+    // A bitmap of 24 bits per pixel, 100 pixels wide; the remaining bytes are not drawn.
     let rows = u32::try_from((len - BITMAP_HEAD) / 300).expect("small");
     let words: [u32; 12] = [40, 100, rows, 1 | 24 << 16, 0, 0, 0, 0, 0, 0, 0, 0];
     let mut body = b"BM".to_vec();
@@ -412,7 +422,7 @@ fn object(number: usize, len: usize) -> (&'static str, Vec<u8>) {
     ("image/bmp", body)
 }
 
-/// Sizes of the objects, the same every time: between 2 and 300 kB, many small and few large.
+/// Returns the sizes of the objects, the same in every run: between 2 and 300 kB, many small and few large.
 fn sizes(scale: f64) -> Vec<usize> {
     let mut rng = Rng::new(60);
     let size = |_| {
@@ -442,10 +452,10 @@ fn median(values: &mut [f64]) -> f64 {
     quartile(values, 2)
 }
 
-/// Of sorted values.
+/// Returns a quartile of sorted values.
 fn quartile(values: &[f64], number: usize) -> f64 {
     values[(values.len() - 1) * number / 4]
 }
 
-/// Both heads of a bitmap.
+/// Length of both headers of a bitmap in bytes.
 const BITMAP_HEAD: usize = 54;

@@ -1,8 +1,8 @@
-//! `./dev bench parity`: every scenario of `scenarios/kernel` and `scenarios/parity` in the simulator and in the lab,
-//! number beside number. Ends with 1 if a number differs by more than its tolerance. Only some of them:
-//! `cargo bench -p pleach --bench parity -- NAME …`.
+//! `./dev bench parity`: runs every scenario of `scenarios/kernel` and `scenarios/parity` in the simulator and in the
+//! lab, and prints the figures side by side. The exit code is 1 if a figure differs by more than its tolerance. To run
+//! some scenarios only: `cargo bench -p pleach --bench parity -- NAME …`.
 //!
-//! Needs what the lab needs, a quiet machine, and six minutes.
+//! The bench needs the lab's requirements, an otherwise idle machine, and six minutes.
 #![cfg(all(feature = "lab", feature = "sim"))]
 #![expect(clippy::print_stdout, reason = "the table is what it is for")]
 
@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use pleach_lab::parity::{Check, Outcome, Parity};
 use pleach_sim::scenario::{Files, Scenario};
 
-/// Runs of a scenario in each world, each with its own seed.
+/// Number of runs of a scenario in each world, each with its own seed.
 const RUNS: u64 = 1;
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -45,7 +45,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(differ > 0)))
 }
 
-/// The scenario files in `dir`, by name.
+/// Reads the scenario files in `dir`, by name.
 fn scenarios(dir: &Path) -> anyhow::Result<Vec<Scenario>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     let mut paths = Vec::new();

@@ -1,12 +1,13 @@
-//! `./dev bench profiles`: does the bond beat its links? Sets of links, each alone without tunnel, all with it.
+//! `./dev bench profiles`: compares the tunnel over several links with each of its links alone, for sets of links.
 //!
-//! Per case: one download over each link alone (*raw*: plain routing, no tunnel), then through the tunnel over all; in the
-//! lab also over kernel MPTCP. Goodput counts from the warm-up on. What the links carry alone does not depend on the tunnel
-//! and is kept in `bench-results/profiles/singles.json`, so that a repeated run measures the tunnel only.
+//! For each case, one download is measured over each link alone (*raw*: plain routing, no tunnel), then through the
+//! tunnel over all links, and in the lab also over kernel MPTCP. Goodput is counted after the warm-up. The goodput of
+//! single links does not depend on the tunnel and is stored in `bench-results/profiles/singles.json`, so that a
+//! repeated run measures the tunnel only.
 //!
-//! `cargo bench -p pleach --bench profiles --profile quick -- --set sweep --count 60 --policy weighted`; `--help` has the
-//! options. The profile `quick` builds in seconds after a change of the engine; simulated figures are the same. In the lab
-//! build with the usual one, because there the speed of the daemons counts.
+//! `cargo bench -p pleach --bench profiles --profile quick -- --set sweep --count 60 --policy weighted`; `--help` lists
+//! the options. After a change of the engine, the build profile `quick` builds in seconds; simulated figures do not
+//! depend on it. For the lab, use the default build profile, because the speed of the daemons matters there.
 #![cfg(all(feature = "lab", feature = "sim"))]
 #![expect(clippy::print_stdout, reason = "the table is what it is for")]
 
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
 
 fn bench(options: &Options) -> anyhow::Result<()> {
     if options.place == World::Lab {
-        // Before any thread starts.
+        // Must run before any thread starts.
         pleach_lab::netns::prepare()?;
     }
     let cases = cases(options);
@@ -66,7 +67,7 @@ fn bench(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The cases the options ask for, in the order of the sets.
+/// Returns the cases that the options select, in the order of the sets.
 fn cases(options: &Options) -> Vec<Case> {
     let mut cases = Vec::new();
     for set in options.sets() {

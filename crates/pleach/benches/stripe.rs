@@ -1,14 +1,15 @@
-//! Striping, measured: links of 20 and 10 Mbit/s, 10 and 80 ms one way, with a plain server and another pleach behind both.
+//! Measures striping: links of 20 and 10 Mbit/s, 10 and 80 ms one way, with a plain server and another proxy behind
+//! both.
 //!
-//! | what | target |
+//! | measurement | target |
 //! | --- | --- |
-//! | one download over both links, by each scheduler | ≥ 0.95 of what the two carried alone, plain, in the same run |
-//! | the most that waited in the receiver's reorder buffer, by each scheduler | `osia` below `round-robin` |
-//! | the longest pause after the quick link swallows everything, or goes down | ≤ 1 s |
-//! | 2 000 connections of 20 kB a minute over shared lanes, 34 a second: errors | 0 |
+//! | goodput of a download over both links, for each scheduler | ≥ 0.95 of the sum of both links, each alone |
+//! | largest content of the receiver's reorder buffer, for each scheduler | less with `osia` than with `round-robin` |
+//! | longest pause after the faster link drops all packets, or goes down | ≤ 1 s |
+//! | errors of 2 000 connections of 20 kB a minute over shared lanes, 34 a second | 0 |
 //!
-//! `./dev bench stripe`, otherwise: `SECONDS_EACH=30`, `ROUNDS=3`, `ONLY=osia` (schedulers), `ONLY=many` (the connections alone),
-//! `CONNECTIONS=2000` (how many in a minute).
+//! `./dev bench stripe` reads these environment variables: `SECONDS_EACH=30`, `ROUNDS=3`, `ONLY=osia` (one scheduler),
+//! `ONLY=many` (only the many connections), `CONNECTIONS=2000` (number of connections in the minute).
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is for")]
 
@@ -52,11 +53,11 @@ queue = "200kB"
 kind = "ping"
 "#;
 
-/// More than the links carry in a second.
+/// Requested bytes per second: more than the links carry.
 const BYTES_A_SECOND: u64 = 4_000_000;
 
 fn main() {
-    // `cargo test --benches` and the like only want to know whether it starts.
+    // `cargo test --benches` only tests whether the bench starts.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
@@ -118,7 +119,7 @@ fn main() {
     }
 }
 
-/// What one plain download gets over `link`.
+/// Returns the goodput of one plain download over `link`.
 fn alone(link: &str, length: Duration) -> f64 {
     let (world, _) = World::with_links(LINKS, "").expect("namespaces");
     let rule = format!("[[rule]]\nport = {HTTP_PORT}\nlink = \"{link}\"\nstrict = true\n");
@@ -128,10 +129,10 @@ fn alone(link: &str, length: Duration) -> f64 {
     rate.expect("a download")
 }
 
-/// A striped download.
+/// Result of a striped download.
 struct Together {
     rate_mbps: f64,
-    /// What waited in the reorder buffer, in bytes: looked at every tenth of a second, sorted; and at most.
+    /// Bytes in the reorder buffer: samples taken every tenth of a second, sorted; and the maximum.
     held: Vec<u64>,
     most_held: u64,
     repeated_bytes: u64,
@@ -173,13 +174,13 @@ fn together(striping: Striping, length: Duration) -> Together {
     found.expect("a download")
 }
 
-/// Opens `count` connections in a minute, each for 20 kB, and prints what came of it.
+/// Opens `count` connections within a minute, each for 20 kB, and prints the results.
 fn many(count: u64) {
     const SIZE: usize = 20_000;
     let (world, _) = World::with_links(LINKS, "").expect("namespaces");
     let (peer, proxy) = peers::pair(&world, Striping::Osia.name());
     let found = world.client().run(|| {
-        // The first one is plain, and asks.
+        // The first connection is plain, and makes the proxy look for a peer.
         drop(peers::striped(&proxy, HTTP_PORT));
         let before = proxy.status().expect("it runs");
         let begin = clock::now();
@@ -221,7 +222,7 @@ fn many(count: u64) {
     );
 }
 
-/// The longest pause within five seconds after `command` at the client.
+/// Returns the longest pause within five seconds after `command` has run at the client.
 fn killed(command: [&str; 2]) -> Duration {
     let (world, _) = World::with_links(LINKS, "").expect("namespaces");
     let (_peer, proxy) = peers::pair(&world, Striping::Osia.name());
@@ -252,13 +253,13 @@ fn killed(command: [&str; 2]) -> Duration {
     found.expect("a download that goes on")
 }
 
-/// Megabits per second within `length`, from the first byte on.
+/// Returns the goodput in Mbit/s over the time `length`, from the first byte on.
 fn download(stream: &mut TcpStream, length: Duration) -> f64 {
     let size = BYTES_A_SECOND * (length.as_secs() + 10);
     let request = format!("GET /{size} HTTP/1.1\r\nHost: {SERVER}\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("asks");
     let mut buffer = vec![0; 1 << 16];
-    // The server first makes up what it sends.
+    // The server first generates its data.
     stream.read_exact(&mut buffer[..1]).expect("an answer");
     let begin = clock::now();
     let mut bytes = 0;

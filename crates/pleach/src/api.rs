@@ -12,13 +12,15 @@
 //!                                             data path
 //! ```
 //!
-//! With `history` in `[dashboard]`, [`history`] looks all the time and keeps what it sees.
+//! With `history` in `[dashboard]`, [`history`] takes samples all the time and stores them.
 //!
-//! One thread of its own, which starts with the first HTTP request on the control socket, or with the daemon if it listens on
-//! TCP. Packets are never its matter: it asks the data path for a status as `pleach status` does, and shares each answer
-//! among all who look. Bounds: [`serve::MAX_CONNECTIONS`] over TCP, [`routes::MAX_STREAMS`] event streams, a head of
-//! [`serve::MAX_HEAD_BYTES`], a body of [`routes::MAX_BODY_BYTES`], [`serve::PATIENCE`] for a head, an answer, and a reader
-//! that takes nothing.
+//! The interface has one thread of its own. The thread starts with the first HTTP request on the control socket, or
+//! with the daemon if the interface listens on TCP. The thread never handles packets. It asks the data path for a
+//! status as `pleach status` does, and shares each answer among all clients. Bounds:
+//!
+//! - [`serve::MAX_CONNECTIONS`] connections over TCP and [`routes::MAX_STREAMS`] event streams,
+//! - [`serve::MAX_HEAD_BYTES`] for the head of a request and [`routes::MAX_BODY_BYTES`] for its body,
+//! - [`serve::PATIENCE`] to receive a head, to give an answer, and to wait for a reader that reads nothing.
 
 mod files;
 mod guard;
@@ -48,30 +50,31 @@ use crate::{
     control::server::{Asker, Slot},
 };
 
-/// The interface of this daemon. Dropping it ends the thread.
+/// The HTTP interface of this daemon. Dropping it ends its thread.
 pub(crate) struct Api {
     asker: Arc<Asker>,
-    /// Connections of the control socket, for the thread; as many as that has slots. `None` before the thread runs.
+    /// Sender of control-socket connections to the thread, at most as many as the control socket has slots. `None`
+    /// before the thread runs.
     thread: Mutex<Option<UnboundedSender<Handed>>>,
 }
 
-/// A connection of the control socket and its place among those.
+/// A connection of the control socket and the slot that it occupies there.
 struct Handed {
     stream: UnixStream,
     slot: Slot,
 }
 
-/// A listener of TCP.
+/// A TCP listener and its configuration.
 struct Door {
-    /// `None`: the address is taken, or not there yet.
+    /// The listening socket; `None` while the address is in use or not yet on this host.
     listener: Option<TcpListener>,
     listen: Arc<Listen>,
-    /// Whether there are but metrics.
+    /// Whether only metrics are served here.
     is_metrics: bool,
 }
 
 impl Door {
-    /// Listens at `listen`; if that fails, tells so once.
+    /// Listens at `listen`. If that fails, logs one warning.
     fn new(listen: &Listen, is_metrics: bool) -> Self {
         let mut door = Self {
             listener: None,
@@ -107,10 +110,10 @@ impl Door {
 }
 
 impl Api {
-    /// Listens where `view` says. An address that is taken is tried again by the thread.
+    /// Listens at the addresses in `view`. If an address is in use, the thread tries it again later.
     ///
     /// # Errors
-    /// No thread can be made.
+    /// If the thread cannot be created.
     pub(crate) fn start(asker: &Arc<Asker>, view: &ViewConfig) -> io::Result<Self> {
         let dashboard = view.dashboard.iter().map(|listen| Door::new(listen, false));
         let metrics = view.metrics.iter().map(|listen| Door::new(listen, true));
@@ -125,10 +128,10 @@ impl Api {
         Ok(this)
     }
 
-    /// Serves `stream`, which begins with a request that nobody has read.
+    /// Serves `stream`, whose first bytes are a request that has not been read yet.
     ///
     /// # Errors
-    /// There is no thread for it.
+    /// If the thread cannot be created.
     pub(crate) fn hand_over(&self, stream: UnixStream, slot: Slot) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         let mut thread = self.lock();

@@ -1,8 +1,8 @@
-//! What a configuration asks of this host: that its devices are there and its port is free.
+//! Checks of a configuration against this host: its devices exist and its port is free.
 //!
-//! An absent device is no reason not to start, because links may be plugged in later; `check` reports it as a mistake,
-//! `up` as a warning. A port in use stops both, unless the socket belongs to this very tunnel: then its daemon answers
-//! on the control socket.
+//! An absent device does not prevent a start, because links may be plugged in later. `check` reports it as a mistake,
+//! and `up` as a warning. A port in use stops both commands, unless the socket belongs to the same tunnel; this is the
+//! case if a daemon answers on its control socket.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use crate::config::{
     self, AnyLoaded, ConfigError, Loaded, LoadedEqualizer, LoadedProxy, Note, Place, Role, plain,
 };
 
-/// Checks the file `path` against its grammar and this host; returns what is worth telling.
+/// Checks the file `path` against its grammar and this host. Returns the notes for the user.
 ///
 /// # Errors
 /// The first mistake.
@@ -50,19 +50,21 @@ pub(crate) fn check(path: &Path) -> Result<Vec<Note>, ConfigError> {
     }
 }
 
-/// Checks before a proxy's start: as [`before_start`].
+/// Checks a proxy before its start: the port must be free. Returns an error for each absent device, which does not
+/// prevent the start.
 ///
 /// # Errors
-/// The proxy cannot listen where it should.
+/// If the proxy cannot listen on its address.
 pub(crate) fn before_proxy(loaded: &LoadedProxy) -> Result<Vec<ConfigError>, ConfigError> {
     proxy_port_in_use(loaded)?;
     Ok(absent_proxy_devices(loaded))
 }
 
-/// Checks before a start: the port must be free. Returns a line for each absent device.
+/// Checks a tunnel before its start: the port must be free. Returns an error for each absent device, which does not
+/// prevent the start.
 ///
 /// # Errors
-/// The gateway cannot listen where it should.
+/// If the gateway cannot listen on its address.
 pub(crate) fn before_start(loaded: &Loaded) -> Result<Vec<ConfigError>, ConfigError> {
     port_in_use(loaded)?;
     Ok(absent_devices(loaded))
@@ -81,13 +83,13 @@ fn absent_proxy_devices(loaded: &LoadedProxy) -> Vec<ConfigError> {
     absent(devices, &loaded.device_places)
 }
 
-/// A line for each device of an equalizer's links that is not there.
+/// Returns an error for each device of an equalizer's links that does not exist.
 pub(crate) fn absent_equalizer_devices(loaded: &LoadedEqualizer) -> Vec<ConfigError> {
     let devices = loaded.config.links.iter().map(|link| link.device.as_str());
     absent(devices, &loaded.device_places)
 }
 
-/// An error for each of `devices` that is not there; `places`: of each.
+/// Returns an error for each of `devices` that does not exist. `places` are their positions in the file.
 fn absent<'a>(devices: impl Iterator<Item = &'a str>, places: &[Place]) -> Vec<ConfigError> {
     devices
         .zip(places)
@@ -103,7 +105,7 @@ fn absent<'a>(devices: impl Iterator<Item = &'a str>, places: &[Place]) -> Vec<C
         .collect()
 }
 
-/// Whether this network namespace has the device; `true` if that cannot be told.
+/// Whether the device exists in this network namespace; `true` if that cannot be found out.
 fn device_exists(name: &str) -> bool {
     let socket = socket_with(
         AddressFamily::INET,
@@ -143,7 +145,7 @@ fn proxy_port_in_use(loaded: &LoadedProxy) -> Result<(), ConfigError> {
     )
 }
 
-/// The error that keeps from listening on `address`, if any.
+/// Returns the error that prevents listening on `address`, if any.
 fn listen_error(
     error: Option<io::Error>,
     address: SocketAddr,

@@ -1,6 +1,6 @@
-//! The command line: commands, exit codes, and the one place that prints errors.
+//! The command line: commands, exit codes, and the only code that prints errors.
 //!
-//! Exit codes: 0 done, 1 it failed, 2 bad usage or configuration. An error is one line on stderr.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage or configuration. An error is one line on stderr.
 
 use std::{
     collections::BTreeMap,
@@ -50,7 +50,7 @@ enum Command {
     Up {
         /// Configuration file
         file: PathBuf,
-        /// Write what the engine decides, one line of JSON an event, into this file
+        /// Write the engine's decisions into this file, one line of JSON per event
         #[arg(long, value_name = "FILE")]
         trace: Option<PathBuf>,
     },
@@ -69,25 +69,25 @@ enum Command {
     Gateway(GatewayCommand),
     /// Make this host a client, by a token of `pleach gateway invite`
     Join(Join),
-    /// Have two hosts' proxies know each other, so that connections between them take all links
+    /// Make the proxies of two hosts known to each other, so that connections between them use all links
     #[command(subcommand)]
     Peer(PeerCommand),
     /// Undo `join`
     Leave(Leave),
-    /// Print what a shell needs to complete this program's command line
+    /// Print the script with which a shell completes this program's command line
     Completions {
         /// Shell
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages, one a command, into DIR
+    /// Write the manual pages, one per command, into DIR
     #[command(hide = true)]
     Man {
-        /// Directory, which must be there
+        /// Directory, which must exist
         dir: PathBuf,
     },
-    /// Find what keeps a tunnel from working, and what to do; exit code 1 if there is anything
+    /// Find what keeps a tunnel from working, and what to do; exit code 1 if a problem is found
     Doctor(Doctor),
-    /// Check the configuration FILE and what it asks of this host
+    /// Check the configuration FILE, and whether its devices and ports are available on this host
     Check {
         /// Configuration file
         file: PathBuf,
@@ -97,7 +97,7 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Show it anew each second, with what the links move
+        /// Show the links again every second, with their current rates
         #[arg(long, conflicts_with = "json")]
         watch: bool,
         /// Control socket of the daemon [default: the only one in /run/pleach]
@@ -111,9 +111,9 @@ enum Command {
         #[arg(long, value_name = "SOCKET")]
         control: Option<PathBuf>,
     },
-    /// Measure what each link of a running client carries alone, and all together
+    /// Measure the throughput of each link of a running client alone, and of all links together
     Speedtest(Speedtest),
-    /// Have a running tunnel read its file again, and apply what needs no restart
+    /// Make a running tunnel read its file again, and apply the changes that need no restart
     Reload {
         /// Control socket of the daemon [default: the only one in /run/pleach]
         #[arg(long, value_name = "SOCKET")]
@@ -128,7 +128,7 @@ enum Command {
         #[arg(required = true, value_name = "NAME=W", value_parser = parse_weight)]
         weights: Vec<(String, u32)>,
     },
-    /// Try real daemons in namespaces over emulated links
+    /// Run real daemons in namespaces over emulated links
     #[cfg(feature = "lab")]
     #[command(subcommand)]
     Lab(LabCommand),
@@ -141,17 +141,17 @@ enum Command {
         /// Where: in the simulator, or in namespaces with real daemons
         #[arg(long = "in", value_name = "WORLD", default_value = "sim")]
         world: ReproduceIn,
-        /// Directory for the results; what an earlier call left there stays
+        /// Directory for the results; results of earlier calls remain there
         #[arg(long, value_name = "DIR", required_unless_present = "list")]
         out: Option<PathBuf>,
-        /// Run only what has not run into DIR yet, as after an interruption
+        /// Run only experiments whose results are not in DIR yet, for example after an interruption
         #[arg(long)]
         missing: bool,
-        /// Only list what there is, and how long it takes
+        /// Only list the targets, and how long they take
         #[arg(long)]
         list: bool,
     },
-    /// Try the engine in a simulated network
+    /// Run the engine in a simulated network
     #[cfg(feature = "sim")]
     #[command(subcommand)]
     Sim(SimCommand),
@@ -167,13 +167,13 @@ enum LabCommand {
         /// Directory for the results
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// Write what the engine decides, one line of JSON an event, into files below DIR
+        /// Write the engine's decisions into files below DIR, one line of JSON per event
         #[arg(long)]
         trace: bool,
     },
 }
 
-/// Where published figures are measured again.
+/// World in which published figures are measured again.
 #[cfg(feature = "reproduce")]
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum ReproduceIn {
@@ -194,7 +194,7 @@ enum SimCommand {
         /// Seed of all randomness [default: the scenario's]
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
-        /// Write what the engine decides, one line of JSON an event, into files below DIR
+        /// Write the engine's decisions into files below DIR, one line of JSON per event
         #[arg(long)]
         trace: bool,
     },
@@ -204,7 +204,7 @@ enum SimCommand {
 enum Failure {
     /// Exit code 2: the configuration is wrong.
     Config(ConfigError),
-    /// Exit code 1: it did not work.
+    /// Exit code 1: the command failed.
     Runtime(anyhow::Error),
     /// Exit code 2: the command line or input is wrong.
     Usage(String),
@@ -226,14 +226,14 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Runs the command of this process.
+/// Runs the command given on the command line.
 pub(crate) fn main() -> ExitCode {
     let failure = match Cli::try_parse_from(std::env::args_os()) {
         Ok(cli) => match run(cli.command) {
             Ok(()) => return ExitCode::SUCCESS,
             Err(failure) => failure,
         },
-        // Nobody is left to tell if help cannot be printed.
+        // If help cannot be printed, the error cannot be printed either.
         Err(error) if !error.use_stderr() => {
             let _ = error.print();
             return ExitCode::SUCCESS;
@@ -495,14 +495,14 @@ fn print(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes one line to stderr, whatever `text` holds.
+/// Writes one line to stderr, even if `text` contains line breaks.
 fn complain(text: &str) {
     let line = text.trim().replace(char::is_control, " ");
-    // Nobody is left to tell if this fails.
+    // If this fails, the error cannot be reported anywhere.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Clap's message of several lines as one: its first paragraph, then how it should be.
+/// Joins clap's message of several lines into one: first its error paragraph, then tips and usage.
 fn usage_line(message: &str) -> String {
     let lines = message.lines().map(str::trim);
     let kept: Vec<&str> = lines
@@ -514,5 +514,5 @@ fn usage_line(message: &str) -> String {
         .replace("error: ", "")
 }
 
-/// More than any key with white space around it.
+/// Maximum input length in bytes: more than any key with white space around it.
 const MAX_KEY_INPUT_BYTES: u64 = 4096;

@@ -1,9 +1,9 @@
-//! Configuration files: text to checked types.
+//! Configuration files: from text to checked types.
 //!
-//! [`load`] reads a file, walks it with positions ([`table`]), and stops at the first mistake with one line that names
-//! file, line, key, what is wrong and what to do ([`source::ConfigError`]). Keys are checked against the list of known
-//! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
-//! (devices, ports) is not looked at here but in [`crate::check`].
+//! [`load`] reads a file, checks it with the position of each value ([`table`]), and stops at the first mistake. Its
+//! message is one line that names file, line, key, mistake and remedy ([`source::ConfigError`]). The keys of a table
+//! are compared with the list of known keys before anything else, so that a typing mistake is reported as such. Devices
+//! and ports, which depend on the host, are checked in [`crate::check`].
 
 mod budget;
 mod carrier;
@@ -57,36 +57,37 @@ use table::Table;
 /// One end of a tunnel, client or gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct TunnelConfig {
-    /// Name of the TUN device, valid as such.
+    /// Name of the TUN device; a valid device name.
     pub(crate) name: String,
     /// Inner addresses of this end with their networks; at least one.
     pub(crate) addresses: Vec<IpNet>,
     /// This end's X25519 private key.
     pub(crate) private_key: SecretKey,
-    /// Control socket; absolute, short enough for a socket address.
+    /// Path of the control socket; absolute, and short enough for a socket address.
     pub(crate) control: PathBuf,
-    /// Inner MTU in bytes, 1280..=9000; `None`: a client takes what its links' devices allow, a gateway 1414.
+    /// Inner MTU in bytes, 1280..=9000. `None`: a client uses the MTU that its links' devices allow, a gateway 1414.
     pub(crate) mtu: Option<u16>,
-    /// Whether the headers of inner packets are compressed on the way out.
+    /// Whether the headers of inner packets are compressed when this end sends them.
     pub(crate) compression: bool,
-    /// By which code parity of what this end sends is made, for damaged datagrams to be mended by; then it sends
-    /// no UDP checksums to an end that knows parity.
+    /// Code of the parity with which the peer can mend damaged datagrams of this end. If set, this end sends no UDP
+    /// checksums to a peer that supports parity.
     pub(crate) parity: Option<pleach_core::sec::Code>,
-    /// Whether what links carry is kept for the next start.
+    /// Whether the measured state of links is stored for the next start.
     pub(crate) remember: bool,
-    /// When a client ends TCP connections itself; whether a gateway serves such clients: unless `off`.
+    /// At a client: when it terminates TCP connections itself. At a gateway: it serves such clients unless this is
+    /// `off`.
     pub(crate) split_tcp: SplitTcp,
-    /// What rules the packets this end sends.
+    /// Scheduler of the packets that this end sends.
     pub(crate) scheduler: SchedulerConfig,
-    /// Traffic that is served in its own way.
+    /// Traffic classes that are served in their own way.
     pub(crate) classes: Vec<Class>,
-    /// Where this end shows itself.
+    /// Where dashboard and metrics of this end listen.
     pub(crate) view: ViewConfig,
-    /// Which end.
+    /// Client or gateway, with its own settings.
     pub(crate) role: Role,
 }
 
-/// What the two ends do not share.
+/// The settings that only a client or only a gateway has.
 #[derive(Clone, Debug)]
 pub(crate) enum Role {
     /// The end with the links.
@@ -95,7 +96,7 @@ pub(crate) enum Role {
     Gateway(GatewayConfig),
 }
 
-/// The client's part.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientConfig {
     /// The other end.
@@ -103,22 +104,22 @@ pub(crate) struct ClientConfig {
     /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
     /// interface with a route to the gateway, hot-plugged ones too.
     pub(crate) links: Vec<LinkConfig>,
-    /// What is routed into the tunnel goes no other way while the daemon is dead.
+    /// Whether traffic that is routed into the tunnel is blocked while the daemon is not running.
     pub(crate) kill_switch: bool,
-    /// How datagrams travel where UDP does not get through.
+    /// How datagrams travel where UDP is blocked.
     pub(crate) carrier: ClientCarrier,
-    /// Resolvers of the host while the tunnel runs, at most three; none: those it has.
+    /// Resolvers of the host while the tunnel runs, at most three. Empty: the host keeps its own.
     pub(crate) dns: Vec<IpAddr>,
-    /// Where it is kept what links have carried of their budgets; `None`: the usual place.
+    /// File in which the bytes that links have used of their budgets are stored; `None`: the default file.
     pub(crate) state: Option<PathBuf>,
 }
 
-/// A name that stands for addresses of the gateway.
+/// A name that resolves to addresses of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostName {
-    /// As a resolver is asked for it.
+    /// Name as a resolver is asked for it.
     pub(crate) name: String,
-    /// Where the gateway listens there.
+    /// Port on which the gateway listens at those addresses.
     pub(crate) port: u16,
 }
 
@@ -127,11 +128,11 @@ pub(crate) struct HostName {
 pub(crate) struct GatewayPeer {
     /// X25519 public key.
     pub(crate) public_key: [u8; KEY_LEN],
-    /// Mixed into the handshake if both ends have it.
+    /// Key that is mixed into the handshake; both ends must have it.
     pub(crate) preshared_key: Option<SecretKey>,
-    /// Outer addresses, distinct.
+    /// Outer addresses, all different.
     pub(crate) endpoints: Vec<SocketAddr>,
-    /// Names of outer addresses, with ports; at least one if there is no address.
+    /// Names of outer addresses, with ports; at least one if `endpoints` is empty.
     pub(crate) names: Vec<HostName>,
     /// Destinations routed into the tunnel; at least one.
     pub(crate) allowed_ips: Vec<IpNet>,
@@ -140,62 +141,62 @@ pub(crate) struct GatewayPeer {
 /// One uplink of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LinkConfig {
-    /// Name towards the user and the gateway.
+    /// Name of the link, shown to the user and to the gateway.
     pub(crate) name: String,
-    /// Network device; may be absent at start.
+    /// Network device; it may be absent at start.
     pub(crate) device: String,
-    /// When it is used.
+    /// When the link is used.
     pub(crate) cost: Cost,
-    /// Share under proportional policies, 1..=1000.
+    /// Weight of the link under proportional policies, 1..=1000.
     pub(crate) weight: u16,
-    /// Never send faster; `None`: as fast as it goes.
+    /// Maximum sending rate; `None`: no limit.
     pub(crate) upload: Option<Bitrate>,
-    /// Never let the gateway send faster.
+    /// Maximum rate at which the gateway may send; `None`: no limit.
     pub(crate) download: Option<Bitrate>,
-    /// Whether TCP carries it; `None`: as `[carrier]` says.
+    /// Whether TCP carries the link; `None`: the mode of `[carrier]`.
     pub(crate) carrier: Option<Mode>,
-    /// The proxy on its way.
+    /// HTTP proxy between this link and the gateway.
     pub(crate) http_proxy: Option<HttpProxy>,
-    /// What it may carry in a month.
+    /// Number of bytes that the link may carry in a month.
     pub(crate) budget: Option<Budget>,
-    /// What becomes of it when it has carried that; of tunnels only.
+    /// How the link is used once its budget is spent; tunnels only.
     pub(crate) at_limit: AtLimit,
 }
 
 /// When a link may carry packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// Always; lower ranks are filled first.
+    /// Always; links with lower ranks are filled first.
     Rank(u8),
     /// Only while no ranked link is up.
     Standby,
-    /// Never; the link is only watched.
+    /// Never; only the state of the link is watched.
     Never,
 }
 
-/// The gateway's part.
+/// Settings of a gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayConfig {
-    /// Outer address to listen on; the port is not zero.
+    /// Outer address to listen on; its port is not zero.
     pub(crate) listen: SocketAddr,
-    /// Where it listens for links that TCP carries, if it does.
+    /// Settings for links that TCP carries; `None`: the gateway does not serve them.
     pub(crate) carrier: Option<GatewayCarrier>,
-    /// What is masqueraded.
+    /// Which packets are masqueraded.
     pub(crate) nat: Nat,
-    /// Clients do not reach each other.
+    /// Whether clients are kept from reaching each other.
     pub(crate) isolate: bool,
-    /// Whether clients may measure their links, through the tunnel.
+    /// Whether clients may measure their links through the tunnel.
     pub(crate) speedtest: bool,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
-    /// Whether and how other clients are enrolled.
+    /// How further clients are enrolled by invitation; `None`: they are not.
     pub(crate) invitations: Option<InvitationsConfig>,
 }
 
 /// The gateway's `[invitations]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InvitationsConfig {
-    /// Directory of invitations and of clients that used one.
+    /// Directory of invitations and of the clients that have used one.
     pub(crate) store: PathBuf,
     /// Outer addresses of this gateway that tokens name; at least one, distinct.
     pub(crate) endpoints: Vec<SocketAddr>,
@@ -203,7 +204,7 @@ pub(crate) struct InvitationsConfig {
     pub(crate) dns: Vec<IpAddr>,
 }
 
-/// What a gateway masquerades of its clients' packets to the outside.
+/// Which packets that clients send to the outside are masqueraded by a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nat {
     /// `nat = false`: nothing.
@@ -217,28 +218,28 @@ pub(crate) enum Nat {
 /// A client as the gateway knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientPeer {
-    /// Name towards the user.
+    /// Name of the client, shown to the user.
     pub(crate) name: String,
     /// X25519 public key.
     pub(crate) public_key: [u8; KEY_LEN],
-    /// Mixed into the handshake if both ends have it.
+    /// Key that is mixed into the handshake; both ends must have it.
     pub(crate) preshared_key: Option<SecretKey>,
-    /// Inner source addresses it may use, routed to it; at least one.
+    /// Inner source addresses that the client may use, and that are routed to it; at least one.
     pub(crate) allowed_ips: Vec<IpNet>,
-    /// Replaces the gateway's scheduler towards this client.
+    /// Scheduler towards this client, instead of the gateway's.
     pub(crate) scheduler: Option<SchedulerConfig>,
 }
 
-/// A configuration with what is needed to talk about it.
+/// A configuration with notes and positions for messages about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     /// The configuration.
     pub(crate) config: TunnelConfig,
-    /// What to tell the user.
+    /// Notes for the user.
     pub(crate) notes: Vec<Note>,
-    /// Gateway: where `listen` stands.
+    /// Position of `listen`; gateway only.
     pub(crate) listen_place: Option<Place>,
-    /// Client: where the device of each link stands, in the order of the links.
+    /// Position of each link's device, in the order of the links; client only.
     pub(crate) device_places: Vec<Place>,
 }
 
@@ -256,7 +257,7 @@ pub(crate) enum AnyLoaded {
 /// Reads and checks the configuration file `path` of a tunnel.
 ///
 /// # Errors
-/// The first mistake in the file; it is another mode's.
+/// The first mistake in the file, or that the file has another mode.
 pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
     read(path, |root, loaded| match loaded {
         AnyLoaded::Tunnel(loaded) => Ok(*loaded),
@@ -269,7 +270,7 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, ConfigError> {
 /// Reads and checks the configuration file `path` of a proxy.
 ///
 /// # Errors
-/// The first mistake in the file; it is another mode's.
+/// The first mistake in the file, or that the file has another mode.
 pub(crate) fn load_proxy(path: &Path) -> Result<LoadedProxy, ConfigError> {
     read(path, |root, loaded| match loaded {
         AnyLoaded::Proxy(loaded) => Ok(*loaded),
@@ -282,7 +283,7 @@ pub(crate) fn load_proxy(path: &Path) -> Result<LoadedProxy, ConfigError> {
 /// Reads and checks the configuration file `path` of an equalizer.
 ///
 /// # Errors
-/// The first mistake in the file; it is another mode's.
+/// The first mistake in the file, or that the file has another mode.
 pub(crate) fn load_equalizer(path: &Path) -> Result<LoadedEqualizer, ConfigError> {
     read(path, |root, loaded| match loaded {
         AnyLoaded::Equalizer(loaded) => Ok(*loaded),
@@ -292,7 +293,7 @@ pub(crate) fn load_equalizer(path: &Path) -> Result<LoadedEqualizer, ConfigError
     })
 }
 
-/// Reads and checks the configuration file `path` of whatever mode.
+/// Reads and checks the configuration file `path` of any mode.
 ///
 /// # Errors
 /// The first mistake in the file.
@@ -327,7 +328,7 @@ fn load_document(root: &Table<'_>) -> Result<AnyLoaded, ConfigError> {
     })
 }
 
-/// The error that a file is for another command.
+/// Returns the error that the file is for another command.
 fn for_other_command(root: &Table<'_>, loaded: &AnyLoaded) -> ConfigError {
     let (what, command) = match loaded {
         AnyLoaded::Equalizer(_) => ("an equalizer", "equalize"),
@@ -341,10 +342,10 @@ fn for_other_command(root: &Table<'_>, loaded: &AnyLoaded) -> ConfigError {
     )
 }
 
-/// Reads the section `[scheduler]` from `text`, which has no other.
+/// Reads the section `[scheduler]` from `text`, which has no other section.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the section.
 #[cfg(feature = "sim")]
 pub(crate) fn read_scheduler(text: String) -> Result<SchedulerConfig, ConfigError> {
     let source = Source::new(Path::new("[scheduler]"), text);
@@ -352,10 +353,10 @@ pub(crate) fn read_scheduler(text: String) -> Result<SchedulerConfig, ConfigErro
     scheduler::read(&Table::root(&source, document.get_ref()))
 }
 
-/// Reads the tables `[[class]]` from `text`, which has nothing else.
+/// Reads the tables `[[class]]` from `text`, which contains nothing else.
 ///
 /// # Errors
-/// The first mistake in them.
+/// The first mistake in the tables.
 #[cfg(feature = "sim")]
 pub(crate) fn read_classes(text: String) -> Result<Vec<Class>, ConfigError> {
     let source = Source::new(Path::new("[[class]]"), text);

@@ -1,11 +1,12 @@
 //! `pleach doctor`: finds what keeps a tunnel from working, and says what to do.
 //!
-//! The files that were named, else those in `/etc/pleach`, say what the tunnels should be. Each check ([`checks`]) looks at one
-//! matter; a host without trouble is told so in one line. Nothing on the host is changed. Handshakes are tried only if the
-//! daemon has no session: another one with its key would end the session.
+//! The command checks the tunnels of the given file, or of the files in `/etc/pleach`. Each check ([`checks`]) looks
+//! for one kind of problem. For a host without problems, one line is printed. Nothing on the host is changed.
+//! Handshakes are tried only if the daemon has no session, because another handshake with its key would end the
+//! session.
 //!
-//! Bounds: about ten seconds, if the gateway does not answer over any link. Limits: the NAT in front of a host is told by the
-//! link's address only, so its kind and time-out are not known.
+//! Duration: about ten seconds if the gateway does not answer over any link. Limit: a NAT in front of the host is
+//! recognised by the link's address only, so the type and the timeout of the NAT remain unknown.
 
 mod bundle;
 mod checks;
@@ -50,7 +51,7 @@ use problem::Problem;
 /// Options of `pleach doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
-    /// Configuration file [default: those in /etc/pleach]
+    /// Configuration file [default: client.toml and gateway.toml in /etc/pleach]
     file: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -60,41 +61,41 @@ pub(crate) struct Doctor {
     bundle: Option<PathBuf>,
 }
 
-/// What was found.
+/// The result of all checks.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    /// Worst first, as far as that can be told.
+    /// Problems, the most severe first as far as this can be determined.
     problems: Vec<Problem>,
     /// Links of clients.
     links: Vec<LinkFacts>,
-    /// Configurations that were looked at.
+    /// Configurations that were checked.
     files: Vec<PathBuf>,
 }
 
 impl Report {
-    /// How many problems there are.
+    /// Returns the number of problems.
     pub(crate) fn count(&self) -> usize {
         self.problems.len()
     }
 }
 
-/// What is known of a link, trouble or not.
+/// Facts about a link, whether it has a problem or not.
 #[derive(Debug, Serialize)]
 struct LinkFacts {
     name: String,
     device: String,
-    /// `none`, `private` or `carrier-grade`, by its address; `None` without IPv4.
+    /// Kind of NAT, derived from the link's address: `none`, `private` or `carrier-grade`; `None` without IPv4.
     nat: Option<&'static str>,
     /// MTU of the device in bytes.
     device_mtu: u32,
-    /// Whether the gateway's host answers echo requests over it.
+    /// Whether the gateway's host answers echo requests over this link.
     echo: bool,
 }
 
-/// Does it: what to print, and what was found.
+/// Runs all checks. Returns the text to print and the result.
 ///
 /// # Errors
-/// The bundle cannot be written; the kernel does not tell of the links.
+/// If the bundle cannot be written, or if the kernel does not report the links.
 pub(crate) fn run(options: &Doctor) -> anyhow::Result<(String, Report)> {
     let mut report = Report::default();
     let files = match &options.file {
@@ -178,7 +179,8 @@ fn look_at_file(
         });
         report.problems.extend(checks::files::verdicts(notes));
     }
-    // The first of these already keeps the file from being loaded.
+    // The first key file that is open to others already prevents the configuration from being loaded, so add all of
+    // them.
     report.problems.extend(open);
     if let Ok(text) = std::fs::read_to_string(file).map(Zeroizing::new) {
         texts.push((
@@ -263,7 +265,8 @@ fn look_at_file(
     Ok(())
 }
 
-/// What `name` of the configuration `file` is called in a bundle: `name` itself for the first configuration.
+/// Returns the name in the bundle of the text `name` of configuration `file`: `name` itself for the first
+/// configuration.
 fn entry(texts: &[(String, String)], file: &Path, name: &str) -> String {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let numbered = (2..).map(|number: u32| format!("{stem}-{number}-{name}"));
@@ -274,7 +277,7 @@ fn entry(texts: &[(String, String)], file: &Path, name: &str) -> String {
     names.find(is_free).unwrap_or_default()
 }
 
-/// The daemon at one moment; nothing if it does not run.
+/// Status of the daemon at one moment; without values if the daemon does not run.
 struct Sample {
     at: pleach_core::time::Instant,
     status: Option<StatusReport>,
@@ -323,7 +326,7 @@ fn look_at_client(
         .problems
         .extend(checks::names::verdict(&client.gateway.names, endpoints));
     let addresses: Vec<IpAddr> = endpoints.iter().map(SocketAddr::ip).collect();
-    // A kill switch lets nothing else leave by a link.
+    // With a kill switch, only packets with the tunnel's mark may leave by a link.
     let mark = if client.kill_switch {
         routes::fwmark_of(Path::new(DEFAULT_STATE_DIR), &config.name).unwrap_or(0)
     } else {
@@ -407,7 +410,7 @@ fn look_at_client(
             echo: found.lengths.short,
         });
     }
-    // A filter of this host that explains the silence of a link goes before what the network might do.
+    // If a filter of this host explains the silence of a link, do not report the silence as well.
     let is_explained = |problem: &Problem| {
         let of_link = |known: &&Problem| known.link.is_some() && known.link == problem.link;
         let mut known = report.problems.iter().filter(of_link);
@@ -419,14 +422,15 @@ fn look_at_client(
         .collect();
     report.problems.extend(silence);
     let devices: Vec<&str> = found.iter().map(|found| found.device.as_str()).collect();
-    // After the echo requests, for which the kernel had to find the next hops.
+    // This check comes after the echo requests, for which the kernel has resolved the next hops.
     report
         .problems
         .extend(checks::twins::verdicts(&checks::twins::observe(), &devices));
     Ok(())
 }
 
-/// Whether the gateway answers over each of `uplinks`: what the daemon says, or what handshakes bring.
+/// Whether the gateway answers over each of `uplinks`: from the daemon's status if it has a session, else from
+/// handshakes.
 fn handshakes(
     config: &TunnelConfig,
     client: &ClientConfig,
@@ -467,7 +471,7 @@ fn handshakes(
     Ok(handshakes.collect())
 }
 
-/// What an IPv4 address tells of the NAT in front of it.
+/// Returns the kind of NAT in front of an IPv4 address, as far as the address shows it.
 fn nat(address: IpAddr) -> Option<&'static str> {
     let IpAddr::V4(v4) = address else { return None };
     let [a, b, ..] = v4.octets();
@@ -481,11 +485,12 @@ fn nat(address: IpAddr) -> Option<&'static str> {
 }
 
 const USUAL_FILES: [&str; 2] = ["/etc/pleach/client.toml", "/etc/pleach/gateway.toml"];
-/// For counters to show what goes on.
+/// Time between two readings of counters.
 const WATCHED: Duration = Duration::from_millis(1500);
-/// A client that is not answered tries again after ten seconds at the latest.
+/// Time between two readings of counters if a client seems to fail: such a client tries again after at most ten
+/// seconds.
 const SUSPICIOUS_WATCHED: Duration = Duration::from_secs(11);
-/// A gateway answers an initiation a second.
+/// Time to wait for answers to handshakes: a gateway answers one initiation per second.
 const PROBED: Duration = Duration::from_millis(3500);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The latest of what the daemon tells its user, for the API: a layer of `tracing` that keeps [`CAPACITY`] events of level
+//! The latest log messages of the daemon, for the API: a layer of `tracing` that stores [`CAPACITY`] events of level
 //! INFO and above.
 //!
-//! Whatever a daemon logs at these levels is meant for the user, is rare, and holds no secret. An event costs its text and one
-//! short lock, which nobody holds longer than a copy takes.
+//! Messages of these levels are meant for the user, are rare, and contain no secrets. An event costs memory for its
+//! text and one lock, which is held only while an event is copied.
 
 use core::fmt::{self, Write as _};
 use std::{
@@ -18,16 +18,16 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context};
 
-/// Something that happened.
+/// A log message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct Event {
-    /// Its number, from 1, one more each.
+    /// Number of the event; counted from 1.
     pub(crate) id: u64,
-    /// When, in milliseconds since 1970-01-01 UTC.
+    /// Time of the event, in milliseconds since 1970-01-01 UTC.
     pub(crate) at_ms: u64,
     /// `info`, `warn` or `error`.
     pub(crate) level: String,
-    /// What, in one line.
+    /// Text of one line.
     pub(crate) text: String,
 }
 
@@ -49,7 +49,7 @@ impl EventLog {
         }))
     }
 
-    /// Adds one, and forgets the oldest if there are too many.
+    /// Adds an event. If the log is full, removes the oldest one.
     pub(crate) fn push(&self, level: &str, text: &str) {
         let mut ring = self.lock();
         ring.last += 1;
@@ -69,7 +69,7 @@ impl EventLog {
         ring.events.push_back(event);
     }
 
-    /// Those after number `id`, oldest first.
+    /// Returns the events after number `id`, oldest first.
     pub(crate) fn after(&self, id: u64) -> Vec<Event> {
         let ring = self.lock();
         ring.events
@@ -84,7 +84,7 @@ impl EventLog {
     }
 }
 
-/// The events of this process.
+/// Event log of this process.
 pub(crate) static EVENTS: EventLog = EventLog::new();
 
 /// The layer that fills [`EVENTS`].
@@ -158,10 +158,10 @@ impl Visit for Text {
     }
 }
 
-/// More than anybody reads; some 100 KB at most.
+/// Maximum number of events stored: more than anybody reads, and about 100 KB.
 const CAPACITY: usize = 256;
 
-/// A screen's line is shorter.
+/// Maximum length of a text in characters: longer than a line of a screen.
 const MAX_TEXT_CHARS: usize = 400;
 
 #[cfg(test)]

@@ -26,22 +26,22 @@ impl SecretKey {
         Self(Secret::from(&*bytes))
     }
 
-    /// A new random key.
+    /// Makes a new random key.
     ///
     /// # Errors
-    /// `/dev/urandom` cannot be read.
+    /// If `/dev/urandom` cannot be read.
     pub(crate) fn random() -> io::Result<Self> {
         let mut bytes = Zeroizing::new([0; KEY_LEN]);
         File::open("/dev/urandom")?.read_exact(bytes.as_mut_slice())?;
         Ok(Self::new(bytes))
     }
 
-    /// The bytes themselves.
+    /// Returns the bytes of the key.
     pub(crate) fn expose(&self) -> &[u8; KEY_LEN] {
         self.0.expose()
     }
 
-    /// The key as base64.
+    /// Returns the key as base64.
     pub(crate) fn to_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(STANDARD.encode(self.expose()))
     }
@@ -53,16 +53,16 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// Why a text is no key.
+/// Why a text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum KeyError {
-    /// Not standard base64.
+    /// The text is not standard base64.
     #[error("a key in base64 (44 characters), found other text")]
     NotBase64,
-    /// Base64 of another number of bytes.
+    /// The text is base64 of a wrong number of bytes, which is given.
     #[error("a key of 32 bytes, found {0}")]
     WrongLength(usize),
-    /// All bytes are zero: a placeholder, not a key.
+    /// All bytes are zero, which is a placeholder and not a key.
     #[error("a key, found 32 zero bytes")]
     Zero,
 }
@@ -70,7 +70,7 @@ pub(crate) enum KeyError {
 /// Decodes a key; surrounding white space is ignored.
 ///
 /// # Errors
-/// The text is not the base64 of 32 bytes that are not all zero. The error never repeats the text.
+/// If the text is not the base64 of 32 bytes, or if all bytes are zero. The error never contains the text.
 pub(crate) fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     let bytes = Zeroizing::new(
         STANDARD
@@ -88,12 +88,12 @@ pub(crate) fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
     Ok(key)
 }
 
-/// A public key as base64.
+/// Returns a public key as base64.
 pub(crate) fn encode_public(key: &[u8; KEY_LEN]) -> String {
     STANDARD.encode(key)
 }
 
-/// The public key of `private`: X25519 with the base point (RFC 7748 section 6.1).
+/// Returns the public key of `private`: X25519 with the base point (RFC 7748 section 6.1).
 pub(crate) fn public_of(private: &SecretKey) -> [u8; KEY_LEN] {
     *StaticKeys::from_private(private.expose()).public()
 }

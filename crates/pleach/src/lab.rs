@@ -1,4 +1,4 @@
-//! The bridge from the command line to the lab.
+//! Connects the command line to the lab.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use pleach_sim::results::Results;
 
 use crate::scenarios;
 
-/// Runs the scenario file `path` in namespaces over emulated links and writes `results.json` and `report.html` into `out`. With
-/// `trace`, each daemon writes what it decides into the directory of its run.
+/// Runs the scenario file `path` in namespaces over emulated links and writes `results.json` and `report.html` into
+/// `out`. With `trace`, each daemon writes its decisions into the directory of its run.
 ///
 /// # Errors
 /// A bad scenario, missing rights or tools, or a failed run.

@@ -1,29 +1,28 @@
 //! `pleach`: weaves every Internet access a host has into one connection.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
-//! | [`cli`] | commands, exit codes, the one place that prints errors |
-//! | [`config`] | configuration files: text to checked types, one clear line an error |
+//! | [`cli`] | commands, exit codes, the only code that prints errors |
+//! | [`config`] | configuration files: from text to checked types, one line per error |
 //! | `api` | HTTP over the control socket and TCP: JSON, live values, dashboard, metrics |
-//! | [`check`] | what a configuration asks of this host: devices, ports |
+//! | [`check`] | checks a configuration against this host: devices, ports |
 //! | [`keys`] | X25519 keys and preshared keys as text |
 //! | [`control`] | the control socket: protocol, server, client |
-//! | `events` | the latest lines of the log, for who looks |
-//! | [`onboard`] | gateways and clients in one command a side |
-//! | [`rates`] | what links move between two statuses |
-//! | [`reasons`] | why a link is used or not, and what to do, in sentences |
+//! | `events` | the latest log messages, for the API |
+//! | [`rates`] | rates of links, from two statuses |
+//! | [`reasons`] | sentences that say why a link is used or not, and what to do |
 //! | [`status`] | the `status` command |
 //! | `top` | the `top` command |
 //! | [`watch`] | `status --watch` |
 //! | [`doctor`] | finds what keeps a tunnel from working |
-//! | [`onboard`] | gateways and clients in one command a side |
-//! | [`speedtest`] | what each link carries, through a running tunnel |
-//! | [`status`] | the `status` and `weights` commands |
+//! | [`onboard`] | sets up gateways and clients with one command on each side |
+//! | [`speedtest`] | measures the throughput of each link through a running tunnel |
 //! | [`run_equalizer`] | the equalizer daemon |
 //! | [`run_proxy`] | the proxy daemon |
 //! | [`run_tunnel`] | the tunnel daemon |
-//! | `reproduce` | published figures, measured again |
-//! | `scenarios` | scenario files in, results out: for `lab`, `sim` and `reproduce`, the bridges to those crates |
+//! | `reproduce` | measures published figures again |
+//! | `scenarios` | reads scenario files and writes results, for the modules `lab`, `sim` and `reproduce` |
+//! | `lab`, `sim` | connect the command line to the crates `pleach-lab` and `pleach-sim` |
 
 #[cfg(feature = "dashboard")]
 mod api;

@@ -1,20 +1,21 @@
-//! From nothing to a bonded download: one command at the gateway, one at the client.
+//! Sets up a tunnel over several links: one command at the gateway, one at the client.
 //!
-//! `pleach gateway init` makes a gateway, `invite` a token; `pleach join` makes a client of it, `pleach leave` undoes that.
-//! What each changes on a host is written down before it is changed or removed if it fails, so that a command that was
-//! interrupted can be repeated. Formats: `docs/onboarding.md`.
+//! `pleach gateway init` makes a host a gateway, `pleach gateway invite` prints a token, `pleach join` makes a host a
+//! client of the gateway that printed the token, and `pleach leave` undoes `join`. Each command either records a change
+//! of the host before it makes the change, or undoes the change if the command fails. So an interrupted command can be
+//! repeated. Formats: `docs/onboarding.md`.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
 //! | [`gateway`] | `pleach gateway init`, `invite`, `clients`, `remove` |
-//! | [`join`], [`leave`] | the client's side |
-//! | [`peer`] | `pleach peer invite`, `accept`, `remove`: two proxies |
-//! | [`token`], [`code`] | the line of text that a client is given, and as a QR code |
+//! | [`join`], [`leave`] | `pleach join`, `pleach leave`: the client's side |
+//! | [`peer`] | `pleach peer invite`, `accept`, `remove`: makes two proxies peers |
+//! | [`token`], [`code`] | the token of an invitation, as a line of text and as a QR code |
 //! | [`store`] | a gateway's invitations and enrolled clients |
-//! | [`probe`], [`uplinks`] | enrolment over all links; what people call these |
-//! | [`host`], [`networks`], [`outer`], [`firewall`] | what a host has, and what it lacks |
-//! | [`service`] | systemd, or how to do without |
-//! | [`durable`], [`place`] | files that are there as a whole or not at all; where they lie |
+//! | [`probe`], [`uplinks`] | enrolment over all links; names of links for the user |
+//! | [`host`], [`networks`], [`outer`], [`firewall`] | checks and addresses of the host |
+//! | [`service`] | starts and stops the daemon, with or without systemd |
+//! | [`durable`], [`place`] | files that are written completely or not at all; directories of the files |
 
 mod bad_input;
 mod code;
@@ -38,17 +39,17 @@ pub(crate) use bad_input::BadInput;
 
 use pleach_linux::watch::LinkSnapshot;
 
-/// The first name of a tunnel that no device has.
+/// Returns the first name of a tunnel that no device has.
 fn free_device(links: &[LinkSnapshot]) -> String {
     let names = (0..).map(|number: u32| format!("pleach{number}"));
     let mut free = names.filter(|name| links.iter().all(|link| link.name != *name));
     free.next().unwrap_or_else(|| "pleach0".to_owned())
 }
 
-/// Tells the user something beside the output.
+/// Prints a note to the user on stderr.
 fn note(text: &str) {
     use std::io::Write as _;
 
-    // Nobody is left to tell if this fails.
+    // If this fails, the error cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "note: {text}");
 }

@@ -1,17 +1,17 @@
-//! What links move: the difference of two statuses.
+//! Rates of links, computed from two statuses.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use crate::control::{LinkStatus, StatusReport};
 
-/// Sent and received, in 10^6 bit/s.
+/// Rates sent and received, in 10^6 bit/s.
 pub(crate) type Rates = (f64, f64);
 
-/// A link: of which client (empty: this end's own), and its name.
+/// Key of a link: the name of its client (empty: a link of this end), and the name of the link.
 pub(crate) type Key = (String, String);
 
-/// All links of `status`, each with its client.
+/// Returns all links of `status`, each with the name of its client.
 pub(crate) fn links_of(status: &StatusReport) -> impl Iterator<Item = (&str, &LinkStatus)> {
     let own = status.links.iter().map(|link| ("", link));
     let clients = status.clients.iter();
@@ -21,7 +21,8 @@ pub(crate) fn links_of(status: &StatusReport) -> impl Iterator<Item = (&str, &Li
     }))
 }
 
-/// What each link moved from `before` to `after`, which are `gap` apart. A link whose counters began anew has none.
+/// Returns the rates of each link between `before` and `after`, which are `gap` apart. A link whose counters were reset
+/// has no rates.
 pub(crate) fn rates(
     before: &StatusReport,
     after: &StatusReport,

@@ -1,8 +1,8 @@
-//! What the state of a daemon means, in sentences: for `pleach status`, `pleach top`, the API and the dashboard alike.
+//! Sentences that explain the state of a daemon: for `pleach status`, `pleach top`, the API and the dashboard.
 
 use crate::control::{LinkState, LinkStatus, StatusReport};
 
-/// One sentence on the whole daemon.
+/// Returns one sentence about the state of the whole daemon.
 pub(crate) fn headline(report: &StatusReport) -> String {
     let name = &report.name;
     match report.mode.as_str() {
@@ -30,7 +30,7 @@ pub(crate) fn headline(report: &StatusReport) -> String {
     }
 }
 
-/// `2 of 3 links`.
+/// Returns the number of usable links, such as `2 of 3 links`.
 fn usable(report: &StatusReport) -> String {
     let is_usable = |link: &&LinkStatus| link.state == LinkState::Up;
     let up = report.links.iter().filter(is_usable).count();
@@ -42,7 +42,7 @@ fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{plural}")
 }
 
-/// Why a link is used or not, if nobody knows better than its state tells.
+/// Returns why a link is used or not, as far as its state shows it. Used if no better reason is known.
 pub(crate) fn by_state(name: &str, state: LinkState) -> String {
     let predicate = match state {
         LinkState::Down => "is down: its device is missing, has no carrier or has no way out",
@@ -54,7 +54,8 @@ pub(crate) fn by_state(name: &str, state: LinkState) -> String {
     format!("{name} {predicate}")
 }
 
-/// What the user can do about a link that is idle for the reason `word` of `status --json`; `None`: nothing has to be done.
+/// Returns what the user can do about a link that is idle for the reason `word` of `status --json`; `None` if the user
+/// need not do anything.
 pub(crate) fn advice(word: &str) -> Option<&'static str> {
     Some(match word {
         "down" => {

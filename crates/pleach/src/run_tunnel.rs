@@ -1,11 +1,16 @@
 //! The tunnel daemon: joins the engine to the kernel.
 //!
-//! One thread moves packets ([`data_path`]): it waits for the TUN, the sockets, link changes, requests and signals, hands
-//! what has come to the engine, and sends what the engine has to say. Which sockets there are is the matter of
-//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]), the enrolment of invited clients another ([`enrolled`]),
-//! and changes of the host a third ([`host`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
+//! One thread moves packets ([`data_path`]). It waits for the TUN device, sockets, link changes, requests and signals,
+//! passes input to the engine, and sends the engine's output. Further modules:
 //!
-//! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
+//! - [`sockets`]: the UDP sockets.
+//! - [`handshaker`]: the thread that computes handshakes.
+//! - [`enrolled`]: the thread that enrols invited clients.
+//! - [`host`]: the thread that changes the host's configuration.
+//! - [`links`]: the links of a client.
+//! - [`report`]: the values that `pleach status` shows.
+//!
+//! All changes of the host's configuration are undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
 mod budgets;
@@ -51,17 +56,17 @@ use dns::Resolvers;
 pub(crate) use links::is_uplink;
 use reload::Source;
 
-/// Runs the tunnel that `config`, read from `file`, describes until SIGTERM or SIGINT; SIGHUP reads the file again.
-/// `trace`: a file for what the engine decides.
+/// Runs the tunnel that `config`, read from `file`, describes until SIGTERM or SIGINT. SIGHUP reads the file again.
+/// `trace`: file for the decisions of the engine.
 ///
 /// # Errors
-/// Whatever keeps the daemon from starting or going on.
+/// Any error that prevents the daemon from starting or continuing.
 pub(crate) fn run(
     mut config: TunnelConfig,
     file: &Path,
     trace: Option<&Path>,
 ) -> anyhow::Result<()> {
-    // Before any thread starts, so that all of them leave signals to the poller.
+    // Block signals before any thread starts, so that no thread receives them and the poller reads them.
     let signals =
         Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).context("signals")?;
     if config.mtu.is_none()
@@ -75,7 +80,7 @@ pub(crate) fn run(
     let plan = plan(&config);
     let mut setup = Setup::begin(state_directory(), &config.name)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
-    // Before the device exists, so that what an earlier run left redirects nothing. Without `nft` there is nothing left.
+    // Undo the redirects of an earlier run before the device exists. Without `nft` there can be no redirects.
     if let Err(error) = split_tcp::recover(&config.name) {
         tracing::debug!(%error, "redirected connections of an earlier run");
     }
@@ -115,7 +120,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// What the tunnel wants of the host.
+/// Returns the configuration of the host that the tunnel needs.
 fn plan(config: &TunnelConfig) -> Plan {
     let (mut isolate, mut kill_switch) = (false, false);
     let (routes, forward, masquerade) = match &config.role {
@@ -130,7 +135,7 @@ fn plan(config: &TunnelConfig) -> Plan {
                 .flat_map(|client| client.allowed_ips.clone())
                 .collect();
             if gateway.invitations.is_some() {
-                // Clients may come that have addresses of these.
+                // Invited clients get addresses of these networks.
                 inner.extend(config.addresses.iter().map(IpNet::trunc));
             }
             let hidden = |net: &&IpNet| match gateway.nat {
@@ -210,7 +215,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
     }
 }
 
-/// Whether the processor has instructions for AES, without which AES-GCM is slow.
+/// Whether the CPU has AES instructions, without which AES-GCM is slow.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     return std::arch::is_x86_feature_detected!("aes")
@@ -226,6 +231,6 @@ fn state_directory() -> &'static Path {
     Path::new(pleach_linux::state::DEFAULT_STATE_DIR)
 }
 
-/// The largest that is taken without the user's word: 1500 bytes less what IPv6, UDP and the tunnel add. A device that
-/// takes more says nothing of the way behind it.
+/// Largest MTU that is used without a configured one: 1500 bytes less the overhead of IPv6, UDP and the tunnel. A
+/// larger MTU of a device does not mean that the path behind it has the same MTU.
 const DEFAULT_MTU: u16 = 1414;

@@ -1,4 +1,4 @@
-//! Scenario files in, results out: what the lab and the simulator share on the command line.
+//! Reads scenario files and writes results, for the commands of the lab and the simulator.
 
 use std::{
     env, fs,
@@ -29,10 +29,10 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Scenario> {
     Ok(Scenario::parse(&text, &mut files)?)
 }
 
-/// Writes `results.json` and `report.html` into `dir`, which is made if needed, and prints the table.
+/// Writes `results.json` and `report.html` into `dir`, which is created if missing, and prints the table.
 ///
 /// # Errors
-/// A directory or file that cannot be written.
+/// If a directory or file cannot be written.
 pub(crate) fn publish(scenario: &Scenario, results: &Results, dir: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for (name, text) in [

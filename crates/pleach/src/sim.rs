@@ -1,4 +1,4 @@
-//! The bridge from the command line to the simulator.
+//! Connects the command line to the simulator.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,11 +13,11 @@ use pleach_sim::{
 
 use crate::{config, run_tunnel::report, scenarios, trace::TraceFile};
 
-/// Simulates the scenario file `path`, with another seed if one is given, and writes `results.json` and `report.html`
-/// into `out`; with `trace`, what the engines decide as well.
+/// Simulates the scenario file `path`, with another seed if `seed` is given, and writes `results.json` and
+/// `report.html` into `out`. With `trace`, also writes the decisions of the engines.
 ///
 /// # Errors
-/// A bad scenario, or one that cannot be simulated.
+/// If the scenario is wrong, or cannot be simulated.
 pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>, trace: bool) -> anyhow::Result<()> {
     let mut scenario = scenarios::load(path)?;
     scenario.seed = seed.unwrap_or(scenario.seed);
@@ -46,10 +46,10 @@ pub(crate) fn run(path: &Path, out: &Path, seed: Option<u64>, trace: bool) -> an
     scenarios::publish(&scenario, &results, out)
 }
 
-/// Simulates `scenario`; `progress` is told each phase that ends.
+/// Simulates `scenario`; `progress` is called at the end of each phase.
 ///
 /// # Errors
-/// If it cannot be simulated.
+/// If the scenario cannot be simulated.
 #[cfg(feature = "reproduce")]
 pub(crate) fn simulate(
     scenario: &Scenario,
@@ -71,10 +71,10 @@ fn simulate_with(
     Ok(run::run(scenario, &options)?)
 }
 
-/// This program's daemon as far as it is not the engine.
+/// The parts of this program's daemon outside of the engine.
 #[derive(Debug, Default)]
 struct Daemon {
-    /// Where decisions go.
+    /// File for the decisions of the engine.
     trace: Option<TraceFile>,
 }
 
@@ -110,14 +110,14 @@ impl Program for Daemon {
             name: "pleach0",
             policy: scheduler.policy.name(),
         };
-        // In the simulator as in the lab, a link's device has the link's name.
+        // In simulator and lab, a link's device has the name of the link.
         let status = report::status(&identity, endpoint, |path| path.name.clone(), &[]);
-        // Numbers and text only, so it serialises.
+        // The status contains only numbers and text, so serialising cannot fail.
         serde_json::to_value(status).unwrap_or_default()
     }
 }
 
-/// A bar of as many steps as there are phases; hidden unless stderr is a terminal.
+/// Makes a progress bar with one step per phase, hidden unless stderr is a terminal.
 fn progress(phases: usize) -> ProgressBar {
     let bar = ProgressBar::new(u64::try_from(phases).unwrap_or(u64::MAX));
     match ProgressStyle::with_template("{bar:30} {pos}/{len} phases, {elapsed}  {msg}") {

@@ -1,12 +1,13 @@
-//! `pleach speedtest`: what each link carries alone, and all together, in both directions, and how long a round trip takes
-//! meanwhile.
+//! `pleach speedtest`: measures throughput and RTT of each link alone and of all links together, in both directions.
 //!
-//! It runs at the client, through the tunnel, against the gateway's [`responder`]. To measure a link alone the daemon is asked to
-//! hold the others back for some seconds (`{"command":"only"}`): they stay as reserve, so a link that dies takes nothing with it, and
-//! the daemon itself undoes it in time. Other traffic of the tunnel goes over the one link meanwhile, and shares it.
+//! It runs at the client, through the tunnel, against the gateway's [`responder`]. To measure a link alone, the daemon
+//! is asked to make the other links standby links for some seconds (`{"command":"only"}`). If the measured link dies,
+//! they take over, and the daemon itself restores their roles in time. Other traffic of the tunnel uses the measured
+//! link as well and shares its capacity.
 //!
-//! Each figure is of one TCP connection, counted where it arrives, without its first third, in which it gathers speed. A round
-//! trip is that of one byte on a connection beside. Bounds: half a minute for up to eight links, shorter for few.
+//! Each throughput is measured with one TCP connection, at the receiver, without the first third of the time, in which
+//! TCP increases its rate. The RTT is measured with single bytes on a parallel connection. Duration: half a minute for
+//! up to eight links, less for few links.
 
 pub(crate) mod protocol;
 pub(crate) mod responder;
@@ -40,7 +41,7 @@ pub(crate) struct Speedtest {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Inner address of the gateway [default: the first of the tunnel's network]
+    /// Inner address of the gateway [default: the first address of the tunnel's network]
     #[arg(long, value_name = "ADDRESS")]
     to: Option<IpAddr>,
     /// Control socket of the daemon [default: the only one in /run/pleach]
@@ -48,35 +49,35 @@ pub(crate) struct Speedtest {
     pub(crate) control: Option<PathBuf>,
 }
 
-/// What was measured.
+/// Results of a speed test.
 #[derive(Debug, Serialize)]
 struct Results {
     /// Inner address of the gateway.
     gateway: IpAddr,
-    /// Each link alone.
+    /// Results of each link alone.
     links: Vec<Figures>,
-    /// All together.
+    /// Results of all links together.
     all: Figures,
 }
 
-/// Of a link, or of all.
+/// Results of one link, or of all links together.
 #[derive(Debug, Serialize)]
 struct Figures {
-    /// Name of the link; `all` of all.
+    /// Name of the link; `all` for all links together.
     name: String,
-    /// 10^6 bit/s of TCP's payload; `None` if the connection broke.
+    /// Throughput of TCP payload in 10^6 bit/s; `None` if the connection broke.
     down_mbps: Option<f64>,
     up_mbps: Option<f64>,
-    /// Median round trip in milliseconds, without load and under it.
+    /// Median RTT in milliseconds, without load and under load.
     idle_ms: Option<f64>,
     down_loaded_ms: Option<f64>,
     up_loaded_ms: Option<f64>,
 }
 
-/// Does it; what to print. `control`: the daemon's.
+/// Runs the speed test. Returns the text to print. `control`: control socket of the daemon.
 ///
 /// # Errors
-/// No client runs, or its gateway serves no speed test.
+/// If no client runs, or if its gateway does not serve speed tests.
 pub(crate) fn run(options: &Speedtest, control: &Path) -> anyhow::Result<String> {
     let status = control::status(control)?;
     if status.mode != "client" {
@@ -136,7 +137,7 @@ fn table(results: &Results) -> String {
     text
 }
 
-/// The responder, and the way there.
+/// Address of the responder, and the tunnel that leads to it.
 struct Far {
     address: SocketAddr,
     tunnel: String,
@@ -190,7 +191,7 @@ impl Far {
         }
     }
 
-    /// Two measurements of `slot` each.
+    /// Measures each direction for the time `slot`.
     fn measure(&self, name: &str, slot: Duration) -> Figures {
         let idle_over = AtomicBool::new(false);
         let idle = thread::scope(|scope| {
@@ -211,7 +212,7 @@ impl Far {
         }
     }
 
-    /// What `load` yields, and the median round trip meanwhile.
+    /// Returns the result of `load`, and the median RTT during it.
     fn under_load(
         &self,
         slot: Duration,
@@ -226,7 +227,7 @@ impl Far {
         })
     }
 
-    /// Median round trip in milliseconds until `is_over`.
+    /// Returns the median RTT in milliseconds, measured until `is_over`.
     fn round_trips(&self, is_over: &AtomicBool, time: Duration) -> Option<f64> {
         let mut stream = self.open(Kind::Echo, time + PATIENCE).ok()?;
         let mut trips = Vec::new();
@@ -269,7 +270,8 @@ impl Far {
                 while clock::now() < end && !is_over.load(Ordering::Relaxed) {
                     (&stream).write_all(&zeros)?;
                 }
-                // The gateway tells its last count at the end of the data. Without one, nothing may come after `end`.
+                // The end of the data makes the gateway send its last count. Otherwise it could happen that no count
+                // arrives after `end`.
                 stream.shutdown(std::net::Shutdown::Write)
             });
             let mut word = [0; 8];
@@ -283,7 +285,7 @@ impl Far {
                 }
             };
             is_over.store(true, Ordering::Relaxed);
-            // What waits in the kernel is of no use, and would disturb what follows.
+            // Data in the kernel's buffers are not needed any more, and would disturb the following measurement.
             let _ = stream.shutdown(std::net::Shutdown::Both);
             let _ = sender.join();
             read
@@ -292,12 +294,12 @@ impl Far {
     }
 }
 
-/// Bytes that have come, over a measurement.
+/// Bytes received during a measurement.
 #[derive(Debug)]
 struct Counts {
     start: Instant,
     end: Instant,
-    /// When and how many, at the end of the first third.
+    /// Time and number of bytes at the end of the first third.
     first: Option<(Instant, u64)>,
     last: Option<(Instant, u64)>,
 }
@@ -335,7 +337,7 @@ impl Counts {
         let seconds = to.since(from).as_secs_f64();
         let bits =
             u32::try_from(after.saturating_sub(before) / 125).map_or(f64::INFINITY, f64::from);
-        // Thousands of bits, to two decimals of 10^6.
+        // Convert 10^3 bit to 10^6 bit/s with two decimals.
         if seconds > 0.0 {
             (bits / seconds / 10.0).round() / 100.0
         } else {
@@ -344,8 +346,8 @@ impl Counts {
     }
 }
 
-/// By convention a network's first address is the gateway's; of IPv6, where that is the routers' anycast address (RFC 4291
-/// section 2.6.1), the one behind it.
+/// Returns the first address of a network, by convention the gateway's. In IPv6 the first address is the routers'
+/// anycast address (RFC 4291 section 2.6.1), so the second one is returned.
 fn first_host(net: &IpNet) -> Option<IpAddr> {
     let own = net.addr();
     let first = match net.trunc() {
@@ -362,13 +364,13 @@ fn wait(time: Duration) {
     }
 }
 
-/// Half a minute, less what connections take to come about.
+/// Duration of the whole test: half a minute, less the time for opening connections.
 const TOTAL: Duration = Duration::from_secs(26);
 const SHORTEST: Duration = Duration::from_millis(1200);
 const LONGEST: Duration = Duration::from_secs(4);
-/// Until both ends know that other links are held back, and what lies in queues is gone.
+/// Wait until both ends know the changed roles of the links, and until queues are empty.
 const SETTLING: Duration = Duration::from_millis(500);
-/// From the start of one round trip to the next.
+/// Interval from the start of one RTT measurement to the start of the next.
 const TRIPS: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -406,7 +408,7 @@ mod tests {
                 let _ = responder::serve(&stream);
             }
         });
-        // Loopback has no queue that would go on being read after the end.
+        // On the loopback device no queue delays data beyond the end.
         for _ in 0..3 {
             let mbps = far.up(Duration::from_millis(250)).expect("a last count");
             assert!(mbps > 0.0);

@@ -1,25 +1,26 @@
-//! Split TCP (RFC 3135): a TCP connection that would go through the tunnel packet by packet is ended at the client and carried
-//! to the gateway as a TCP connection of the kernel.
+//! Split TCP (RFC 3135): the client terminates a TCP connection whose packets would be sent through the tunnel, and
+//! carries its data to the gateway in a TCP connection of the kernel.
 //!
 //! ```text
 //!  application ──TCP──► near end ══ CUBIC, through the tunnel ══► far end ──TCP──► server
 //!                       client                                   gateway
 //! ```
 //!
-//! A sender that keeps too little in flight for links whose round trips differ (BBR: twice the product of its rate and the
-//! *shortest* round trip) leaves the slower links idle. Ended at the gateway, such a sender meets one link, and the tunnel
-//! carries a sender with CUBIC, whose window grows until the links are full.
+//! Some senders keep too few packets in flight for links with different RTTs: BBR keeps twice the product of its rate
+//! and the *shortest* RTT. Such a sender leaves the slower links idle. With split TCP, the connection of the sender
+//! ends at the gateway and sees only one link. The connection through the tunnel has a CUBIC sender, whose window grows
+//! until the links are full.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
 //! | [`decision`] | whether connections are split (`split_tcp = "auto"`) |
-//! | [`protocol`] | what the near end asks and the far end answers |
-//! | [`near`] | at the client: takes redirected connections |
+//! | [`protocol`] | requests of the near end and answers of the far end |
+//! | [`near`] | at the client: accepts redirected connections |
 //! | [`far`] | at the gateway: connects to servers |
 //! | [`socket`] | settings of sockets; how a connection ends |
 //!
-//! The connection to the far end is opened when the application's is accepted, so that the first data need as many round
-//! trips as without splitting. Limits: `docs/split-tcp.md`.
+//! The connection to the far end is opened when the application's connection is accepted. So the first data need as
+//! many RTTs as without splitting. Limits: `docs/split-tcp.md`.
 
 pub(crate) mod decision;
 pub(crate) mod far;
@@ -27,14 +28,14 @@ pub(crate) mod near;
 mod protocol;
 mod socket;
 
-/// When connections are split.
+/// When connections are split, the key `split_tcp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SplitTcp {
-    /// While the links' round trips differ so much that a sender may not fill them.
+    /// While the RTTs of the links differ so much that a sender may not fill the links.
     Auto,
-    /// Always.
+    /// All connections are split.
     On,
-    /// Never.
+    /// No connections are split.
     #[default]
     Off,
 }

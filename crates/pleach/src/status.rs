@@ -1,4 +1,4 @@
-//! The status of a daemon as text: what it means in sentences, then one line a link in aligned columns.
+//! Renders the status of a daemon as text: sentences that explain it, then one line per link in aligned columns.
 
 use core::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::{
     reasons,
 };
 
-/// `report` for people. Lines end without trailing spaces; the last with a newline.
+/// Renders `report` as text for the user. Lines have no trailing spaces; the last one ends with a newline.
 pub(crate) fn render(report: &StatusReport) -> String {
     let is_gateway = report.mode == "gateway";
     let state = if report.up { "up" } else { "down" };
@@ -76,8 +76,8 @@ pub(crate) fn render(report: &StatusReport) -> String {
     text
 }
 
-/// A sentence a link, with what `more` has to say of it, and what can be done about it. Of a gateway's clients: of the links
-/// with which something is wrong.
+/// Appends a sentence for each link, the text that `more` returns for it, and advice. For a gateway's clients, only
+/// links with a problem are listed.
 pub(crate) fn push_sentences(
     text: &mut String,
     report: &StatusReport,
@@ -104,7 +104,7 @@ pub(crate) fn push_sentences(
     }
 }
 
-/// TCP connections that this end carries, if any or if something keeps it from that.
+/// Appends the TCP connections that this end carries, if there are any or if a problem prevents carrying them.
 fn push_split_tcp(text: &mut String, split: &SplitTcpStatus) {
     let SplitTcpStatus {
         state,
@@ -129,7 +129,7 @@ fn push_split_tcp(text: &mut String, split: &SplitTcpStatus) {
     }
 }
 
-/// Classes of traffic that have sent something.
+/// Appends the classes of traffic that have sent packets.
 fn push_classes(text: &mut String, report: &StatusReport) {
     if report.classes.is_empty() {
         return;
@@ -149,7 +149,7 @@ fn push_classes(text: &mut String, report: &StatusReport) {
     push_table(text, &rows);
 }
 
-/// How an equalizer spreads packets.
+/// Appends how an equalizer spreads packets.
 fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
     let header = [
         "LINK",
@@ -207,7 +207,7 @@ fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
     }
 }
 
-/// How links stand to their budgets.
+/// Appends the state of the links' budgets.
 fn push_budgets(text: &mut String, report: &StatusReport) {
     let is_proxy = report.mode == "proxy";
     for (link, budget) in &report.budgets {
@@ -229,7 +229,7 @@ fn push_budgets(text: &mut String, report: &StatusReport) {
     }
 }
 
-/// A proxy's connections, the ones that move most first.
+/// Appends a proxy's connections, those with the most traffic first.
 fn push_connections(text: &mut String, report: &StatusReport) {
     let count = report.connection_count.unwrap_or_default();
     // Writing to a string cannot fail.
@@ -270,7 +270,7 @@ fn push_connections(text: &mut String, report: &StatusReport) {
     push_striped(text, &connections);
 }
 
-/// What the connections that go over several links have on each.
+/// Appends, for connections that use several links, the values of each link.
 fn push_striped(text: &mut String, connections: &[&ConnectionStatus]) {
     let header = [
         "STRIPED", "PEER", "LINK", "STATE", "RTT", "RATE", "SENT", "RECEIVED", "HELD", "MOST",
@@ -304,7 +304,7 @@ fn push_striped(text: &mut String, connections: &[&ConnectionStatus]) {
     }
 }
 
-/// `rows` of equal length in aligned columns.
+/// Appends `rows`, which all have the same length, in aligned columns.
 fn push_table(text: &mut String, rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..rows[0].len())
         .map(|column| {
@@ -352,7 +352,7 @@ fn row(link: &LinkStatus) -> Vec<String> {
     ]
 }
 
-/// `text` without control characters, `-` if nothing is left: names may come from another host.
+/// Returns `text` without control characters and spaces, or `-` if nothing is left. Names may come from another host.
 fn printable(text: &str) -> String {
     let clean: String = text
         .chars()
@@ -365,7 +365,7 @@ fn printable(text: &str) -> String {
     }
 }
 
-/// A rate with its unit.
+/// Returns a rate with its unit.
 pub(crate) fn rate(mbps: f64) -> String {
     if mbps >= 1000.0 {
         format!("{:.2} Gbit/s", mbps / 1000.0)
@@ -390,7 +390,7 @@ fn bytes(count: u64) -> String {
     }
 }
 
-/// As many as a screen has lines; `--json` has more.
+/// Maximum number of connections shown, as many as a screen has lines; `--json` contains more.
 const MAX_SHOWN_CONNECTIONS: usize = 20;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! `pleach top`: a daemon's links on a screen of 80 × 24 and more, once a second.
+//! `pleach top`: shows a daemon's links on a screen of at least 80 × 24, updated once a second.
 //!
-//! | key | what |
+//! | key | function |
 //! | --- | --- |
-//! | arrows, `j`, `k` | choose a link: its sentence and its last minutes are below |
-//! | `s` | sort by name, download, upload, delay |
-//! | `+`, `-` | weight of the chosen link one more, one less |
-//! | `q`, Escape, Ctrl-C | leave |
+//! | arrows, `j`, `k` | select a link, whose sentence and last minutes are shown below |
+//! | `s` | change the sort order: name, download, upload, delay |
+//! | `+`, `-` | increase or decrease the weight of the selected link by one |
+//! | `q`, Escape, Ctrl-C | quit |
 //!
-//! It asks over the control socket as `pleach status` does. Of a gateway, its clients' links are listed. Cost and standby are
-//! matters of the configuration: a running daemon does not take them.
+//! The status is read over the control socket, as `pleach status` does. For a gateway, the links of its clients are
+//! listed. Cost and standby are set in the configuration; a running daemon does not change them.
 
 mod draw;
 
@@ -27,10 +27,10 @@ use crate::{
     rates::{Key, Rates, links_of, rates},
 };
 
-/// Shows the daemon at `socket` until a key ends it.
+/// Shows the daemon at `socket` until the user quits.
 ///
 /// # Errors
-/// The daemon does not answer at the start, or there is no terminal.
+/// If the daemon does not answer at the start, or if there is no terminal.
 pub(crate) fn run(socket: &Path) -> anyhow::Result<()> {
     let mut top = Top::default();
     top.take(clock::now(), control::status(socket)?);
@@ -74,7 +74,7 @@ fn follow(
     }
 }
 
-/// What is on the screen.
+/// The state that is shown on the screen.
 #[derive(Default)]
 struct Top {
     report: StatusReport,
@@ -82,12 +82,12 @@ struct Top {
     moved: BTreeMap<Key, Rates>,
     past: BTreeMap<Key, VecDeque<Rates>>,
     sort: Sort,
-    /// The chosen link.
+    /// The selected link.
     chosen: Option<Key>,
     message: String,
 }
 
-/// By what links are sorted.
+/// Sort order of the links.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Sort {
     #[default]
@@ -97,7 +97,7 @@ enum Sort {
     Delay,
 }
 
-/// What a key asks for.
+/// Action that a key causes.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
     Leave,
@@ -106,7 +106,7 @@ enum Wish {
 }
 
 impl Top {
-    /// Takes in a status of `now`.
+    /// Stores `report`, the status at time `now`, and computes rates.
     fn take(&mut self, now: Instant, report: StatusReport) {
         if let Some(taken) = self.taken {
             let gap = now.since(taken);
@@ -129,14 +129,14 @@ impl Top {
         self.report = report;
     }
 
-    /// The links in the order of the screen.
+    /// Returns the links in the order of the screen.
     fn rows(&self) -> Vec<(Key, &LinkStatus)> {
         let mut rows: Vec<(Key, &LinkStatus)> = links_of(&self.report)
             .map(|(client, link)| ((client.to_owned(), link.name.clone()), link))
             .collect();
         let rate = |key: &Key| self.moved.get(key).copied().unwrap_or_default();
         match self.sort {
-            // As configured.
+            // In the order of the configuration.
             Sort::Name => {}
             Sort::Download => rows.sort_by(|(a, _), (b, _)| rate(b).1.total_cmp(&rate(a).1)),
             Sort::Upload => rows.sort_by(|(a, _), (b, _)| rate(b).0.total_cmp(&rate(a).0)),
@@ -148,7 +148,7 @@ impl Top {
         rows
     }
 
-    /// Where the chosen link is among `rows`; the first if it is gone.
+    /// Returns the index of the selected link in `rows`; 0 if the link is gone.
     fn at(&self, rows: &[(Key, &LinkStatus)]) -> usize {
         let found = rows
             .iter()
@@ -208,13 +208,13 @@ impl Top {
     }
 }
 
-/// Between two questions.
+/// Interval between two requests.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Rates over less are of few packets.
+/// Minimum interval for new rates: over a shorter one, too few packets are counted.
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// Seconds of the sparklines: wider than most screens.
+/// Maximum number of samples in a sparkline, one a second: wider than most screens.
 const MAX_PAST: usize = 300;
 
 #[cfg(test)]

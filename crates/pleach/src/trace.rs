@@ -1,7 +1,8 @@
-//! Decisions of the engine as lines of JSON in a file.
+//! Writes the engine's decisions into a file, as lines of JSON.
 //!
-//! One line an event ([`Event`]): time in microseconds of the engine's clock, the other end's name, and what happened. Decisions of the policy
-//! are sampled, one in [`PICK_EVERY`]; the file ends after [`MOST_LINES`] lines of each end with a line that says so.
+//! Each line is one event ([`Event`]): the time in microseconds of the engine's clock, the peer's name, and the event
+//! itself. Of the policy's decisions, one in [`PICK_EVERY`] is written. After [`MOST_LINES`] lines of a peer, a last
+//! line says that its trace ends.
 
 #[cfg(feature = "sim")]
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,35 +24,35 @@ use pleach_core::{
 };
 use serde_json::{Value, json};
 
-/// A file that events are written to.
+/// A file into which events are written.
 #[derive(Clone, Debug)]
 pub(crate) struct TraceFile(Sink);
 
-/// How lines get into the file.
+/// How lines are written into the file.
 #[derive(Clone, Debug)]
 enum Sink {
-    /// At once: nobody waits in a simulation.
+    /// Directly: a simulation may wait for the disk.
     #[cfg(feature = "sim")]
     Direct(Arc<Mutex<BufWriter<File>>>),
-    /// By a thread: the data path does not wait for a disk.
+    /// By a thread: the data path must not wait for the disk.
     Thread(SyncSender<String>),
 }
 
 impl TraceFile {
-    /// A new file at `path`, written at once.
+    /// Creates a file at `path`, which is written directly.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If the file cannot be created.
     #[cfg(feature = "sim")]
     pub(crate) fn direct(path: &Path) -> anyhow::Result<Self> {
         let file = Arc::new(Mutex::new(create(path)?));
         Ok(Self(Sink::Direct(file)))
     }
 
-    /// A new file at `path`, written by a thread. Lines that come faster than the disk takes them are left out.
+    /// Creates a file at `path`, which is written by a thread. Lines are dropped if the disk is too slow.
     ///
     /// # Errors
-    /// If the file or the thread cannot be made.
+    /// If the file or the thread cannot be created.
     pub(crate) fn threaded(path: &Path) -> anyhow::Result<Self> {
         let mut file = create(path)?;
         let (sender, lines) = sync_channel::<String>(QUEUED_LINES);
@@ -86,7 +87,7 @@ impl Observers for TraceFile {
 }
 
 fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    // It tells which clients have which flows.
+    // Only the owner may read the file, because it shows which flows the clients have.
     let mut options = File::options();
     let file = options.write(true).create(true).truncate(true);
     let file = file.mode(0o600).open(path);
@@ -101,7 +102,7 @@ struct Writer {
     peer: String,
     lines: u64,
     picks: u64,
-    /// The last line is written.
+    /// Whether the last line has been written.
     is_over: bool,
 }
 
@@ -131,13 +132,13 @@ impl Observer for Writer {
 }
 
 impl Sink {
-    /// Whether the line was taken: the thread may have too many.
+    /// Writes a line. Returns `false` if the thread's queue is full and the line was dropped.
     fn write(&self, line: String) -> bool {
         match self {
             #[cfg(feature = "sim")]
             Self::Direct(file) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                // A full disk costs the trace, not the run.
+                // A full disk stops the trace, not the run.
                 let _ = writeln!(file, "{line}");
                 true
             }
@@ -209,7 +210,7 @@ fn candidate_value(now: Instant, candidate: &Candidate) -> Value {
     })
 }
 
-/// What was decided, and the paths that it concerns.
+/// Returns the name of a decision, and the paths that it concerns.
 fn choice(choice: Choice) -> (&'static str, Vec<u8>) {
     match choice {
         Choice::Behind(path) => ("behind", vec![path.0]),
@@ -232,11 +233,11 @@ const fn state(state: State) -> &'static str {
     }
 }
 
-/// Of so many decisions one is written: at 100 Mbit/s more than a hundred a second.
+/// Number of decisions of which one is written: at 100 Mbit/s more than a hundred lines a second.
 const PICK_EVERY: u64 = 64;
-/// Lines of one tunnel: about 60 MB.
+/// Maximum number of lines of one tunnel: about 60 MB.
 const MOST_LINES: u64 = 200_000;
-/// Lines that wait for the disk: some seconds of a busy tunnel.
+/// Maximum number of lines that wait for the disk: some seconds of a busy tunnel.
 const QUEUED_LINES: usize = 4_096;
 
 #[cfg(test)]
@@ -316,7 +317,7 @@ mod tests {
         };
         observer.on_event(now, &repair);
         drop((observer, file));
-        // The writer ends when all observers have.
+        // The thread ends when all observers are dropped.
         let lines = loop {
             let text = fs::read_to_string(&path).expect("there");
             let lines: Vec<Value> = text

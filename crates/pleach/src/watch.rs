@@ -1,6 +1,7 @@
-//! `pleach status --watch`: the sentences of a status with what each link moves, once a second, until interrupted.
+//! `pleach status --watch`: prints the sentences of a status with the rates of the links once a second, until
+//! interrupted.
 //!
-//! On a terminal each takes the place of the last; elsewhere they follow each other with an empty line between.
+//! On a terminal, each output replaces the previous one. Otherwise the outputs are separated by an empty line.
 
 use core::fmt::Write as _;
 use std::{
@@ -20,10 +21,10 @@ use crate::{
     reasons, status,
 };
 
-/// Shows the daemon at `socket`.
+/// Shows the status of the daemon at `socket` repeatedly.
 ///
 /// # Errors
-/// It does not answer, or nobody reads any more.
+/// If the daemon does not answer, or if the output is closed.
 pub(crate) fn run(socket: &Path) -> anyhow::Result<()> {
     let is_terminal = io::stdout().is_terminal();
     let mut last: Option<(Instant, StatusReport)> = None;
@@ -44,7 +45,7 @@ pub(crate) fn run(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// `report` with what the links `moved` since the last one.
+/// Renders `report` with the rates `moved` of the links since the previous status.
 fn render(report: &StatusReport, moved: &BTreeMap<Key, Rates>) -> String {
     let mut text = reasons::headline(report).replace(char::is_control, "");
     let total = moved
@@ -73,10 +74,10 @@ fn render(report: &StatusReport, moved: &BTreeMap<Key, Rates>) -> String {
     text
 }
 
-/// Between two questions.
+/// Interval between two requests.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// To the upper left corner of an empty screen (ECMA-48: CUP, ED).
+/// Escape sequences that clear the screen and move the cursor to its upper left corner (ECMA-48: CUP, ED).
 const HOME: &str = "\u{1b}[H\u{1b}[2J";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The built program from outside: output, exit codes, one line an error.
+//! Tests the built program from outside: output, exit codes, and one line per error.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
-/// Asserts exit code `code`, nothing on stdout, and one line on stderr, which is returned.
+/// Asserts exit code `code`, no output on stdout, and one line on stderr. Returns this line.
 #[track_caller]
 fn one_line(output: &Output, code: i32) -> String {
     let text = stderr(output);
@@ -96,7 +96,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-/// A loopback address whose UDP port was free a moment ago.
+/// Returns a loopback address whose UDP port was free a moment ago.
 fn free_address() -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
     socket.local_addr().expect("address").to_string()
@@ -117,7 +117,7 @@ fn keys_go_through_the_pipe() {
 
 #[test]
 fn pubkey_of_bobs_private_key_is_his_public_key() {
-    // RFC 7748 section 6.1.
+    // Test vector of RFC 7748 section 6.1.
     let output = pleach(
         &["pubkey"],
         b"XasIfmJKikt54X+Lg4AO5m87sSkmGLb9HC+LJ/+I4Os=\n",

@@ -1,5 +1,5 @@
-//! The simulator and the lab run one scenario and agree, as far as a busy machine can be asked: goodput and losses of
-//! datagrams. `./dev bench parity` does the rest, delays and TCP included.
+//! Simulator and lab run the same scenario and agree on goodput and loss of datagrams, as far as this can be tested on
+//! a busy machine. `./dev bench parity` compares the rest, including delays and TCP.
 #![cfg(all(feature = "lab", feature = "sim"))]
 
 use std::sync::Mutex;
@@ -8,8 +8,8 @@ use pleach_lab::parity::{Check, Outcome, Parity, Quantity};
 use pleach_linux::requirement;
 use pleach_sim::scenario::Scenario;
 
-/// The line is five times as fast as the traffic and its queue holds two seconds of it, so that a stall of the machine
-/// loses nothing.
+/// Scenario of datagrams. The line is five times as fast as the traffic, and its queue holds two seconds of traffic, so
+/// that a stall of the machine causes no loss.
 const SCENARIO: &str = r#"
 name = "parity"
 duration = "4s"
@@ -32,7 +32,7 @@ kind = "ping"
 name = "ping"
 "#;
 
-/// A line that one QUIC stream fills.
+/// Scenario of one QUIC stream that saturates the line.
 const QUIC: &str = r#"
 name = "quic"
 duration = "3s"
@@ -48,7 +48,7 @@ kind = "quic"
 name = "stream"
 "#;
 
-/// Runs in the lab do not disturb each other.
+/// Lock that prevents runs in the lab from disturbing each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn run(scenario: &str) -> Option<Vec<Check>> {
@@ -79,7 +79,7 @@ fn both_worlds_carry_and_lose_the_same() {
     let find = |name: &str| checks.iter().find(|check| check.name == name);
     let loss = find("stream loss").expect("compared");
     assert_eq!(loss.quantity, Quantity::Loss);
-    // Both saw the line's 2 %, so that agreeing means something.
+    // Both worlds must measure the line's 2 % loss; otherwise their agreement would mean nothing.
     assert!((0.5..4.0).contains(&loss.sim), "{loss}");
     assert!((0.5..4.0).contains(&loss.lab), "{loss}");
     assert!(loss.holds(), "{loss}");
@@ -100,6 +100,6 @@ fn a_quic_stream_gets_through_in_both_worlds() {
     };
     assert_eq!(goodput.name, "stream goodput");
     assert!((4.0..5.0).contains(&goodput.sim), "{goodput}");
-    // How fast it is on a busy machine is not judged, only that it is no faster than the line.
+    // The goodput on a busy machine is not judged, except that it must not exceed the line's rate.
     assert!(goodput.lab > 0.0 && goodput.lab < 5.0, "{goodput}");
 }

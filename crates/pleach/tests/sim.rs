@@ -1,4 +1,4 @@
-//! `pleach sim run`: scenario file in, results and report out.
+//! Tests `pleach sim run`: it reads a scenario file, and writes results and a report.
 #![cfg(feature = "sim")]
 
 use std::{
@@ -62,7 +62,7 @@ fn a_scenario_becomes_results_and_a_report() {
     assert_eq!((results.world, results.seed), (World::Sim, 3));
     assert!(results.flows[0].goodput_mbps > 5.0);
     assert_eq!(results.lateness_us, None);
-    // Ten samples of each end, in the shape of `status --json`.
+    // Ten samples of each end, with the fields of `status --json`.
     assert_eq!(results.status.len(), 20);
     let status = &results.status[19].status;
     assert_eq!(status["mode"], "gateway");

@@ -1,4 +1,4 @@
-//! What is switched off.
+//! The mechanisms that are switched off in a run.
 
 use anyhow::Context as _;
 use pleach_core::profile::{Mechanism, Part};
@@ -11,7 +11,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// Each part of the profile that `adaptive` uses, then each rule, by itself.
+    /// Returns each part of the profile that `adaptive` uses, then each rule, each by itself.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let parts = Part::ALL.into_iter();
         // `adaptive` does not place packets on paths that are not ready.
@@ -26,10 +26,10 @@ impl Rule {
         }))
     }
 
-    /// The rule of a name, or of several joined by `+`.
+    /// Returns the rule called `names`, or the union of several names joined by `+`.
     ///
     /// # Errors
-    /// Names what is unknown.
+    /// The message contains the unknown name.
     pub(crate) fn named(names: &str) -> anyhow::Result<Self> {
         let mut joint = Self {
             parts: Vec::new(),
@@ -51,7 +51,7 @@ impl Rule {
         parts.chain(mechanisms).collect::<Vec<_>>().join("+")
     }
 
-    /// The lines of `[tunnel]` that switch it off.
+    /// Returns the lines of `[tunnel]` that switch the rule off.
     pub(crate) fn lines(&self) -> Vec<String> {
         let parts = self.parts.iter();
         let mut lines: Vec<String> = parts

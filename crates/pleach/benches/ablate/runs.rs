@@ -1,4 +1,4 @@
-//! Simulated runs and their figures, kept on disk.
+//! Simulated runs, and their figures, which are stored on disk.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use pleach_sim::bonds::Case;
 
 use crate::{rule::Rule, simulate, workload::Workload};
 
-/// One run: what is simulated, and how its figure is taken.
+/// A run: the scenario to simulate, and the traffic that determines its figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Job<'a> {
     case: &'a Case,
@@ -27,7 +27,7 @@ pub(crate) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Through the tunnel, without `rule`.
+    /// Returns the run through the tunnel without `rule`.
     pub(crate) fn bonded(
         case: &'a Case,
         workload: Workload,
@@ -41,7 +41,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Over each link alone.
+    /// Returns the runs over each link alone.
     pub(crate) fn singles(case: &'a Case, workload: Workload, run: u32) -> Vec<Self> {
         let texts = workload.singles(case, run);
         texts
@@ -54,7 +54,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The figures of all runs so far.
+/// The figures of all runs that have been simulated.
 #[derive(Debug)]
 pub(crate) struct Runs {
     engine: u64,
@@ -66,12 +66,12 @@ pub(crate) struct Runs {
 #[derive(Serialize, Deserialize)]
 struct Line {
     key: u64,
-    /// `None`: the tunnel did not come up, or the figure is missing.
+    /// Figure of the run; `None` if the tunnel did not come up, or if the figure is missing.
     figure: Option<f64>,
 }
 
 impl Runs {
-    /// Reads the file at `path`; lines of other engines are of no use and do no harm.
+    /// Reads the file at `path`. Lines of other versions of the engine are ignored.
     ///
     /// # Errors
     /// If the file or the engine's sources cannot be read.
@@ -89,10 +89,10 @@ impl Runs {
         })
     }
 
-    /// Runs those of `jobs` that are not known, on all cores.
+    /// Simulates all of `jobs` that have no figure yet, on all cores.
     ///
     /// # Errors
-    /// If a scenario is malformed, or a figure cannot be kept.
+    /// If a scenario is malformed, or if a figure cannot be stored.
     pub(crate) fn all(&self, jobs: &[Job<'_>], what: &'static str) -> anyhow::Result<()> {
         let mut missing: BTreeMap<u64, &Job<'_>> = BTreeMap::new();
         for job in jobs {
@@ -113,7 +113,7 @@ impl Runs {
             .with_max_len(1)
             .map(|(key, job)| {
                 let scenario = simulate::scenario(&job.text)?;
-                // A tunnel that does not come up without a mechanism is a figure as well.
+                // Also store that the tunnel does not come up without the mechanism.
                 let results = simulate::simulate(&scenario).ok();
                 let figure = results.and_then(|results| job.workload.figure(job.case, &results));
                 self.keep(*key, figure)?;
@@ -125,13 +125,13 @@ impl Runs {
         done
     }
 
-    /// The figure of `job`: `None` if it has not run, `Some(None)` if it gave none.
+    /// Returns the figure of `job`: `None` if the job has not run, `Some(None)` if the run gave no figure.
     pub(crate) fn find(&self, job: &Job<'_>) -> Option<Option<f64>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&self.key(job)).copied()
     }
 
-    /// The figure of `job`, if it gave one.
+    /// Returns the figure of `job`, if there is one.
     pub(crate) fn figure(&self, job: &Job<'_>) -> Option<f64> {
         self.find(job).flatten().filter(|figure| *figure > 0.0)
     }
@@ -156,7 +156,7 @@ impl Runs {
     }
 }
 
-/// A hash of the sources that decide what a simulated run gives.
+/// Returns a hash of the sources that determine the result of a simulated run.
 fn engine() -> anyhow::Result<u64> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut paths = Vec::new();

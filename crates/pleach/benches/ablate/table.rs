@@ -1,4 +1,4 @@
-//! Effects with their confidence intervals, and the verdicts.
+//! Computes effects with their confidence intervals, and the verdicts.
 
 use core::fmt::Write as _;
 
@@ -10,34 +10,34 @@ use crate::{
     workload::Workload,
 };
 
-/// A mechanism that brings less than this in geometric mean, in percent, does not earn its place.
+/// Minimum effect, as geometric mean in percent, of a mechanism that is worth its complexity.
 pub(crate) const LEAST_EFFECT: f64 = 0.5;
-/// A bond below this share of the better link alone breaks the promise.
+/// Share of the better link's goodput that the tunnel promises to reach.
 const LEAST_SHARE: f64 = 0.95;
-/// Half width of a 95 % interval in standard errors; there are at least 30 cases.
+/// Half width of a 95 % interval in standard errors, for at least 30 cases.
 const STANDARD_ERRORS: f64 = 1.96;
 
-/// What one mechanism brings.
+/// Effects of one mechanism.
 #[derive(Debug)]
 pub(crate) struct Row {
     rule: Rule,
-    /// By kind of traffic.
+    /// Effect on each kind of traffic.
     effects: Vec<(Workload, Effect)>,
     all: Effect,
-    /// Pairs that fall below the better link without it: index of the case.
+    /// Pairs that fall below the better link without the mechanism: index of the case, and traffic.
     fallen: Vec<(usize, Workload)>,
-    /// Pairs that rise to it without the mechanism.
+    /// Number of pairs that reach the better link only without the mechanism.
     risen: usize,
 }
 
-/// A mean gain in percent over cases.
+/// Mean gain over cases, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Effect {
     cases: usize,
     mean: f64,
-    /// Half of its 95 % confidence interval.
+    /// Half width of the 95 % confidence interval.
     error: f64,
-    /// Of all cases: how many gave the same figure to the last bit.
+    /// Number of cases in which both runs gave exactly the same figure.
     same: usize,
 }
 
@@ -81,7 +81,7 @@ impl Row {
         }
     }
 
-    /// The pairs that fall below the better link without the mechanism.
+    /// Returns the pairs that fall below the better link without the mechanism.
     pub(crate) fn fallen<'a>(
         &'a self,
         cases: &'a [Case],
@@ -90,7 +90,7 @@ impl Row {
         fallen.map(|(index, workload)| (&self.rule, &cases[*index], *workload))
     }
 
-    /// The same row with the pairs only that fall in the median of `count` runs as well.
+    /// Removes the pairs that do not fall in the median of `count` runs.
     pub(crate) fn confirm(mut self, cases: &[Case], count: u32, runs: &Runs) -> Self {
         let rule = &self.rule;
         self.fallen.retain(|(index, workload)| {
@@ -137,7 +137,7 @@ impl Effect {
     }
 }
 
-/// The median figure over `count` runs through the tunnel.
+/// Returns the median figure of `count` runs through the tunnel.
 fn median(
     case: &Case,
     workload: Workload,
@@ -149,7 +149,7 @@ fn median(
     results::median(&figures.collect::<Vec<_>>())
 }
 
-/// The better link's median figure.
+/// Returns the median figure of the better link.
 fn best(case: &Case, workload: Workload, count: u32, runs: &Runs) -> Option<f64> {
     if !workload.has_share() {
         return None;
@@ -165,13 +165,13 @@ fn best(case: &Case, workload: Workload, count: u32, runs: &Runs) -> Option<f64>
     (0..links).filter_map(of_link).reduce(f64::max)
 }
 
-/// The table, in Markdown.
+/// Renders the table in Markdown.
 pub(crate) fn text(rows: &[Row], cases: &[Case]) -> String {
     let mut text = String::new();
     let Some(first) = rows.first() else {
         return text;
     };
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(text, "| mechanism | gain, all, % ");
     for (workload, effect) in &first.effects {
         let _ = write!(text, "| {} ({} cases) ", workload.name(), effect.cases);

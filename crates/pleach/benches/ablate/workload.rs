@@ -1,4 +1,4 @@
-//! The traffic of a run, the cases it runs over, and its figure.
+//! The traffic of a run, its cases, and its figure.
 
 use core::fmt::Write as _;
 
@@ -14,13 +14,13 @@ use crate::{rule::Rule, sets};
 pub(crate) enum Workload {
     /// One download with BBR.
     Bbr,
-    /// Downloads of 30 kB, each on a new connection, beside a large one.
+    /// Downloads of 30 kB, each on a new connection, in parallel with a large download.
     Busy,
     /// One download with CUBIC.
     Cubic,
-    /// Eight of them.
+    /// Eight downloads with CUBIC.
     Cubic8,
-    /// A UDP stream of 4 Mbit/s whose datagrams are of use for 200 ms, beside a download.
+    /// A UDP stream of 4 Mbit/s whose datagrams must arrive within 200 ms, in parallel with a download.
     Deadline,
     /// One download while the first link is silent for two seconds, twice.
     Failing,
@@ -33,9 +33,9 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    /// Of the screening.
+    /// The traffic of the screening.
     pub(crate) const SCREEN: [Self; 2] = [Self::Cubic, Self::Bbr];
-    /// The rest.
+    /// The traffic of the second stage.
     pub(crate) const BEARING: [Self; 7] = [
         Self::Cubic8,
         Self::Quic,
@@ -60,7 +60,7 @@ impl Workload {
         }
     }
 
-    /// Over so many cases at most: eight connections take eight times as long to simulate.
+    /// Returns the maximum number of cases: eight connections take eight times as long to simulate.
     pub(crate) const fn most_cases(self) -> usize {
         match self {
             Self::Cubic8 => 30,
@@ -75,7 +75,7 @@ impl Workload {
         }
     }
 
-    /// Whether the figure is a goodput, which a better link alone has as well.
+    /// Whether the figure is a goodput, which can be compared with that of a link alone.
     pub(crate) const fn has_share(self) -> bool {
         match self {
             Self::Bbr | Self::Cubic | Self::Cubic8 | Self::Quic | Self::Upload => true,
@@ -83,7 +83,7 @@ impl Workload {
         }
     }
 
-    /// What is sent, beside what [`Self::bonded`] adds.
+    /// Returns the load without the tables that [`Self::bonded`] adds.
     fn load(self) -> Load {
         let flow = match self {
             Self::Bbr => Flow::Bbr,
@@ -102,11 +102,11 @@ impl Workload {
         }
     }
 
-    /// The scenario of run `run` of `case` through the tunnel, without `rule`.
+    /// Returns the scenario of run `run` of `case` through the tunnel, without `rule`.
     pub(crate) fn bonded(self, case: &Case, rule: Option<&Rule>, run: u32) -> String {
         let keys = rule.map(Rule::lines).unwrap_or_default();
         let mut text = case.bonded(&self.load(), "adaptive", &keys, run);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match self {
             Self::Deadline => text.write_str(
                 "[[traffic]]\nkind = \"udp\"\nname = \"stream\"\nrate = \"4Mbit\"\nsize = \"1200B\"\ndeadline = \"200ms\"\n\
@@ -135,14 +135,15 @@ impl Workload {
         text
     }
 
-    /// The scenarios of run `run` over each link of `case` alone.
+    /// Returns the scenarios of run `run` over each link of `case` alone.
     pub(crate) fn singles(self, case: &Case, run: u32) -> impl Iterator<Item = String> {
         let load = self.load();
         let links = case.links.iter();
         links.map(move |link| case.single(&load, link, run))
     }
 
-    /// The figure of a run: Mbit/s, or requests or datagrams a second by their delay. More is better.
+    /// Returns the figure of a run: the goodput in Mbit/s, or the inverse of the delay of requests or datagrams in 1/s.
+    /// More is better.
     pub(crate) fn figure(self, case: &Case, results: &Results) -> Option<f64> {
         let per_second = |name: &str, delay_ms: fn(&FlowResult) -> Option<f64>| {
             let mut flows = results.flows.iter();
@@ -159,10 +160,10 @@ impl Workload {
     }
 }
 
-/// When the first link is silent, in seconds from the begin of the run.
+/// Times at which the first link is silent, in seconds from the beginning of the run.
 const SILENCES_S: [(u32, u32); 2] = [(4, 6), (8, 10)];
 
-/// `count` cases: all deep profiles, all pairs, and random pairs of `seed` for the rest.
+/// Returns `count` cases: the deep profiles and all pairs, alternating with random pairs of `seed`.
 pub(crate) fn cases(count: usize, seed: u64) -> Vec<Case> {
     let is_deep = |case: &Case| case.name.contains("deep");
     let profiles = sets::profiles().into_iter().filter(is_deep);
@@ -174,7 +175,7 @@ pub(crate) fn cases(count: usize, seed: u64) -> Vec<Case> {
         asymmetric: false,
     };
     let mut random = sweep.cases().into_iter();
-    // Alternating, so that any number of them is of both kinds.
+    // Alternating, so that any number of cases contains both kinds.
     let mut cases = Vec::with_capacity(count);
     for fixed in profiles.chain(pairs) {
         cases.push(fixed);

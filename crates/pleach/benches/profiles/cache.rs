@@ -1,4 +1,5 @@
-//! What single links carry: kept between runs, as long as the simulator's hosts and links stay what they are.
+//! Goodput of single links, stored between runs. The stored figures are valid until the sources of the simulator's
+//! hosts and links change.
 
 use std::{
     collections::BTreeMap,
@@ -11,25 +12,26 @@ use std::{
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-/// Goodput in Mbit/s by what was measured.
+/// Goodput in Mbit/s, by measurement.
 #[derive(Debug)]
 pub(crate) struct Cache {
     path: PathBuf,
     content: Content,
-    /// What was measured now, but is not worth keeping.
+    /// Figures of this run that must not be stored.
     doubtful: BTreeMap<String, f64>,
 }
 
-/// What is in the file.
+/// Content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Content {
-    /// A hash of the simulator's sources; with another one the figures are void.
+    /// Hash of the simulator's sources; figures with another hash are invalid.
     model: String,
     mbps: BTreeMap<String, f64>,
 }
 
 impl Cache {
-    /// What the file at `path` has; nothing if it is missing, unreadable or of another simulator.
+    /// Reads the file at `path`. Starts empty if the file is missing, unreadable, or of another version of the
+    /// simulator.
     ///
     /// # Errors
     /// If the simulator's sources cannot be read.
@@ -52,25 +54,26 @@ impl Cache {
         })
     }
 
-    /// The goodput measured for `key`.
+    /// Returns the goodput measured for `key`.
     pub(crate) fn find(&self, key: &str) -> Option<f64> {
         let content = &self.content.mbps;
         content.get(key).or_else(|| self.doubtful.get(key)).copied()
     }
 
-    /// Remembers `mbps` for `key` as long as this lives, unless there is something better.
+    /// Remembers `mbps` for `key` in this process only. A stored figure takes precedence.
     pub(crate) fn remember(&mut self, key: String, mbps: f64) {
         self.doubtful.insert(key, mbps);
     }
 
-    /// Keeps `mbps` for `key` and writes the file.
+    /// Stores `mbps` for `key` and writes the file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn keep(&mut self, key: String, mbps: f64) -> anyhow::Result<()> {
         self.content.mbps.insert(key, mbps);
         let text = serde_json::to_string_pretty(&self.content)?;
-        // A reader or an interruption meets either the old file or the new one; another bench at once has its own draft.
+        // The rename leaves either the old or the new file after an interruption. The process id separates the drafts
+        // of simultaneous benches.
         let draft = self.path.with_extension(format!("{}.new", process::id()));
         fs::write(&draft, text)
             .and_then(|()| fs::rename(&draft, &self.path))
@@ -78,7 +81,7 @@ impl Cache {
     }
 }
 
-/// A hash of what decides how a link without tunnel behaves.
+/// Returns a hash of the sources that determine how a link without tunnel behaves.
 fn model() -> anyhow::Result<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/src");
     let mut paths = Vec::new();

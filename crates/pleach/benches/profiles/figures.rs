@@ -1,4 +1,4 @@
-//! From the results of a run to the figures of a case.
+//! Computes the figures of a case from the results of a run.
 
 use pleach_sim::{
     bonds::Case,
@@ -6,30 +6,30 @@ use pleach_sim::{
 };
 use serde::Serialize;
 
-/// What a run through the tunnel showed; of several runs, each the median.
+/// Figures of a run through the tunnel; for several runs, the median of each figure.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Figures {
-    /// Payload after the warm-up.
+    /// Goodput after the warm-up.
     pub(crate) goodput_mbps: Option<f64>,
-    /// Median round trip of the ping before the download.
+    /// Median RTT of the ping before the download.
     pub(crate) ping_idle_ms: Option<f64>,
-    /// What the download added to the idle median: at its median, and at its p99.
+    /// Increase of the RTT over the idle median during the download: median, and 99th percentile.
     pub(crate) ping_added_p50_ms: Option<f64>,
     pub(crate) ping_added_p99_ms: Option<f64>,
     /// Share of pings without reply.
     pub(crate) ping_loss: Option<f64>,
-    /// How long the receiving end's resequencer held packets at the end.
+    /// 95th percentile of the time for which the receiving end's resequencer buffered packets, at the end.
     pub(crate) hold_p95_ms: Option<f64>,
-    /// Longest time without payload.
+    /// Longest time in which no payload arrived.
     pub(crate) longest_gap_ms: Option<f64>,
-    /// Segments the server sent again.
+    /// Number of segments that the server retransmitted.
     pub(crate) retransmits: Option<f64>,
-    /// Packets of the flow's direction that full queues refused, and that the lines lost.
+    /// Packets in the direction of the flow that full queues dropped, and that the lines lost.
     pub(crate) queue_drops: Option<f64>,
     pub(crate) loss_drops: Option<f64>,
 }
 
-/// All of a case.
+/// All results of a case.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) case: Case,
@@ -40,34 +40,34 @@ pub(crate) struct Outcome {
     pub(crate) bonded: Figures,
     /// Goodput of each run.
     pub(crate) runs_mbps: Vec<f64>,
-    /// Why a run is not to be trusted, or failed; one entry for each that is so.
+    /// Reasons why runs failed or must not be trusted, one entry for each such run.
     pub(crate) remarks: Vec<String>,
 }
 
 impl Outcome {
-    /// Goodput of the better link.
+    /// Returns the goodput of the better link.
     pub(crate) fn best_mbps(&self) -> f64 {
         self.singles_mbps.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Goodput of all links, one after the other.
+    /// Returns the sum of the goodputs of all links, each measured alone.
     pub(crate) fn sum_mbps(&self) -> f64 {
         self.singles_mbps.iter().sum()
     }
 
-    /// The bond over the better link; zero if it carried nothing.
+    /// Returns the tunnel's goodput divided by the better link's; zero if the tunnel carried nothing.
     pub(crate) fn over_best(&self) -> f64 {
         self.bonded.goodput_mbps.unwrap_or(0.0) / self.best_mbps()
     }
 
-    /// The bond over the sum.
+    /// Returns the tunnel's goodput divided by the sum over all links.
     pub(crate) fn over_sum(&self) -> f64 {
         self.bonded.goodput_mbps.unwrap_or(0.0) / self.sum_mbps()
     }
 }
 
 impl Figures {
-    /// Those of one run.
+    /// Returns the figures of one run.
     pub(crate) fn of(case: &Case, results: &Results, is_upload: bool) -> Self {
         let flow = results.flows.first();
         let pings = results.pings.as_ref();
@@ -98,7 +98,7 @@ impl Figures {
         }
     }
 
-    /// Each figure's median over `runs`.
+    /// Returns the median of each figure over `runs`.
     pub(crate) fn median(runs: &[Self]) -> Self {
         let median = |figure: fn(&Self) -> Option<f64>| {
             let values: Vec<f64> = runs.iter().filter_map(figure).collect();
@@ -119,14 +119,14 @@ impl Figures {
     }
 }
 
-/// Goodput over the kernel's MPTCP after the warm-up, in Mbit/s, if it was measured.
+/// Returns the goodput over the kernel's MPTCP after the warm-up, in Mbit/s, if it was measured.
 pub(crate) fn mptcp(case: &Case, results: &Results) -> Option<f64> {
     let mut baselines = results.baselines.iter();
     let mptcp = baselines.find(|baseline| baseline.transport == results::Transport::Mptcp)?;
     case.after_warm_up(results.series.interval_ms, &mptcp.series_mbps)
 }
 
-/// What `node` said last of how long its resequencer holds packets.
+/// Returns the resequencer's 95th percentile of buffering time in the last status of `node`.
 fn hold_p95(results: &Results, node: &str) -> Option<f64> {
     let mut samples = results.status.iter().rev();
     let last = samples.find(|sample| sample.node == node)?;

@@ -1,6 +1,6 @@
-//! Runs the cases: single links unless they are known, then the bonds.
+//! Runs the cases: first single links whose goodput is not stored, then the tunnel.
 //!
-//! Simulated runs are independent of each other and go on all cores. Those in the lab go one after the other.
+//! Simulated runs are independent of each other and use all cores. Runs in the lab take place one after the other.
 
 use std::{
     collections::BTreeMap,
@@ -23,11 +23,11 @@ use crate::{
     simulate,
 };
 
-/// Everything measured of `cases`, in their order. Leaves what is worth keeping in `out`.
+/// Measures `cases`, and returns the results in their order. Stores reusable figures in `out`.
 ///
 /// # Errors
-/// If a link alone cannot be measured, or no case at all runs through the tunnel. What concerns some cases only, a tunnel
-/// that does not come up or a run that the lab refuses, is remarked.
+/// If a single link cannot be measured, or if no case runs through the tunnel. Failures of some cases only, such as a
+/// tunnel that does not come up or a run that the lab rejects, become remarks.
 pub(crate) fn measure(
     cases: &[Case],
     options: &Options,
@@ -46,7 +46,8 @@ pub(crate) fn measure(
         .collect();
     let bonded = bench.for_each("bonded", &jobs, |&(case, run)| {
         let result = bench.bonded(case, run);
-        // These take half an hour and more, and who ends them early keeps what there is.
+        // Runs in the lab take half an hour and more. Print each figure, so that nothing is lost if the user stops the
+        // bench.
         if let (World::Lab, Ok(bonded)) = (options.place, &result) {
             let mbps = bonded.figures.goodput_mbps.unwrap_or(f64::NAN);
             println!("{}: run {}: {mbps:.2} Mbit/s", case.name, run + 1);
@@ -64,13 +65,13 @@ pub(crate) fn measure(
         .collect()
 }
 
-/// A run through the tunnel, or why there is none.
+/// The result of a run through the tunnel, or the reason why it failed.
 type Attempt = Result<Bonded, String>;
 
-/// One run through the tunnel.
+/// Result of one run through the tunnel.
 struct Bonded {
     figures: Figures,
-    /// Why it is not to be trusted.
+    /// Reason why the result must not be trusted.
     remark: Option<String>,
 }
 
@@ -81,7 +82,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures each single link of `cases` that is not known yet.
+    /// Measures each single link of `cases` whose goodput is not stored.
     fn measure_singles(&self, cases: &[Case]) -> anyhow::Result<()> {
         let mut jobs: BTreeMap<String, (&Case, String)> = BTreeMap::new();
         for case in cases {
@@ -102,7 +103,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The runs over single links that `case` needs: what they are remembered by, and their scenarios.
+    /// Returns the runs over single links that `case` needs: the key of each figure, and the scenario.
     fn singles(&self, case: &Case) -> Vec<(String, String)> {
         let runs = 0..self.options.runs();
         let texts = runs.flat_map(|run| {
@@ -114,7 +115,7 @@ impl Bench<'_> {
             .collect()
     }
 
-    /// What the figure of a run is remembered by.
+    /// Returns the key under which the figure of a run is stored.
     fn key(&self, transport: &str, case: &Case, text: &str) -> String {
         let place = match self.options.place {
             World::Lab => "lab",
@@ -129,7 +130,7 @@ impl Bench<'_> {
         cache.find(key)
     }
 
-    /// Keeps the figure `mbps` of `results`, for this time only if the lab says that they prove nothing.
+    /// Stores the figure `mbps` of `results`. If the lab has rejected the results, remembers it for this process only.
     fn keep(&self, key: &str, mbps: Option<f64>, results: &Results) -> anyhow::Result<()> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         match (mbps, &results.refused) {
@@ -140,7 +141,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Run `run` of `case` through the tunnel, and over MPTCP if that can be measured and is not known.
+    /// Does run `run` of `case` through the tunnel, and over MPTCP if that can be measured and is not stored.
     fn bonded(&self, case: &Case, run: u32) -> anyhow::Result<Bonded> {
         let key = self.mptcp_key(case, run);
         let is_wanted = |key: &String| self.options.fresh || self.known(key).is_none();
@@ -148,7 +149,7 @@ impl Bench<'_> {
         let (load, policy) = (self.options.load(), &self.options.policy);
         let mut text = case.bonded(&load, policy, &self.options.keys, run);
         if wanted.is_some() {
-            // Keys of the scenario itself stand above its sections.
+            // Keys of the scenario itself must precede its sections.
             text.insert_str(0, "baselines = [\"mptcp\"]\n");
         }
         let results = self.run(case, &text, wanted.is_some())?;
@@ -161,7 +162,7 @@ impl Bench<'_> {
         })
     }
 
-    /// What the figure of MPTCP is remembered by; `None` if there is none: in the simulator, for QUIC.
+    /// Returns the key of MPTCP's figure; `None` in the simulator and for QUIC, where MPTCP is not measured.
     fn mptcp_key(&self, case: &Case, run: u32) -> Option<String> {
         let is_measured = self.options.place == World::Lab && self.options.flow != Flow::Quic;
         let links = case.links.iter();
@@ -185,7 +186,7 @@ impl Bench<'_> {
             .filter_map(|run| self.mptcp_key(case, run))
             .collect();
         let runs = attempts.iter().flatten();
-        // Runs of which the lab says that they prove nothing count only if there are no others.
+        // Runs that the lab has rejected are used only if there are no others.
         let honest = runs.clone().filter(|run| run.remark.is_none());
         let mut counted: Vec<Figures> = honest.map(|run| run.figures.clone()).collect();
         if counted.is_empty() {
@@ -225,7 +226,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Does all `jobs`, in the simulator side by side; what they gave, in their order.
+    /// Runs `work` on all `jobs`, in parallel in the simulator. Returns the results in the order of `jobs`.
     fn for_each<J: Sync, T: Send>(
         &self,
         what: &'static str,
@@ -244,7 +245,7 @@ impl Bench<'_> {
         };
         let results = match self.options.place {
             World::Lab => jobs.iter().map(work).collect(),
-            // One by one: their lengths differ by a factor of a hundred.
+            // One job at a time per core: the durations of jobs differ by a factor of a hundred.
             World::Sim => jobs.par_iter().with_max_len(1).map(work).collect(),
         };
         bar.finish_and_clear();

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use pleach_sim::bonds::{self, Load, Sweep};
 
-/// Bonded links beside the same links alone.
+/// Compares the tunnel over several links with the same links alone.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
     /// In the simulator, or in namespaces with real daemons and kernels.
     #[arg(long = "in", value_enum, default_value_t = World::Sim)]
     pub(crate) place: World,
-    /// Which links [default: profiles and pairs].
+    /// Sets of links [default: profiles and pairs].
     #[arg(long = "set", value_enum)]
     set: Vec<Set>,
-    /// Only cases whose name contains this; several are alternatives.
+    /// Only cases whose name contains this text; may be given several times, for alternatives.
     #[arg(long)]
     pub(crate) case: Vec<String>,
     /// Policy of the tunnel.
@@ -23,19 +23,19 @@ pub(crate) struct Options {
     /// A line of `[tunnel]`, such as `redundancy=0.1`.
     #[arg(long = "key")]
     pub(crate) keys: Vec<String>,
-    /// What is downloaded.
+    /// Traffic of the download.
     #[arg(long, value_enum, default_value_t = Flow::Cubic)]
     pub(crate) flow: Flow,
-    /// So many at once, over TCP [default: 1; 8 of cubic8].
+    /// Number of simultaneous TCP connections [default: 1, or 8 for cubic8].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     flows: Option<u32>,
-    /// It is uploaded instead.
+    /// Upload instead of downloading.
     #[arg(long)]
     pub(crate) upload: bool,
-    /// A ping through the tunnel beside the download.
+    /// Ping through the tunnel during the download.
     #[arg(long)]
     pub(crate) ping: bool,
-    /// Runs of a case, of which the median counts [default: 1 simulated, 3 in the lab].
+    /// Runs of a case, of which the median is used [default: 1 simulated, 3 in the lab].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: Option<u32>,
     /// Length of a run, in seconds [default: the case's own, 12 to 60].
@@ -47,24 +47,24 @@ pub(crate) struct Options {
     /// Seed of the sweep's links.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Links of each of its cases.
+    /// Number of links in each case of the sweep.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=6))]
     links: u32,
-    /// The links of the sweep upload from all down to a twentieth of what they download.
+    /// Let the upload rate of the sweep's links range from the download rate down to a twentieth of it.
     #[arg(long)]
     asymmetric: bool,
     /// File for all figures, in bench-results/profiles unless it is absolute.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
-    /// Measures the single links again.
+    /// Measure the single links again.
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// What cargo adds.
+    /// Option that cargo adds.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Where it runs.
+/// World in which the cases run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum World {
     Lab,
@@ -74,9 +74,9 @@ pub(crate) enum World {
 /// A set of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Set {
-    /// Nine pairs that other systems were measured with.
+    /// Nine pairs for which measurements of other systems exist.
     Pairs,
-    /// Sixteen profiles, each with deep and shallow queues, and jitter with and without overtaking.
+    /// Sixteen profiles, each with deep and shallow queues, and with jitter with and without reordering.
     Profiles,
     /// Pairs of recorded links, from the directory PLEACH_TRACES.
     Recordings,
@@ -84,23 +84,23 @@ pub(crate) enum Set {
     Sweep,
 }
 
-/// What is downloaded.
+/// Traffic of the download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Flow {
     /// One TCP connection with BBR.
     Bbr,
     /// One TCP connection with CUBIC.
     Cubic,
-    /// Eight of them.
+    /// Eight TCP connections with CUBIC.
     Cubic8,
-    /// One with CUBIC behind a handshake as of TLS.
+    /// One TCP connection with CUBIC, after a handshake like that of TLS.
     CubicTls,
     /// One QUIC connection.
     Quic,
 }
 
 impl Options {
-    /// The sets asked for, each once.
+    /// Returns the selected sets, each once.
     pub(crate) fn sets(&self) -> Vec<Set> {
         let mut sets = self.set.clone();
         if sets.is_empty() {
@@ -116,7 +116,7 @@ impl Options {
         sets
     }
 
-    /// What is sent over the links.
+    /// Returns the load to send over the links.
     pub(crate) fn load(&self) -> Load {
         Load {
             flow: match self.flow {
@@ -132,7 +132,7 @@ impl Options {
         }
     }
 
-    /// The random sets of links.
+    /// Returns the random sets of links.
     pub(crate) fn sweep(&self) -> Sweep {
         Sweep {
             seed: self.seed,
@@ -142,7 +142,7 @@ impl Options {
         }
     }
 
-    /// Runs of each case.
+    /// Returns the number of runs of each case.
     pub(crate) fn runs(&self) -> u32 {
         self.runs.unwrap_or(match self.place {
             World::Lab => 3,

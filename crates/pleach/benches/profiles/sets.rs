@@ -1,23 +1,24 @@
 //! The fixed sets of link pairs.
 //!
-//! `profiles`: sixteen pairs that a published benchmark of another multipath tunnel uses, given as netem is told them: the
-//! delay is one way and holds in each direction, ±x is uniform jitter, loss is in both directions. Two lengths of queue:
-//! *deep*, netem's 1000 packets, and *shallow*, one bandwidth-delay product of the link. Jitter once in order, as radio
-//! links deliver, and once overtaking, as netem does it.
+//! `profiles`: sixteen pairs of a published benchmark of another multipath tunnel, as configured in netem. The delay is
+//! one way and applies to each direction, ±x is uniform jitter, and loss applies to both directions. Queues have two
+//! lengths: *deep*, netem's 1000 packets, and *shallow*, one bandwidth-delay product of the link. Jitter occurs in two
+//! variants: without reordering, as radio links deliver, and with reordering, as netem does it.
 //!
-//! `pairs`: pairs over which kernel MPTCP and other tunnels have been measured. `recordings`: links recorded on drives.
+//! `pairs`: pairs over which kernel MPTCP and other tunnels have been measured. `recordings`: links recorded in moving
+//! cars.
 
 use pleach_sim::bonds::{Case, Link, PACKET_BYTES, Rate};
 
-/// Queue of 1000 packets.
+/// Deep queue in bytes: 1000 packets.
 const DEEP_BYTES: f64 = 1000.0 * PACKET_BYTES;
-/// Shortest queue of a link with one bandwidth-delay product of it.
+/// Minimum length in bytes of a shallow queue.
 const SHALLOW_MIN_BYTES: f64 = 20.0 * PACKET_BYTES;
 
-/// A profile's name, its links, and the share of their sum that the bond is to reach.
+/// A profile's name, its links, and the share of the sum of their goodputs that the tunnel should reach.
 type Profile = (&'static str, [Link; 2], Option<f64>);
 
-/// A link of `mbps` with `delay_ms` ± `jitter_ms` one way and `loss_percent` lost.
+/// Makes a link of `mbps` with a one-way delay of `delay_ms` ± `jitter_ms` and a loss of `loss_percent`.
 fn link(mbps: f64, delay_ms: f64, jitter_ms: f64, loss_percent: f64) -> Link {
     Link::new("", mbps, delay_ms)
         .vary(jitter_ms)
@@ -27,7 +28,8 @@ fn link(mbps: f64, delay_ms: f64, jitter_ms: f64, loss_percent: f64) -> Link {
 fn table() -> Vec<Profile> {
     let plain = |mbps, delay_ms| link(mbps, delay_ms, 0.0, 0.0);
     let twice = |link: Link| [link.clone(), link];
-    // Links alike, or of which the second adds what it can; then links with heavy loss or jitter.
+    // Targets: the first for equal links, and links that can add their full rate; the second for links with heavy loss
+    // or jitter.
     let (most, much) = (Some(0.92), Some(0.85));
     vec![
         ("baseline", twice(plain(50.0, 20.0)), most),
@@ -69,7 +71,7 @@ fn table() -> Vec<Profile> {
     ]
 }
 
-/// All profiles with all their variants.
+/// Returns all profiles with all their variants.
 pub(crate) fn profiles() -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, links, target) in table() {
@@ -95,7 +97,7 @@ pub(crate) fn profiles() -> Vec<Case> {
     cases
 }
 
-/// The pairs that other systems have been measured with; jitter in order.
+/// Returns the pairs for which measurements of other systems exist; jitter without reordering.
 pub(crate) fn pairs() -> Vec<Case> {
     let of_profile = |name: &str, label: &str, queue_of: fn(&Link) -> f64| {
         let found = table().into_iter().find(|profile| profile.0 == name);
@@ -134,7 +136,7 @@ pub(crate) fn pairs() -> Vec<Case> {
         .collect()
 }
 
-/// Pairs of links that were recorded at the same time in one car, and two LTE traces.
+/// Returns pairs of links that were recorded at the same time in one car, and two LTE traces.
 pub(crate) fn recordings() -> Vec<Case> {
     let operators = ["starlink", "att", "tmobile", "verizon"];
     let mut cases = Vec::new();
@@ -170,7 +172,7 @@ pub(crate) fn recordings() -> Vec<Case> {
     cases
 }
 
-/// A recorded link: the records have rates only, so delay and queue are what is usual.
+/// Makes a recorded link. The recordings contain rates only, so delay and queue have typical values.
 fn recorded(operator: &str, rate: Rate) -> Link {
     let (delay_ms, queue_bytes) = match operator {
         "starlink" => (25.0, 1e6),

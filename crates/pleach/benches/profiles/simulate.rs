@@ -1,4 +1,4 @@
-//! One simulated run of a scenario text.
+//! Simulates a run of a scenario given as text.
 
 use std::{
     env, fs,
@@ -17,10 +17,10 @@ use pleach_sim::{
 };
 use serde_json::json;
 
-/// The scenario of `text`; recorded links come from the directory that `PLEACH_TRACES` names.
+/// Parses the scenario `text`. Recorded links are read from the directory in `PLEACH_TRACES`.
 ///
 /// # Errors
-/// If it is none.
+/// If `text` is not a valid scenario.
 pub(crate) fn scenario(text: &str) -> anyhow::Result<Scenario> {
     let mut files = Files {
         scenario: Path::new("profiles"),
@@ -30,10 +30,10 @@ pub(crate) fn scenario(text: &str) -> anyhow::Result<Scenario> {
     Ok(Scenario::parse(text, &mut files)?)
 }
 
-/// What `scenario` gives in the simulator, without its baselines.
+/// Simulates `scenario` without its baselines.
 ///
 /// # Errors
-/// If it cannot be simulated.
+/// If the scenario cannot be simulated.
 pub(crate) fn simulate(scenario: &Scenario) -> anyhow::Result<Results> {
     let options = run::Options {
         program: &Engine,
@@ -43,7 +43,7 @@ pub(crate) fn simulate(scenario: &Scenario) -> anyhow::Result<Results> {
     Ok(run::run(scenario, &options)?)
 }
 
-/// The engine, with what is read here of the daemon's status.
+/// The engine with the part of the daemon's status that this bench reads.
 struct Engine;
 
 impl Program for Engine {

@@ -1,4 +1,4 @@
-//! What is printed: a line a case, the worst cases in full, and the sum of it.
+//! Prints the results: a line per case, the worst cases in full, and a summary.
 
 use core::fmt::Write as _;
 
@@ -9,15 +9,15 @@ use crate::{
     options::{Options, Set, World},
 };
 
-/// Below this share of the better link the bond is a loss.
+/// Share of the better link's goodput below which the tunnel is a loss.
 const NO_REGRET: f64 = 0.95;
-/// How many of the worst cases are shown in full.
+/// Number of the worst cases that are shown in full.
 const WORST: usize = 10;
 
-/// The table of `outcomes`.
+/// Renders the table of `outcomes`.
 pub(crate) fn text(outcomes: &[Outcome], options: &Options) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write(&mut text, outcomes, options);
     text
 }
@@ -91,7 +91,7 @@ fn row(
     )
 }
 
-/// The cases in which the bond lost most, with all that describes them.
+/// Writes the cases in which the tunnel lost most, with all their figures.
 fn worst(text: &mut String, outcomes: &[Outcome]) -> core::fmt::Result {
     let mut sorted: Vec<&Outcome> = outcomes.iter().collect();
     sorted.sort_by(|a, b| a.over_best().total_cmp(&b.over_best()));

@@ -1,4 +1,4 @@
-//! The dashboard's files, which are part of the program.
+//! The dashboard's files, which are compiled into the program.
 
 use axum::{
     Router,
@@ -7,7 +7,7 @@ use axum::{
     routing::get,
 };
 
-/// Path, type, content.
+/// URL path, content type and content of each file.
 const FILES: [(&str, &str, &str); 6] = [
     ("/", HTML, include_str!("../../dashboard/index.html")),
     (
@@ -41,14 +41,14 @@ const CSS: &str = "text/css; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Adds them to `routes`.
+/// Adds the dashboard's files to `routes`.
 pub(super) fn add<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     FILES.iter().fold(routes, |routes, (path, kind, content)| {
         routes.route(path, get(async || file(kind, content)))
     })
 }
 
-/// Whether `path` is one of them, which nobody needs a token for.
+/// Whether `path` is a dashboard file, for which no token is needed.
 pub(super) fn is_open(path: &str) -> bool {
     FILES.iter().any(|(known, _, _)| *known == path)
 }

@@ -1,14 +1,17 @@
-//! Who may ask for what.
+//! Access control: which requests are permitted to read or to change something.
 //!
-//! The control socket is its owner's: file permissions are its guard. Over TCP:
+//! The control socket is protected by its file permissions: only its owner may connect. Over TCP:
 //!
-//! - `Host` must be an address, `localhost` or a name of the configuration, and `Origin`, if there is one, the same: a page of
-//!   another site, or a name that an attacker has made to point here (DNS rebinding), gets nothing. No CORS header is ever sent.
-//! - Browsers send no `Origin` with many GETs, but say where a request comes from (`Sec-Fetch-Site`, Fetch Metadata): only the page
-//!   itself and its user may ask. A link on another site may open the page.
-//! - With a token file, each request for data carries `Authorization: Bearer TOKEN` (RFC 6750). The dashboard's files need
-//!   none: there is nothing in them.
-//! - Without, which is possible on loopback only, everybody on this host may read, and nobody may change anything.
+//! - `Host` must be an address, `localhost` or a name of the configuration. `Origin`, if present, must name the same
+//!   host. So a page of another site gets nothing, nor does a name that an attacker has made resolve to this host (DNS
+//!   rebinding). No CORS header is ever sent.
+//! - Browsers send no `Origin` with many GETs, but they say where a request comes from (`Sec-Fetch-Site`, Fetch
+//!   Metadata). Only requests of the page itself and of its user are permitted. A link on another site may open the
+//!   page.
+//! - With a token file, each request for data must carry `Authorization: Bearer TOKEN` (RFC 6750). The dashboard's
+//!   files need no token, because they contain no data.
+//! - Without a token file, which is possible on loopback addresses only, everybody on this host may read, and nobody
+//!   may change anything.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -23,11 +26,11 @@ use axum::{
 use super::{routes::problem, serve::PATIENCE};
 use crate::config::Listen;
 
-/// The rules of one way in.
+/// The access rules of one listener; `None` for the control socket.
 #[derive(Clone)]
 pub(super) struct Access(Option<Arc<Listen>>);
 
-/// What the bearer of a request may do.
+/// What a request may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Right {
     Change,
@@ -35,17 +38,17 @@ pub(super) enum Right {
 }
 
 impl Access {
-    /// Of the control socket.
+    /// Returns the rules of the control socket: its owner may do everything.
     pub(super) const fn owner() -> Self {
         Self(None)
     }
 
-    /// Of a TCP listener.
+    /// Returns the rules of a TCP listener.
     pub(super) const fn tcp(listen: Arc<Listen>) -> Self {
         Self(Some(listen))
     }
 
-    /// What a request may do, or the answer that it may do nothing.
+    /// Returns what a request may do, or the response that refuses it.
     fn right(
         &self,
         method: &Method,
@@ -112,7 +115,8 @@ impl Access {
     }
 }
 
-/// Whether a browser says that a page of another origin asks. `is_open`: for a file with nothing in it, which a link may lead to.
+/// Whether the browser says that the request comes from a page of another origin. `is_open`: the request is for a file
+/// without data, to which other sites may link.
 fn is_of_another_site(headers: &HeaderMap, is_open: bool) -> bool {
     let said = |name: &str| headers.get(name).map(|value| value.as_bytes().to_vec());
     let is_own = match said("sec-fetch-site").as_deref() {
@@ -141,7 +145,8 @@ fn is_known_host(host: &str, names: &[String]) -> bool {
         || names.iter().any(|name| name.eq_ignore_ascii_case(bare))
 }
 
-/// Lets a request through that may come in, for [`PATIENCE`], and adds what browsers are to keep to.
+/// Middleware: passes a permitted request on, limits its time to [`PATIENCE`], and adds the security headers that
+/// browsers obey.
 pub(super) async fn check(
     State(access): State<Access>,
     mut request: Request,
@@ -171,7 +176,7 @@ pub(super) async fn check(
     answer
 }
 
-/// Scripts and styles are files of their own, and nobody may frame the page.
+/// Content security policy: scripts and styles are files of their own, and no page may frame the dashboard.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,19 +1,21 @@
-//! What links did over 30 days, in bounded space: SQLite, three resolutions.
+//! Traffic and state of the links over 30 days, in bounded space: SQLite, three resolutions.
 //!
-//! | step | kept | rows a link |
+//! | step | retention | rows per link |
 //! | --- | --- | --- |
 //! | 1 s | an hour | 3600 |
 //! | 1 min | two days | 2880 |
 //! | 1 h | 30 days | 720 |
 //!
-//! Seconds are collected in memory and written once a [`FLUSH_SECONDS`], in one transaction, to spare flash; minutes and hours are made of them
-//! there. So a crash loses a minute. Some 0.6 MB a link; [`MAX_LINKS`] links have a history.
+//! Samples are collected in memory and written every [`FLUSH_SECONDS`], in one transaction, to spare flash. The rows of
+//! minutes and hours are computed in the database at that time. So a crash loses at most a minute. A link takes about
+//! 0.6 MB; at most [`MAX_LINKS`] links have a history.
 //!
-//! A file that is damaged or no database is set aside under the name `….damaged`, and the history begins anew. Any other failure,
-//! such as no permission or another daemon that has the file, leaves it alone, and no history is kept.
+//! A file that is damaged or not a database is renamed to `….damaged`, and a new history begins. After any other
+//! failure, such as missing permissions or another daemon that has the file open, the file is left alone and no history
+//! is stored.
 //!
-//! The clock is not trusted: at boot it may say 1970, or years ahead. So rows go because there are more than their number, never
-//! because of their age; those of the future of the moment, which are nobody's to read, are counted by themselves.
+//! The clock is not trusted: at boot it may say 1970, or years ahead. So a row is deleted because there are too many
+//! rows, never because of its age. Rows with a time in the future, which are not shown, are limited separately.
 
 use std::{
     collections::BTreeMap,
@@ -28,45 +30,46 @@ use utoipa::ToSchema;
 
 use super::live::Live;
 
-/// What a link did in a step.
+/// Traffic and state of a link in one step.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(super) struct Moment {
     /// Begin of the step, in seconds since 1970-01-01 UTC.
     pub(super) at: i64,
-    /// Sent, mean in 10^6 bit/s.
+    /// Mean rate sent, in 10^6 bit/s.
     pub(super) tx_mbps: f64,
-    /// Received, mean in 10^6 bit/s.
+    /// Mean rate received, in 10^6 bit/s.
     pub(super) rx_mbps: f64,
-    /// Round trip, mean in milliseconds.
+    /// Mean round-trip time, in milliseconds.
     pub(super) rtt_ms: Option<f64>,
-    /// Queue on the way out, the longest in milliseconds.
+    /// Longest queue delay of this end's sending direction, in milliseconds.
     pub(super) queue_delay_ms: Option<f64>,
-    /// Loss on the way out, mean, 0 to 1.
+    /// Mean loss of packets sent, 0 to 1.
     pub(super) loss: f64,
-    /// Capacity on the way out, mean in 10^6 bit/s.
+    /// Mean capacity in the sending direction, in 10^6 bit/s.
     pub(super) capacity_mbps: Option<f64>,
 }
 
-/// A part of the history.
+/// A section of the history.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Excerpt {
     /// Length of a step in seconds: 1, 60 or 3600.
     pub(super) step: i64,
-    /// By name of the link, in the order of time.
+    /// Steps in the order of time, by name of the link.
     pub(super) links: BTreeMap<String, Vec<Moment>>,
 }
 
-/// The open file, and what is not in it yet.
+/// The open database, and samples that are not written yet.
 pub(super) struct History {
     connection: Connection,
     pending: Vec<(String, Moment)>,
 }
 
 impl History {
-    /// Opens the file at `path`, and makes it and its directory if they are missing. The second value: where a damaged one was put.
+    /// Opens the file at `path`, and creates it and its directory if they are missing. Also returns the new path of a
+    /// damaged file that was renamed.
     ///
     /// # Errors
-    /// It cannot be opened, or is damaged and cannot be set aside.
+    /// If the file cannot be opened, or is damaged and cannot be renamed.
     pub(super) fn open(path: &Path) -> anyhow::Result<(Self, Option<PathBuf>)> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
@@ -94,10 +97,10 @@ impl History {
         Ok((history, aside))
     }
 
-    /// Takes in a second; writes when a minute's worth is together.
+    /// Adds one sample. Writes the collected samples when they span [`FLUSH_SECONDS`].
     ///
     /// # Errors
-    /// The database's, as when there is no space; what was to be written then is forgotten.
+    /// The database's errors, such as a full disk. The samples that could not be written are discarded.
     pub(super) fn take(&mut self, live: &Live) -> Result<()> {
         let at = i64::try_from(live.at_ms / 1000).unwrap_or(i64::MAX);
         for link in live.links.iter().take(MAX_LINKS) {
@@ -122,10 +125,10 @@ impl History {
         Ok(())
     }
 
-    /// Writes what is pending at time `now`, sums up, and forgets what is too old.
+    /// Writes the collected samples at time `now`, computes minutes and hours, and deletes the oldest surplus rows.
     ///
     /// # Errors
-    /// The database's; then the file is as it was, and what was pending is forgotten.
+    /// The database's errors. The file is then unchanged, and the collected samples are discarded.
     pub(super) fn flush(&mut self, now: i64) -> Result<()> {
         let pending = core::mem::take(&mut self.pending);
         let times = pending.iter().map(|(_, moment)| moment.at);
@@ -173,11 +176,12 @@ impl History {
         transaction.commit()
     }
 
-    /// From `from` to `to`, in seconds since 1970, in the finest resolution that reaches back so far and stays below
-    /// [`MAX_STEPS`] steps. Seconds that are not written yet are in no minute and hour.
+    /// Returns the steps from `from` to `to`, in seconds since 1970, in the finest resolution that reaches back to
+    /// `from` and needs at most [`MAX_STEPS`] steps. Samples that are not written yet are not contained in minutes and
+    /// hours.
     ///
     /// # Errors
-    /// The database's.
+    /// The database's errors.
     pub(super) fn read(&self, now: i64, from: i64, to: i64) -> Result<Excerpt> {
         let to = to.min(now + FUTURE_SECONDS);
         let fits = |(step, kept): &(i64, i64)| {
@@ -217,7 +221,7 @@ impl History {
 }
 
 impl Excerpt {
-    /// As CSV (RFC 4180), a line a step and link.
+    /// Returns the excerpt as CSV (RFC 4180), one line per step and link.
     pub(super) fn csv(&self) -> String {
         let mut text =
             "at,link,tx_mbps,rx_mbps,rtt_ms,queue_delay_ms,loss,capacity_mbps\r\n".to_owned();
@@ -241,7 +245,7 @@ impl Excerpt {
     }
 }
 
-/// Whether `error` means that the file is no database, or a broken one.
+/// Whether `error` means that the file is not a database, or a damaged one.
 fn is_damage(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     let is_broken = matches!(
@@ -251,7 +255,7 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     is_broken || matches!(error, rusqlite::Error::InvalidQuery)
 }
 
-/// Opens, or makes, a history that is whole, for this process alone.
+/// Opens or creates an undamaged history, locked for this process alone.
 fn connect(path: &Path) -> Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
@@ -276,28 +280,29 @@ fn connect(path: &Path) -> Result<Connection> {
     }
 }
 
-/// Resolution, and time of which steps are kept, in seconds, finest first.
+/// Length of a step and retention of steps, both in seconds, finest resolution first.
 const KEPT: [(i64, i64); 3] = [(1, 3600), (60, 2 * 86_400), (3600, 30 * 86_400)];
 
-/// How long somebody else may have the file when it is opened.
+/// Longest wait, at opening, for another process that has locked the file.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Seconds between two writes.
+/// Interval between two writes, in seconds.
 const FLUSH_SECONDS: u64 = 60;
 
-/// Rows in memory at most: a minute of all links.
+/// Maximum number of samples in memory: more than a minute of all links.
 const MAX_PENDING: usize = MAX_LINKS * 64;
 
-/// Links with a history.
+/// Maximum number of links with a history.
 const MAX_LINKS: usize = 64;
 
-/// Rows of the future beyond this are of a clock that is, or was, wrong.
+/// Seconds after the present beyond which a row's time counts as in the future: such a row was written while the clock
+/// was wrong.
 const FUTURE_SECONDS: i64 = 3600;
 
-/// Steps of an answer, a link: an hour in seconds, two days in minutes.
+/// Maximum number of steps per link in an answer: an hour in seconds, or two days in minutes.
 const MAX_STEPS: i64 = 3600;
 
-/// Rows of an answer: some 10 MB of JSON.
+/// Maximum number of rows in an answer: about 10 MB of JSON.
 const MAX_ROWS: i64 = 100_000;
 
 #[cfg(test)]
@@ -374,7 +379,7 @@ mod tests {
     #[test]
     fn a_month_of_eight_links_stays_small() {
         let (_directory, path, mut history) = fresh();
-        // A day in seconds, a month in flushes of hours.
+        // A day of samples every 10 s, then 39 days with one sample an hour.
         for second in (0..86_400).step_by(10) {
             history.take(&live(START + second, 8, 4.0)).expect("writes");
         }
@@ -414,7 +419,7 @@ mod tests {
         history.take(&live(START, 1, 1.0)).expect("works");
         history.flush(START).expect("works");
         drop(history);
-        // Cut in the middle.
+        // Cut the file in the middle.
         let bytes = fs::read(&path).expect("file");
         fs::write(&path, &bytes[..bytes.len() / 2]).expect("file");
         assert!(History::open(&path).expect("begins anew").1.is_some());
@@ -436,7 +441,8 @@ mod tests {
             lens.to_vec()
         };
         let before = known(&history);
-        // 1970, and years ahead, for ten minutes each. They displace as many seconds as ten minutes always do.
+        // The clock says 1970, then years ahead, for ten minutes each. These samples displace as many others as ten
+        // minutes always do.
         for boot in [0, START + 10 * 365 * 86_400] {
             for second in 0..600 {
                 history.take(&live(boot + second, 1, 1.0)).expect("writes");
@@ -444,7 +450,7 @@ mod tests {
             history.flush(boot + 600).expect("writes");
         }
         assert_eq!(known(&history), before);
-        // And it is bounded all the same.
+        // The number of rows is bounded all the same.
         let rows: i64 = history
             .connection
             .query_row("SELECT count(*) FROM history WHERE step = 1", [], |row| {
@@ -459,7 +465,7 @@ mod tests {
         let (_directory, path, mut history) = fresh();
         history.take(&live(START, 1, 1.0)).expect("works");
         history.flush(START).expect("works");
-        // Another daemon has it.
+        // Another daemon has the file open.
         let error = History::open(&path).err().expect("taken");
         assert!(format!("{error:#}").contains("another daemon"), "{error:#}");
         drop(history);
@@ -467,7 +473,7 @@ mod tests {
         assert_eq!(aside, None);
         let read = history.read(START, START - 10, START).expect("reads");
         assert_eq!(read.links["l0"].len(), 1);
-        // What cannot be opened at all.
+        // A path that cannot be opened at all.
         let directory = path.with_extension("d");
         fs::create_dir(&directory).expect("directory");
         assert!(History::open(&directory).is_err());

@@ -1,7 +1,8 @@
-//! What all who look share: one status a second at most, the rates between two of them, and the last minutes.
+//! State shared by all clients of the API: at most one status a second, the rates between two statuses, and the last
+//! minutes.
 //!
-//! The data path is asked when somebody asks and the last answer is older than [`PERIOD`]; with nobody looking, never. Rates
-//! are differences of the byte counters of consecutive samples; after a gap of [`MAX_GAP`] there are none for one sample.
+//! The data path is asked only when a client asks and the last answer is older than [`PERIOD`]. Rates are differences
+//! of the byte counters of consecutive samples. After a gap of [`MAX_GAP`] or more, the next sample has no rates.
 
 use core::time::Duration;
 use std::{
@@ -24,31 +25,32 @@ use crate::{
     rates::{Key, Rates, rates},
 };
 
-/// What the parts of the API share.
+/// State that the parts of the API share.
 pub(super) struct Hub {
     asker: Arc<Asker>,
     state: Mutex<State>,
-    /// Event streams that may be.
+    /// Permits for event streams, which limit their number.
     pub(super) streams: Arc<Semaphore>,
-    /// What is kept over restarts, if anything. Whoever waits for it does so before taking a thread that may wait.
+    /// History that survives restarts; `None` if no history is stored. A task waits for its lock before it takes a
+    /// thread that may block.
     pub(super) history: Option<Arc<Mutex<History>>>,
 }
 
-/// A status and what is known only from the one before.
+/// A status, with values that follow from the difference to the previous status.
 pub(super) struct Sample {
     taken: Instant,
     /// The daemon's answer.
     pub(super) status: StatusReport,
-    /// The same for the dashboard.
+    /// The status as the dashboard shows it.
     pub(super) live: Live,
-    /// [`Self::live`] as JSON, once for all streams.
+    /// [`Self::live`] as JSON, serialised once for all streams.
     pub(super) json: String,
 }
 
 #[derive(Default)]
 struct State {
     last: Option<Arc<Sample>>,
-    /// Whether something was changed since the last sample.
+    /// Whether a setting was changed since the last sample.
     is_stale: bool,
     past: VecDeque<Point>,
     meter: UplinkMeter,
@@ -64,10 +66,10 @@ impl Hub {
         }
     }
 
-    /// Takes `sample` into the history.
+    /// Adds `sample` to the history.
     ///
     /// # Errors
-    /// Why it cannot be written.
+    /// The reason why the history cannot be written.
     pub(super) async fn remember(&self, sample: &Arc<Sample>) -> Result<(), String> {
         let sample = Arc::clone(sample);
         self.with_history(move |history| history.take(&sample.live))
@@ -75,7 +77,7 @@ impl Hub {
             .unwrap_or(Ok(()))
     }
 
-    /// The history from `from` to `to`; `None` if none is kept.
+    /// Returns the history from `from` to `to`; `None` if no history is stored.
     pub(super) async fn history(&self, from: i64, to: i64) -> Option<Result<Excerpt, String>> {
         let now = i64::try_from(clock::unix_seconds()).unwrap_or(i64::MAX);
         self.with_history(move |history| history.read(now, from, to))
@@ -96,10 +98,10 @@ impl Hub {
         )
     }
 
-    /// The newest sample, [`PERIOD`] old at most.
+    /// Returns the newest sample, which is at most [`PERIOD`] old.
     ///
     /// # Errors
-    /// Why the daemon does not answer.
+    /// The reason why the daemon does not answer.
     pub(super) async fn sample(&self) -> Result<Arc<Sample>, String> {
         let mut state = self.state.lock().await;
         if let Some(last) = &state.last
@@ -113,20 +115,20 @@ impl Hub {
         Ok(state.take(clock::now(), clock::unix_nanos() / 1_000_000, status))
     }
 
-    /// How long until the data path may be asked again.
+    /// Returns how long to wait until the data path may be asked again.
     pub(super) fn wait(sample: &Sample) -> Duration {
         PERIOD.saturating_sub(clock::now().since(sample.taken))
     }
 
-    /// The samples of the last minutes in which somebody looked, oldest first.
+    /// Returns the samples of the last minutes, oldest first. Samples exist only for times at which a client asked.
     pub(super) async fn past(&self) -> Vec<Point> {
         self.state.lock().await.past.iter().cloned().collect()
     }
 
-    /// Lets the data path change something.
+    /// Changes a setting in the data path.
     ///
     /// # Errors
-    /// It refuses.
+    /// If the data path refuses the change.
     pub(super) async fn change(
         &self,
         change: impl FnOnce(&Asker) -> Result<(), String> + Send + 'static,
@@ -136,7 +138,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Waits for the data path on a thread that may wait.
+    /// Waits for the data path on a thread that may block.
     async fn run<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Asker) -> Result<T, String> + Send + 'static,
@@ -148,7 +150,7 @@ impl Hub {
 }
 
 impl State {
-    /// Takes in `status`, given at `now`, which is `at_ms` after 1970.
+    /// Stores `status`, given at `now`, which is `at_ms` after 1970, as the newest sample.
     fn take(&mut self, now: Instant, at_ms: u64, status: StatusReport) -> Arc<Sample> {
         let last = self.last.take();
         let since = last.as_ref().map(|last| now.since(last.taken));
@@ -185,7 +187,8 @@ impl State {
     }
 }
 
-/// Packets rebuilt or sent again elsewhere in a second, between two statuses `gap` apart; `None` if counters began anew.
+/// Packets per second that were recovered from repair symbols or sent again on another path, between two statuses that
+/// are `gap` apart. `None` if the counters were reset.
 fn repaired(before: &StatusReport, after: &StatusReport, gap: Duration) -> Option<f64> {
     let total = |status: &StatusReport| {
         status
@@ -198,7 +201,7 @@ fn repaired(before: &StatusReport, after: &StatusReport, gap: Duration) -> Optio
     Some(packets / gap.as_secs_f64())
 }
 
-/// Makes events of links that are used for another reason than before; of those alone that tell of trouble or its end.
+/// Records an event for each link whose idle reason has changed, if the old or the new reason means trouble.
 fn tell_changes(before: &[LinkStatus], after: &[LinkStatus]) {
     let is_trouble = |link: &LinkStatus| {
         let word = link.idle_reason.as_deref();
@@ -222,7 +225,7 @@ fn tell_changes(before: &[LinkStatus], after: &[LinkStatus]) {
 }
 
 impl Live {
-    /// The rates of its links, of those that have any.
+    /// Returns the rates of all links that have rates.
     fn rates(&self) -> BTreeMap<Key, Rates> {
         let rate = |client: &str, link: &LiveLink| {
             let rates = (link.tx_mbps?, link.rx_mbps?);
@@ -237,22 +240,23 @@ impl Live {
     }
 }
 
-/// Least time between two questions to the data path.
+/// Minimum interval between two requests to the data path.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Rates over less would be of few packets: those before go on. It happens after a change.
+/// Minimum interval for new rates. Over a shorter one, which occurs after a change, too few packets are counted, and
+/// the previous rates are shown.
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// Rates over more would be of another time.
+/// Interval from which on no rates are computed, because they would describe the past.
 const MAX_GAP: Duration = Duration::from_secs(5);
 
-/// Samples kept: five minutes.
+/// Maximum number of samples stored: five minutes.
 const MAX_PAST: usize = 300;
 
-/// Links of which samples are kept: some 3 MB at most.
+/// Maximum number of links for which samples are stored: about 3 MB.
 const MAX_PAST_LINKS: usize = 64;
 
-/// Idle reasons that come and go with traffic.
+/// Idle reasons that change with the traffic and mean no trouble.
 const CALM: [&str; 4] = ["no-traffic", "not-needed", "paced", "rank"];
 
 #[cfg(test)]

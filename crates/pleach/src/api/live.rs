@@ -1,4 +1,4 @@
-//! The values of a second, as the dashboard draws them.
+//! The values of one second, as the dashboard draws them.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{
 /// A status with rates.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Live {
-    /// When, in milliseconds since 1970-01-01 UTC.
+    /// Time of the sample, in milliseconds since 1970-01-01 UTC.
     pub(super) at_ms: u64,
     /// `client`, `gateway`, `proxy` or `equalize`.
     pub(super) mode: String,
@@ -26,87 +26,88 @@ pub(super) struct Live {
     pub(super) name: String,
     /// Whether packets can get through.
     pub(super) up: bool,
-    /// One sentence on the whole.
+    /// State of the whole daemon in one sentence.
     pub(super) headline: String,
     /// Name of the policy.
     pub(super) policy: String,
     /// Sent over all links, in 10^6 bit/s; `null` in the first sample.
     pub(super) tx_mbps: Option<f64>,
-    /// Received likewise.
+    /// Received over all links, in 10^6 bit/s; `null` in the first sample.
     pub(super) rx_mbps: Option<f64>,
     /// This end's links.
     pub(super) links: Vec<LiveLink>,
-    /// A gateway's clients, those that move most first, at most 100.
+    /// A gateway's clients, those with the most traffic first, at most 100.
     pub(super) clients: Vec<LiveClient>,
     /// How many clients there are.
     pub(super) client_count: usize,
-    /// How many of them are connected.
+    /// How many of the clients are connected.
     pub(super) clients_up: usize,
     /// The reorder buffer.
     pub(super) resequencer: ResequencerStatus,
     /// Repair of losses; `null` outside of a tunnel.
     pub(super) repair: Option<RepairStatus>,
-    /// Packets rebuilt or sent again elsewhere in a second; `null` in the first sample and outside of a tunnel.
+    /// Packets per second that were recovered from repair symbols or sent again on another path; `null` in the first
+    /// sample and outside of a tunnel.
     pub(super) repaired_per_s: Option<f64>,
     /// Traffic by class.
     pub(super) classes: BTreeMap<String, ClassStatus>,
     /// Packets dropped by reason, without reasons that never occurred.
     pub(super) drops: BTreeMap<String, u64>,
-    /// A proxy's connections, those that move most first, at most 100.
+    /// A proxy's connections, those with the most traffic first, at most 100.
     pub(super) connections: Vec<ConnectionStatus>,
     /// How many connections a proxy has.
     pub(super) connection_count: Option<u64>,
     /// Budgets of a proxy's links.
     pub(super) budgets: BTreeMap<String, BudgetStatus>,
-    /// An equalizer's part.
+    /// State of an equalizer.
     pub(super) splitter: Option<SplitterStatus>,
-    /// What an encoder may send; `null` but at a client.
+    /// Rate at which an encoder may send; `null` except at a client.
     pub(super) uplink: Option<Uplink>,
 }
 
 /// A link with its rates.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct LiveLink {
-    /// The rest.
+    /// All other values of the link.
     #[serde(flatten)]
     pub(super) status: LinkStatus,
     /// Sent in the last second, in 10^6 bit/s; `null` in the first sample.
     pub(super) tx_mbps: Option<f64>,
-    /// Received likewise.
+    /// Received in the last second, in 10^6 bit/s; `null` in the first sample.
     pub(super) rx_mbps: Option<f64>,
 }
 
 /// A gateway's client with its rates.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct LiveClient {
-    /// Its name.
+    /// Name of the client.
     pub(super) name: String,
-    /// Whether it has a session with a live link.
+    /// Whether the client has a session with a live link.
     pub(super) up: bool,
-    /// Sent to it, in 10^6 bit/s.
+    /// Sent to the client, in 10^6 bit/s.
     pub(super) tx_mbps: Option<f64>,
-    /// Received from it.
+    /// Received from the client, in 10^6 bit/s.
     pub(super) rx_mbps: Option<f64>,
-    /// Its links.
+    /// Links of the client.
     pub(super) links: Vec<LiveLink>,
 }
 
-/// What is kept of a [`Live`] for the next minutes.
+/// The part of a [`Live`] that is stored for some minutes.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct Point {
-    /// When, in milliseconds since 1970-01-01 UTC.
+    /// Time of the sample, in milliseconds since 1970-01-01 UTC.
     at_ms: u64,
-    /// Sent over all links.
+    /// Sent over all links, in 10^6 bit/s.
     tx_mbps: Option<f64>,
-    /// Received.
+    /// Received over all links, in 10^6 bit/s.
     rx_mbps: Option<f64>,
-    /// Packets rebuilt or sent again elsewhere in a second.
+    /// Packets per second that were recovered from repair symbols or sent again on another path.
     repaired_per_s: Option<f64>,
     /// This end's links.
     links: Vec<PointLink>,
 }
 
-/// A link in a [`Point`]; fields as in [`LinkStatus`] and [`LiveLink`].
+/// A link in a [`Point`]; its fields are described in [`LinkStatus`] and [`LiveLink`].
 #[derive(Clone, Debug, Serialize, ToSchema)]
 struct PointLink {
     name: String,
@@ -119,7 +120,7 @@ struct PointLink {
 }
 
 impl Live {
-    /// `status` with `rates` by client and link.
+    /// Combines `status` with `rates`, which are indexed by client and link.
     pub(super) fn new(
         at_ms: u64,
         status: &StatusReport,
@@ -215,7 +216,7 @@ impl Point {
     }
 }
 
-/// Of the values that are there; `None` if none is.
+/// Returns the sum of the values that exist; `None` if no link has a value.
 fn sum<'a>(
     links: impl IntoIterator<Item = &'a LiveLink>,
     value: impl Fn(&LiveLink) -> Option<f64>,
@@ -226,5 +227,5 @@ fn sum<'a>(
         .reduce(|sum, rate| sum + rate)
 }
 
-/// Clients and connections that a screen has room for; `/v1/status` has all.
+/// Maximum number of clients and connections shown, as many as fit on a screen. `/v1/status` contains all.
 const MAX_SHOWN: usize = 100;

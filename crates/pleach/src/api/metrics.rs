@@ -1,9 +1,10 @@
 //! A status as OpenMetrics.
 //!
-//! Labels are names out of configuration, never addresses, and bounded in number: links by the engine, clients by
-//! [`MAX_CLIENTS`], beyond which those who follow are counted together as `other`. Classes and reasons are fixed words.
+//! Labels are names from the configuration, never addresses, and bounded in number. The engine limits the links. At
+//! most [`MAX_CLIENTS`] clients have labels of their own; all further clients are counted together as `other`. Classes
+//! and reasons are fixed words.
 //!
-//! Limit: the engine keeps quantiles, not buckets, of how long packets are held; they are gauges.
+//! Limit: the engine measures how long packets are buffered as quantiles, not as buckets; they are exported as gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,12 +19,12 @@ use crate::{
     rates::links_of,
 };
 
-/// Names and values.
+/// Names and values of labels.
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
 type Counters = Family<Labels, Counter>;
 
-/// `status` as text.
+/// Renders `status` as OpenMetrics text.
 pub(super) fn render(status: &StatusReport) -> String {
     let mut page = Page(Registry::with_prefix("pleach"));
     daemon(&mut page, status);
@@ -38,7 +39,7 @@ pub(super) fn render(status: &StatusReport) -> String {
     text
 }
 
-/// Metrics under way.
+/// A metrics page in the making.
 struct Page(Registry);
 
 impl Page {
@@ -184,7 +185,7 @@ fn links(page: &mut Page, status: &StatusReport) {
     );
 }
 
-/// This end's links, and those of the first clients.
+/// Returns this end's links, and the links of the first clients.
 fn bounded(status: &StatusReport) -> Vec<(Labels, &LinkStatus)> {
     let own = status.links.len();
     let links = links_of(status).take(own + MAX_CLIENT_LINKS);
@@ -410,20 +411,21 @@ const fn state(state: LinkState) -> &'static str {
     }
 }
 
-/// The unit of shares, 0 to 1. Units are base units in the singular where OpenMetrics names one: `ratio` (section "Units and base
-/// units").
+/// Unit of fractions from 0 to 1. Units are base units in the singular where OpenMetrics names one: `ratio` (section
+/// "Units and base units").
 fn ratio() -> Unit {
     Unit::Other("ratio".to_owned())
 }
 
-/// Of OpenMetrics 1.0.
+/// Content type of OpenMetrics 1.0.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Clients with labels of their own: five series each, which a server of metrics takes from one target.
+/// Maximum number of clients with labels of their own. Each has five series, a number that a metrics server can scrape
+/// from one target.
 const MAX_CLIENTS: usize = 1000;
 
-/// Links of clients with labels of their own, ten series each.
+/// Maximum number of clients' links with labels of their own. Each has ten series.
 const MAX_CLIENT_LINKS: usize = 1000;
 
-/// More than a configuration has.
+/// Maximum number of classes, more than a configuration may have.
 const MAX_CLASSES: usize = 64;

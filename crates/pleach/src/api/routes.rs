@@ -1,4 +1,4 @@
-//! The endpoints, and their description in OpenAPI 3.1, which is made of this file and the types it names.
+//! The endpoints, and their OpenAPI 3.1 description, which is generated from this file and the types it names.
 
 use core::{convert::Infallible, time::Duration};
 use std::{collections::BTreeMap, sync::Arc};
@@ -37,7 +37,7 @@ use crate::{
     events::{EVENTS, Event},
 };
 
-/// Everything.
+/// Returns the routes of the whole interface.
 pub(super) fn all(hub: &Arc<Hub>, access: Access) -> Router {
     let routes = Router::new()
         .route("/v1/about", get(about))
@@ -56,7 +56,7 @@ pub(super) fn all(hub: &Arc<Hub>, access: Access) -> Router {
     finish(files::add(routes), hub, access)
 }
 
-/// `/metrics` alone.
+/// Returns a router that serves `/metrics` alone.
 pub(super) fn metrics_only(hub: &Arc<Hub>, access: Access) -> Router {
     finish(
         Router::new().route("/metrics", get(openmetrics)),
@@ -79,11 +79,11 @@ fn finish(routes: Router<Arc<Hub>>, hub: &Arc<Hub>, access: Access) -> Router {
 /// Why a request failed.
 #[derive(Debug, Serialize, ToSchema)]
 struct Problem {
-    /// In one line for the user.
+    /// Reason of the failure, in one line for the user.
     error: String,
 }
 
-/// The answer that a request failed.
+/// Returns the response that a request failed.
 pub(super) fn problem(status: StatusCode, text: impl Into<String>) -> Response {
     (status, Json(Problem { error: text.into() })).into_response()
 }
@@ -97,19 +97,19 @@ fn no_answer(error: String) -> Response {
 struct About {
     /// Version of pleach.
     version: String,
-    /// Whether this request's bearer may change weights and the like.
+    /// Whether this request may change weights and other settings.
     may_change: bool,
 }
 
-/// New weights.
+/// New weights of links.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Weights {
-    /// By name of the link, 1 to 1000.
+    /// Weights from 1 to 1000, by name of the link.
     weights: BTreeMap<String, u32>,
 }
 
-/// It is done.
+/// Answer to a successful change.
 #[derive(Debug, Serialize, ToSchema)]
 struct Done {
     /// Always true.
@@ -162,17 +162,17 @@ async fn events() -> Json<Vec<Event>> {
     Json(EVENTS.after(0))
 }
 
-/// Which part of the history.
+/// Which section of the history is requested.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Span {
-    /// Begin, in seconds since 1970-01-01 UTC; an hour before `to` if it is missing.
+    /// Begin of the section, in seconds since 1970-01-01 UTC; an hour before `to` if missing.
     from: Option<i64>,
-    /// End; now if it is missing.
+    /// End of the section, in seconds since 1970-01-01 UTC; now if missing.
     to: Option<i64>,
 }
 
-/// What `span` asks for, or the answer that it cannot be had.
+/// Returns the section that `span` requests, or the response that refuses the request.
 async fn excerpt(
     hub: &Hub,
     span: Result<Query<Span>, QueryRejection>,
@@ -305,7 +305,7 @@ async fn live_stream(State(hub): State<Arc<Hub>>) -> Response {
     }
 }
 
-/// A stream of events that begins with `first`. It ends when the daemon does not answer.
+/// Returns a stream of events that begins with `first`. The stream ends when the daemon does not answer.
 fn stream_of(
     hub: Arc<Hub>,
     first: Arc<Sample>,
@@ -344,7 +344,7 @@ impl Streaming {
             self.last_event = last.id;
             return SseEvent::default().event("events").json_data(news).ok();
         }
-        // A little later than another may ask, so that all get the same.
+        // Wait slightly longer than the minimum interval, so that all streams get the same sample.
         tokio::time::sleep(Hub::wait(&self.sample) + Duration::from_millis(5)).await;
         self.sample = self.hub.sample().await.ok()?;
         Some(SseEvent::default().event("live").data(&self.sample.json))
@@ -373,7 +373,7 @@ async fn description() -> Json<utoipa::openapi::OpenApi> {
     Json(Description::openapi())
 }
 
-/// What `/v1/openapi.json` tells.
+/// The document that `/v1/openapi.json` returns.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -399,8 +399,8 @@ async fn description() -> Json<utoipa::openapi::OpenApi> {
 )]
 pub(super) struct Description;
 
-/// Event streams at a time, over all ways in.
+/// Maximum number of simultaneous event streams, over all listeners.
 pub(super) const MAX_STREAMS: usize = 16;
 
-/// Weights of a thousand links fit.
+/// Maximum size of a request body in bytes: the weights of a thousand links fit.
 pub(super) const MAX_BODY_BYTES: usize = 64 << 10;

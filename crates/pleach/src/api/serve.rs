@@ -1,4 +1,4 @@
-//! Connections: accepted, bounded, and ended when their other side does nothing.
+//! Connections: accepted, limited in number, and closed when the client does nothing.
 
 use core::{
     pin::Pin,
@@ -27,7 +27,8 @@ use tokio::{
 use super::{Door, Handed, guard::Access, history::History, hub::Hub, routes};
 use crate::control::server::Asker;
 
-/// Serves `doors`, and what is `handed` over, until nobody can hand over more. `history`: where one is kept.
+/// Serves `doors` and the connections received from `handed`, until all senders of `handed` are gone. `history`: path
+/// of the history, if one is configured.
 pub(super) async fn run(
     asker: Arc<Asker>,
     doors: Vec<Door>,
@@ -60,7 +61,7 @@ pub(super) async fn run(
     }
 }
 
-/// The history at `path`; none if there can be none, which is told.
+/// Opens the history at `path`. Returns `None` and logs a warning if that fails.
 fn open(path: &Path) -> Option<History> {
     match History::open(path) {
         Ok((history, None)) => Some(history),
@@ -78,7 +79,7 @@ fn open(path: &Path) -> Option<History> {
     }
 }
 
-/// Takes a sample a second into the history.
+/// Adds a sample a second to the history.
 async fn keep(hub: Arc<Hub>) {
     let mut is_well = true;
     loop {
@@ -100,7 +101,7 @@ async fn keep(hub: Arc<Hub>) {
     }
 }
 
-/// Serves what comes by `door`, once its address can be had.
+/// Serves the connections that `door` accepts, once its address can be bound.
 async fn receive(mut door: Door, router: Router, room: Arc<Semaphore>) {
     let listener = loop {
         if let Some(listener) = door.listener.take() {
@@ -130,7 +131,7 @@ async fn accept(listener: TcpListener, router: Router, room: Arc<Semaphore>) {
                 });
             }
             Err(error) => {
-                // Out of descriptors or memory: give others time to return some.
+                // Out of descriptors or memory: wait, so that other tasks can release some.
                 tracing::warn!(%error, at = ?listener.local_addr().ok().map(|at: SocketAddr| at), "connection not accepted");
                 sleep(BREATHER).await;
             }
@@ -140,7 +141,7 @@ async fn accept(listener: TcpListener, router: Router, room: Arc<Semaphore>) {
 
 async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
     let service = TowerToHyperService::new(router);
-    // An error here is the client's: it left, was too slow, or speaks no HTTP.
+    // An error here is the client's: it has closed the connection, was too slow, or does not speak HTTP.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
@@ -149,7 +150,7 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router)
         .await;
 }
 
-/// A stream whose writer does not wait longer than [`PATIENCE`] for a reader that takes nothing.
+/// A stream whose writes fail if the reader reads nothing for [`PATIENCE`].
 struct Patient<T> {
     stream: T,
     /// Runs while a write waits.
@@ -214,16 +215,16 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
     }
 }
 
-/// How long anybody waits for anybody.
+/// Longest wait for a request head, an answer or a reader.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connections over TCP at a time; the next waits in the kernel's queue.
+/// Maximum number of simultaneous connections over TCP; the next connection waits in the kernel's queue.
 pub(super) const MAX_CONNECTIONS: usize = 64;
 
-/// Head of a request; hyper takes no less than 8 KiB.
+/// Maximum size of a request head in bytes; hyper does not accept less than 8 KiB.
 pub(super) const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// Between two attempts at an address that is taken.
+/// Interval between two attempts to bind an address that is in use.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Pause after a failed accept.

@@ -1,4 +1,4 @@
-//! The interface over real sockets, with a data path that answers with a sample.
+//! The interface over real sockets, with a data path that answers with a sample status.
 
 mod metrics;
 
@@ -32,7 +32,7 @@ use crate::{
 const FULL: &str = "full-token-of-a-test";
 const READ: &str = "read-token-of-a-test";
 
-/// A status with something in every field, so that every schema is met.
+/// Returns a status with a value in every field, so that every schema is checked.
 fn sample() -> StatusReport {
     let link = |name: &str| LinkStatus {
         state: LinkState::Up,
@@ -158,7 +158,7 @@ impl Daemon {
         stream
     }
 
-    /// The status and body of the answer to `METHOD PATH` over the control socket.
+    /// Returns the status and body of the answer to `METHOD PATH` over the control socket.
     fn ask(&self, request: &str, body: Option<&str>) -> (u16, String) {
         ask(self.connect(), request, &[("Host", "pleach")], body)
     }
@@ -168,7 +168,7 @@ impl Daemon {
     }
 }
 
-/// A loopback address that no other test has.
+/// Returns a loopback address that no other test uses.
 fn address() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
@@ -201,7 +201,7 @@ fn send(mut stream: impl Write, request: &str, headers: &[(&str, &str)], body: O
     }
     text += "\r\n";
     text += body.unwrap_or_default();
-    // Who is refused early may not take all.
+    // A request that is refused early may not be read completely.
     let _ = stream.write_all(text.as_bytes());
 }
 
@@ -292,8 +292,8 @@ fn every_answer_is_as_described() {
     assert_eq!(daemon.ask("PUT /v1/weights", Some(&long)).0, 413);
 }
 
-/// Asserts that `value` has the type, the required fields and no other fields than `schema` (JSON Schema 2020-12, as far as
-/// the description uses it) says.
+/// Asserts that `value` has the type and the required fields of `schema`, and no other fields (JSON Schema 2020-12, as
+/// far as the description uses it).
 #[track_caller]
 fn fits(description: &Value, schema: &Value, value: &Value, at: &str) {
     if let Err(why) = misfit(description, schema, value, at) {
@@ -371,7 +371,7 @@ fn misfit(description: &Value, schema: &Value, value: &Value, at: &str) -> Resul
             match known.or_else(|| schema.get("additionalProperties")) {
                 Some(schema) => misfit(description, schema, field, &at)?,
                 None if wanted.is_null() => {}
-                // A type without fields of its own is not described further.
+                // A type without fields is not described further.
                 None if schema.get("properties").is_none() => {}
                 None => return Err(format!("{at} is not described")),
             }
@@ -518,7 +518,7 @@ fn a_token_says_what_its_bearer_may() {
     }
 }
 
-/// An open event stream of `daemon`.
+/// Opens an event stream of `daemon`.
 fn stream(daemon: &Daemon) -> (u16, BufReader<UnixStream>) {
     let stream = daemon.connect();
     send(&stream, "GET /v1/live/stream", &[("Host", "pleach")], None);
@@ -528,7 +528,7 @@ fn stream(daemon: &Daemon) -> (u16, BufReader<UnixStream>) {
     (first[9..12].parse().expect("a status"), reader)
 }
 
-/// The data of the next event called `name`.
+/// Returns the data of the next event called `name`.
 fn next(reader: &mut BufReader<UnixStream>, name: &str) -> Value {
     let mut is_it = false;
     loop {

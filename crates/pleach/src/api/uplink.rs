@@ -1,11 +1,13 @@
-//! What an encoder may send: the rate that the bond carries upwards, so that a live video does not fill its queue.
+//! The rate at which an encoder may send: the rate that the tunnel carries in the sending direction, so that a live
+//! video does not fill its queue.
 //!
-//! Of each sample, the sum over links that are in use of capacity less loss, times [`SHARE`]; of the last [`MEMORY`]
-//! samples, the least. So the rate falls with the sample in which a link fails, and rises when things have been better for
-//! [`MEMORY`] samples: hysteresis without a threshold.
+//! For each sample, the rate is the sum of capacity less loss over all links in use, times [`SHARE`]. The result is the
+//! minimum over the last [`MEMORY`] samples. So the result falls with the first sample in which a link fails, and rises
+//! only after [`MEMORY`] better samples. This is hysteresis without a threshold.
 //!
-//! Limits: the capacity of a link that has carried little is what was found while it carried more, if ever; the rate is then
-//! too low, never too high. Samples are taken while somebody looks: an encoder asks once a second.
+//! Limits: the capacity of a link that has carried little traffic was measured while the link carried more, if ever.
+//! The rate may then be too low, never too high. Samples are taken only while a client asks; an encoder should ask once
+//! a second.
 
 use std::collections::VecDeque;
 
@@ -14,25 +16,26 @@ use utoipa::ToSchema;
 
 use crate::control::{LinkState, LinkStatus, StatusReport};
 
-/// What may be sent upwards now.
+/// Rate, delay and loss that an encoder has to expect now.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub(super) struct Uplink {
-    /// What an encoder may send, all its streams and headers together, in 10^6 bit/s; 0: nothing gets through.
+    /// Rate at which an encoder may send, all its streams and headers together, in 10^6 bit/s; 0: nothing gets through.
     pub(super) rate_mbps: f64,
-    /// One-way delay to expect, of the slowest link in use, in milliseconds: half its round trip and its queue.
+    /// One-way delay to expect on the slowest link in use, in milliseconds: half its round-trip time plus its queue
+    /// delay.
     pub(super) delay_ms: f64,
-    /// Loss to expect without repair, a fraction, 0 to 1: of the links in use by their capacity.
+    /// Loss to expect without repair, a fraction from 0 to 1: mean over the links in use, weighted by capacity.
     pub(super) loss: f64,
-    /// Whether the rate is that of a full memory of 10 samples; until then, that of fewer.
+    /// Whether the rate is the minimum of 10 samples; until then, of fewer.
     pub(super) settled: bool,
 }
 
-/// Finds [`Uplink`] from samples a second apart.
+/// Computes [`Uplink`] from samples taken a second apart.
 #[derive(Debug, Default)]
 pub(super) struct UplinkMeter(VecDeque<f64>);
 
 impl UplinkMeter {
-    /// Takes in a sample; `None` but for a client.
+    /// Adds a sample. Returns `None` except for a client.
     pub(super) fn take(&mut self, status: &StatusReport) -> Option<Uplink> {
         if status.mode != "client" {
             return None;
@@ -68,13 +71,14 @@ impl UplinkMeter {
     }
 }
 
-/// Of what links carry, for an encoder: its rate swings around its mean by some ten percent.
+/// Fraction of the carried rate that is given to an encoder: an encoder's rate varies around its mean by some ten
+/// percent.
 const SHARE: f64 = 0.8;
 
-/// Samples whose least counts: ten seconds.
+/// Number of samples whose minimum is used: ten seconds.
 const MEMORY: usize = 10;
 
-/// Reasons for which a link carries nothing even if there is more to send.
+/// Idle reasons of links that would carry nothing even if there were more to send.
 const LEFT_OUT: [&str; 4] = [
     "never",
     "standby",

@@ -1,4 +1,4 @@
-//! `budget`, `billing_day` and `at_limit` of a link, of a tunnel and of a proxy.
+//! The keys `budget`, `billing_day` and `at_limit` of a link of a tunnel or a proxy.
 
 use pleach_core::units::{Bitrate, Bytes};
 use pleach_proxy::budget::Budget;
@@ -8,22 +8,22 @@ use super::{
     table::{Table, Value},
 };
 
-/// What becomes of a tunnel's link that has carried its budget.
+/// How a tunnel's link is used once its budget is spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AtLimit {
-    /// It carries nothing.
+    /// The link carries nothing.
     Off,
-    /// It carries no more than this in either direction.
+    /// The link carries at most this rate in either direction.
     Slower(Bitrate),
-    /// It is used only while no other link is up.
+    /// The link is used only while no other link is up.
     #[default]
     Standby,
 }
 
-/// `budget` and `billing_day`.
+/// Reads `budget` and `billing_day`.
 ///
 /// # Errors
-/// They are no size above zero and no day of a month.
+/// If `budget` is not a size above zero, if `billing_day` is not a day of a month, or if it is given without `budget`.
 pub(super) fn budget(table: &Table<'_>) -> Result<Option<Budget>, ConfigError> {
     let day = table.optional("billing_day");
     let Some(value) = table.optional("budget") else {
@@ -46,10 +46,10 @@ pub(super) fn budget(table: &Table<'_>) -> Result<Option<Budget>, ConfigError> {
     }))
 }
 
-/// `at_limit` of a tunnel's link.
+/// Reads `at_limit` of a tunnel's link.
 ///
 /// # Errors
-/// It is none of the words and no rate, or there is no `budget`.
+/// If the value is neither one of the words nor a rate, or if `budget` is missing.
 pub(super) fn at_limit(table: &Table<'_>) -> Result<AtLimit, ConfigError> {
     let Some(value) = table.optional("at_limit") else {
         return Ok(AtLimit::default());
@@ -80,5 +80,5 @@ fn without_budget(value: &Value<'_>) -> ConfigError {
     )
 }
 
-/// Enough for mail and voice.
+/// Rate of `at_limit = "slower"`: enough for mail and voice.
 const SLOWER: Bitrate = Bitrate::from_mbps(1);

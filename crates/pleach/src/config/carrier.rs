@@ -1,4 +1,4 @@
-//! `[carrier]`: how datagrams travel where UDP does not get through.
+//! The table `[carrier]`: how datagrams travel where UDP is blocked.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -15,46 +15,46 @@ use super::{
 /// A client's `[carrier]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCarrier {
-    /// Of links that do not say.
+    /// Mode of links that do not set their own.
     pub(crate) mode: Mode,
-    /// Where TCP goes; none: to port 443 of the gateway's addresses.
+    /// Addresses to which TCP connects. Empty: port 443 of the gateway's addresses.
     pub(crate) endpoints: Vec<SocketAddr>,
-    /// Name that TLS shows.
+    /// Server name in the TLS handshake.
     pub(crate) server_name: Option<String>,
-    /// Path of the request.
+    /// Path of the HTTP request.
     pub(crate) path: String,
-    /// Connections of a link.
+    /// Number of connections per link.
     pub(crate) connections: usize,
-    /// Which certificate is right.
+    /// Which certificate is accepted.
     pub(crate) trust: TrustConfig,
 }
 
-/// By what a client recognises the other end of TLS.
+/// How a client authenticates the other end of the TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TrustConfig {
-    /// The authorities in this file.
+    /// By a certificate of the authorities in this file.
     Authorities(PathBuf),
-    /// The gateway's key of the tunnel.
+    /// By the gateway's public key of the tunnel.
     GatewayKey,
-    /// This SHA-256 of the certificate.
+    /// By this SHA-256 hash of the certificate.
     Pinned(String),
 }
 
 /// A gateway's `[carrier]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GatewayCarrier {
-    /// Where it listens.
+    /// Address to listen on.
     pub(crate) listen: SocketAddr,
-    /// Chain and key; none: made by itself.
+    /// Files of certificate chain and key; `None`: the gateway makes a certificate itself.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
-    /// Web servers in front of it.
+    /// Networks of web servers in front of the gateway.
     pub(crate) proxies: Vec<IpNet>,
 }
 
-/// The client's `[carrier]`, or what holds without one.
+/// Reads the client's `[carrier]`, or returns the defaults if the table is missing.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the table.
 pub(super) fn client(root: &Table<'_>) -> Result<ClientCarrier, ConfigError> {
     let mut this = ClientCarrier {
         mode: Mode::Auto,
@@ -143,10 +143,10 @@ fn trust(root: &Table<'_>, table: &Table<'_>) -> Result<TrustConfig, ConfigError
     }
 }
 
-/// The gateway's `[carrier]`, if there.
+/// Reads the gateway's `[carrier]`; `None` if the table is missing.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the table.
 pub(super) fn gateway(root: &Table<'_>) -> Result<Option<GatewayCarrier>, ConfigError> {
     if root.optional("carrier").is_none() {
         return Ok(None);
@@ -201,7 +201,7 @@ fn path(root: &Table<'_>, value: &Value<'_>) -> Result<PathBuf, ConfigError> {
     Ok(root.source().directory().join(name))
 }
 
-/// `auto`, `tcp` or `udp`.
+/// Reads a mode: `auto`, `tcp` or `udp`.
 fn mode(value: &Value<'_>) -> Result<Mode, ConfigError> {
     match value.as_text() {
         Some("auto") => Ok(Mode::Auto),
@@ -214,10 +214,10 @@ fn mode(value: &Value<'_>) -> Result<Mode, ConfigError> {
     }
 }
 
-/// What a `[[link]]` says of its carrier: the mode, and the proxy on the way.
+/// Reads the carrier keys of a `[[link]]`: the mode, and the HTTP proxy.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in these keys.
 pub(super) fn of_link(table: &Table<'_>) -> Result<(Option<Mode>, Option<HttpProxy>), ConfigError> {
     let mode = table.optional("carrier").as_ref().map(mode).transpose()?;
     let user = table.optional("http_proxy_user");

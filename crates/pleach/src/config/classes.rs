@@ -1,4 +1,4 @@
-//! `[[class]]`: traffic that is served in its own way.
+//! The tables `[[class]]`: traffic that is served in its own way.
 
 use core::{ops::RangeInclusive, time::Duration};
 
@@ -13,10 +13,11 @@ use super::{
     table::{Table, Value},
 };
 
-/// Reads all `[[class]]` of `root`. `links`: the names a class may have under `links`; `None` if they are not known here.
+/// Reads all `[[class]]` of `root`. `links`: names that are permitted in a class's key `links`; `None` if the names of
+/// the links are unknown here.
 ///
 /// # Errors
-/// The first mistake in them.
+/// The first mistake in the tables.
 pub(super) fn read(root: &Table<'_>, links: Option<&[&str]>) -> Result<Vec<Class>, ConfigError> {
     let tables = root.tables("class", KEYS)?;
     if let Some(table) = tables.get(MOST) {
@@ -107,7 +108,8 @@ fn service(table: &Table<'_>, links: Option<&[&str]>) -> Result<Service, ConfigE
     })
 }
 
-/// What `read` makes of each entry of a list, or of the value itself; empty if the key is not there.
+/// Applies `read` to each entry of a list, or to the value itself if it is no list. Returns an empty vector if the key
+/// is missing.
 pub(super) fn one_or_more<T>(
     table: &Table<'_>,
     key: &str,
@@ -123,7 +125,7 @@ pub(super) fn one_or_more<T>(
     items.iter().map(read).collect()
 }
 
-/// A code point by number, or by the name of its RFC.
+/// Reads a DSCP, by number or by its name in the RFCs.
 fn dscp(value: &Value<'_>) -> Result<u8, ConfigError> {
     let named = value.as_text().and_then(|text| match text.as_bytes() {
         b"ef" => Some(46),
@@ -216,7 +218,7 @@ fn link(value: &Value<'_>, links: Option<&[&str]>) -> Result<String, ConfigError
     Ok(name)
 }
 
-/// Keys that say which packets are of a class; each that is given has to fit.
+/// Keys that say which packets belong to a class; a packet must match each key that is given.
 const MATCH_KEYS: &[&str] = &[
     "dscp", "protocol", "ports", "from", "to", "max_size", "max_rate",
 ];
@@ -235,6 +237,6 @@ const KEYS: &[&str] = &[
     "share",
     "links",
 ];
-/// One place is kept for voice that nothing describes.
+/// Maximum number of classes. One place is reserved for voice that no class describes.
 const MOST: usize = MAX_CLASSES - 1;
 const MOST_ENTRIES: usize = 64;

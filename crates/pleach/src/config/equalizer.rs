@@ -1,4 +1,4 @@
-//! The whole of an equalizer's file.
+//! Reads a complete equalizer file.
 
 use core::time::Duration;
 use std::{
@@ -24,43 +24,43 @@ use super::{
 /// An equalizer.
 #[derive(Clone, Debug)]
 pub(crate) struct EqualizerConfig {
-    /// What is spread; at least one network.
+    /// Destinations whose packets are spread; at least one network.
     pub(crate) destinations: Vec<IpNet>,
-    /// Who chooses links; `None`: what works best here.
+    /// Which mechanism chooses links; `None`: the best one available on this host.
     pub(crate) backend: Option<Backend>,
     /// How packets are spread.
     pub(crate) mode: Mode,
-    /// Whom to ask how long each link's way is.
+    /// Host that is pinged to measure the delay of each link; `None`: hosts with which this host has connections.
     pub(crate) probe: Option<IpAddr>,
-    /// Automatic or fixed.
+    /// Automatic or fixed weights.
     pub(crate) weights: Weights,
-    /// Between two readings of counters.
+    /// Interval between two readings of the counters.
     pub(crate) interval: Duration,
-    /// Whether loss and delay gate automatic weights.
+    /// Whether the paper's guideline reduces automatic weights of links with high loss or delay.
     pub(crate) guideline: bool,
     /// Control socket.
     pub(crate) control: PathBuf,
-    /// Where this equalizer shows itself.
+    /// Where dashboard and metrics of this equalizer listen.
     pub(crate) view: ViewConfig,
     /// 1 to [`MAX_LINKS`] links with distinct names and devices.
     pub(crate) links: Vec<LinkConfig>,
 }
 
-/// An equalizer's configuration with what is needed to talk about it.
+/// An equalizer's configuration with notes and positions for messages about it.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedEqualizer {
     /// The configuration.
     pub(crate) config: EqualizerConfig,
-    /// What to tell the user.
+    /// Notes for the user.
     pub(crate) notes: Vec<Note>,
-    /// Where the device of each link stands.
+    /// Positions of the links' devices, in the order of the links.
     pub(crate) device_places: Vec<Place>,
 }
 
 /// Reads a file with `mode = "equalize"`.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the file.
 pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError> {
     root.allow(&["mode", "equalizer", "link", "dashboard", "metrics"])?;
     let table = root.table(
@@ -227,7 +227,7 @@ fn destinations(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
     Ok(nets)
 }
 
-/// One address, or one of each family.
+/// Reads one address, or one of each address family.
 fn next_hop(value: &Value<'_>) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), ConfigError> {
     let what = "the address of the next router or host on the link";
     let remedy =
@@ -280,14 +280,15 @@ fn weights(value: &Value<'_>) -> Result<Weights, ConfigError> {
     }
 }
 
-/// What `spread` says.
+/// The values of the key `spread`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spread {
-    /// Each packet by itself.
+    /// Each packet is assigned to a link by itself.
     Packet,
-    /// Each packet by itself, and those of quick links wait.
+    /// Each packet is assigned to a link by itself, and packets on links with a shorter delay are delayed to match the
+    /// slower ones.
     Delay,
-    /// Flows change their link after such a pause.
+    /// A flow may change its link after a pause of this duration.
     Pause(Duration),
 }
 
@@ -308,7 +309,7 @@ fn spread(value: &Value<'_>) -> Result<Spread, ConfigError> {
     }
 }
 
-/// Whom to ask how long each link's way is: a host that packets are spread to.
+/// Reads the host that is pinged to measure the delay of each link. It must be within `destinations`.
 fn probe(value: &Value<'_>, spread: Spread, destinations: &[IpNet]) -> Result<IpAddr, ConfigError> {
     let what = "the address of a host within `destinations` that answers pings";
     let remedy = "write for example probe = \"10.20.0.1\", or remove it: then hosts are asked that this one has connections with";
@@ -353,7 +354,7 @@ fn flag(table: &Table<'_>, key: &str, default: bool) -> Result<bool, ConfigError
 
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// Shorter pauses are within a burst.
+/// Shortest permitted pause: shorter ones occur within a burst.
 const MIN_PAUSE: Duration = Duration::from_micros(100);
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!(config.links.len(), 2);
         assert_eq!(config.links[0].rate, Some(Bitrate::from_mbps(10)));
         assert_eq!((config.links[0].weight, config.links[1].weight), (3, 1));
-        // That a weight has no effect with automatic ones.
+        // The note says that a weight has no effect while weights are automatic.
         assert_eq!(loaded.notes.len(), 1);
     }
 

@@ -6,10 +6,10 @@ use ipnet::IpNet;
 
 use super::{HostName, source::ConfigError, table::Value};
 
-/// A name for a link or client: 1 to 32 of `A-Z a-z 0-9 . _ -`.
+/// Reads the name of a link or client: 1 to 32 of `A-Z a-z 0-9 . _ -`.
 ///
 /// # Errors
-/// Anything else.
+/// If the value is anything else.
 pub(super) fn name(value: &Value<'_>) -> Result<String, ConfigError> {
     let what = "a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -";
     let remedy = "write a short name such as \"dsl\"";
@@ -25,10 +25,10 @@ pub(crate) fn is_name(text: &str) -> bool {
     (1..=32).contains(&text.len()) && text.bytes().all(is_name_byte)
 }
 
-/// The name of the tunnel's own device: as the kernel allows, and plain enough for paths and rule sets.
+/// Reads the name of the tunnel's own device: a valid device name that is also safe in paths and nftables rule sets.
 ///
 /// # Errors
-/// Too long, or other characters.
+/// If the name is too long, or has other characters.
 pub(super) fn tunnel_name(value: &Value<'_>) -> Result<String, ConfigError> {
     let what = "a device name of 1 to 15 characters out of A-Z a-z 0-9 . _ -";
     let remedy = "write a short name such as \"pleach0\"";
@@ -39,10 +39,10 @@ pub(super) fn tunnel_name(value: &Value<'_>) -> Result<String, ConfigError> {
     Ok(text.to_owned())
 }
 
-/// The name of a network device that could exist.
+/// Reads the name of a network device, which need not exist.
 ///
 /// # Errors
-/// A name the kernel gives no device.
+/// If the kernel does not permit such a device name.
 pub(super) fn device(value: &Value<'_>) -> Result<String, ConfigError> {
     let what = "a device name of 1 to 15 characters without spaces, '/' and ':'";
     let remedy = "write the name of a network device; `ip link` lists them";
@@ -53,10 +53,10 @@ pub(super) fn device(value: &Value<'_>) -> Result<String, ConfigError> {
     Ok(text.to_owned())
 }
 
-/// Inner addresses of this end with their prefix length.
+/// Reads the inner addresses of this end with their prefix length.
 ///
 /// # Errors
-/// No or bad CIDR, an address no host can have, the same one twice.
+/// If an entry is not a valid CIDR, if no host can have the address, or if an address is given twice.
 pub(super) fn addresses(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
     let remedy = "write for example [\"10.77.0.2/24\"]";
     let mut addresses: Vec<IpNet> = Vec::new();
@@ -78,10 +78,10 @@ pub(super) fn addresses(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
     Ok(addresses)
 }
 
-/// Prefixes of inner addresses: networks without host bits, out of unicast space.
+/// Reads prefixes of inner addresses: unicast networks without host bits.
 ///
 /// # Errors
-/// No or bad CIDR, host bits set, loopback, link-local or multicast space.
+/// If an entry is not a valid CIDR, has host bits set, or is a loopback, link-local or multicast network.
 pub(super) fn allowed_ips(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
     let remedy =
         "write for example [\"10.77.0.2/32\"], or [\"0.0.0.0/0\", \"::/0\"] for everything";
@@ -109,10 +109,10 @@ pub(super) fn allowed_ips(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> 
     Ok(prefixes)
 }
 
-/// An outer address of the gateway.
+/// Reads an outer address of the gateway.
 ///
 /// # Errors
-/// No `ADDRESS:PORT`, port zero, or an address that cannot be meant.
+/// If the value is not `ADDRESS:PORT`, if the port is zero, or if a gateway cannot have the address.
 pub(super) fn endpoint(value: &Value<'_>) -> Result<SocketAddr, ConfigError> {
     let remedy = "write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\"";
     address(value, remedy)
@@ -128,16 +128,16 @@ fn address(value: &Value<'_>, remedy: &str) -> Result<SocketAddr, ConfigError> {
     Ok(addr)
 }
 
-/// Where a gateway is.
+/// A gateway's outer address or host name.
 pub(super) enum Place {
     Address(SocketAddr),
     Name(HostName),
 }
 
-/// An outer address of the gateway, or a name of such.
+/// Reads an outer address of the gateway, or a host name that resolves to such addresses.
 ///
 /// # Errors
-/// Neither; port zero; an address that cannot be meant.
+/// If the value is neither, if the port is zero, or if a gateway cannot have the address.
 pub(super) fn place(value: &Value<'_>) -> Result<Place, ConfigError> {
     let split = value.as_text().and_then(|text| text.rsplit_once(':'));
     let name = split.filter(|(name, _)| is_host_name(name));
@@ -156,7 +156,7 @@ pub(super) fn place(value: &Value<'_>) -> Result<Place, ConfigError> {
     }))
 }
 
-/// Whether `text` is a name of a host (RFC 1123 section 2.1) that no address looks like.
+/// Whether `text` is a host name (RFC 1123 section 2.1) that cannot be mistaken for an address.
 fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -170,10 +170,10 @@ fn is_host_name(text: &str) -> bool {
         && last.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-/// The outer address a gateway listens on.
+/// Reads the outer address on which a gateway listens.
 ///
 /// # Errors
-/// No `ADDRESS:PORT`, or port zero.
+/// If the value is not `ADDRESS:PORT`, or if the port is zero.
 pub(super) fn listen(value: &Value<'_>) -> Result<SocketAddr, ConfigError> {
     let what = "ADDRESS:PORT to listen on";
     let remedy = "write \"[::]:7700\" for all addresses, or \"0.0.0.0:7700\" for IPv4 only";
@@ -184,10 +184,12 @@ pub(super) fn listen(value: &Value<'_>) -> Result<SocketAddr, ConfigError> {
     Ok(addr)
 }
 
-/// The first pair of overlapping prefixes that belong to different owners, as indices into `prefixes`, lower first.
+/// Returns the first pair of overlapping prefixes that belong to different owners, as indices into `prefixes`, lower
+/// index first.
 ///
-/// `prefixes`: owner and network without host bits. O(n log n): sorted by address and length, prefixes nest, so a
-/// stack of those that enclose the current one is enough, and only its top can be of another owner unnoticed.
+/// `prefixes` contains owners and networks without host bits. O(n log n): in the order of address and length, an
+/// enclosing prefix precedes the prefixes it contains, so a stack of the prefixes that enclose the current one is
+/// enough. Only the prefix on top of the stack must be compared, because pairs below it were compared before.
 pub(super) fn overlap(prefixes: &[(usize, IpNet)]) -> Option<(usize, usize)> {
     let mut order: Vec<usize> = (0..prefixes.len()).collect();
     order.sort_by_key(|&i| {
@@ -235,7 +237,8 @@ fn cidr(value: &Value<'_>) -> Result<IpNet, ConfigError> {
     Err(value.expected(what, remedy))
 }
 
-/// What makes `net` useless in a tunnel, if anything. A prefix that holds more than the useless space is fine.
+/// Returns the kind of address space that makes `net` useless in a tunnel, if any. A prefix that is larger than this
+/// space is accepted.
 fn useless_space(net: IpNet) -> Option<&'static str> {
     let spaces = [
         ("unspecified", "0.0.0.0/8"),
@@ -265,7 +268,7 @@ fn is_broadcast(addr: IpAddr) -> bool {
     }
 }
 
-/// What the kernel's `dev_valid_name` allows.
+/// Whether the kernel permits `name` as a device name (`dev_valid_name`).
 fn is_device_name(text: &str) -> bool {
     let forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
     (1..=15).contains(&text.len()) && text != "." && text != ".." && !text.contains(forbidden)
@@ -275,8 +278,8 @@ const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// More addresses than any tunnel has.
+/// Maximum number of addresses, more than any tunnel has.
 const MAX_ADDRESSES: usize = 64;
 
-/// A full table of one country's prefixes fits.
+/// Maximum number of prefixes: a full table of one country's prefixes fits.
 const MAX_ALLOWED_IPS: usize = 65_536;

@@ -1,15 +1,15 @@
-//! `[dashboard]` and `[metrics]` in a build that has neither.
+//! The tables `[dashboard]` and `[metrics]` in a build that supports neither.
 
 use super::{source::ConfigError, table::Table};
 
-/// Nothing.
+/// Settings of dashboard and metrics; always empty in this build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewConfig {}
 
 /// Refuses both tables.
 ///
 /// # Errors
-/// Either is there.
+/// If either table is present.
 pub(super) fn read(root: &Table<'_>) -> Result<ViewConfig, ConfigError> {
     let mut found = ["dashboard", "metrics"].into_iter();
     match found.find_map(|key| root.optional(key)) {

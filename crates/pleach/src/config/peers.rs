@@ -1,4 +1,4 @@
-//! The client's `[gateway]` and `[[link]]`, the gateway's `[[client]]` and `[invitations]`.
+//! The tables `[gateway]` and `[[link]]` of a client, `[[client]]` and `[invitations]` of a gateway.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -27,7 +27,7 @@ pub(super) const GATEWAY_KEYS: &[&str] = &[
 /// Keys of `[[link]]` in every mode.
 pub(super) const LINK_KEYS: &[&str] = &["name", "device", "cost", "weight", "upload", "download"];
 
-/// The same of a tunnel.
+/// Keys of `[[link]]` in a tunnel's file.
 pub(super) const TUNNEL_LINK_KEYS: &[&str] = &[
     "name",
     "device",
@@ -54,10 +54,10 @@ const CLIENT_KEYS: &[&str] = &[
     "scheduler",
 ];
 
-/// The client's `[gateway]`.
+/// Reads the client's `[gateway]`.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the table.
 pub(super) fn gateway(root: &Table<'_>, notes: &mut Vec<Note>) -> Result<GatewayPeer, ConfigError> {
     let table = root.table("gateway", GATEWAY_KEYS)?;
     let public_key = table.required("public_key", PUBLIC_KEY_EXAMPLE)?;
@@ -73,10 +73,10 @@ pub(super) fn gateway(root: &Table<'_>, notes: &mut Vec<Note>) -> Result<Gateway
     })
 }
 
-/// The gateway's `[invitations]`, if there.
+/// Reads the gateway's `[invitations]`; `None` if the table is missing.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the table.
 pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>, ConfigError> {
     if root.optional("invitations").is_none() {
         return Ok(None);
@@ -101,7 +101,7 @@ pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>,
     }))
 }
 
-/// Outer addresses of a gateway and names of such, at least one, distinct.
+/// Reads a gateway's outer addresses and host names: at least one entry, all different.
 fn places(list: &Value<'_>) -> Result<(Vec<SocketAddr>, Vec<HostName>), ConfigError> {
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     for item in list.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
@@ -123,7 +123,7 @@ fn places(list: &Value<'_>) -> Result<(Vec<SocketAddr>, Vec<HostName>), ConfigEr
     Ok((addresses, names))
 }
 
-/// Outer addresses of a gateway, at least one, distinct.
+/// Reads a gateway's outer addresses: at least one, all different.
 pub(super) fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, ConfigError> {
     let mut addresses = Vec::new();
     for item in list.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
@@ -136,15 +136,15 @@ pub(super) fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, Confi
     Ok(addresses)
 }
 
-/// The client's `[[link]]` tables, each with the place of its device.
+/// Reads the client's `[[link]]` tables, each with the position of its device.
 ///
 /// # Errors
-/// The first mistake in them, a name or device given twice, or too many of them.
+/// The first mistake in the tables, a name or device given twice, or too many tables.
 pub(super) fn links(root: &Table<'_>) -> Result<Vec<(LinkConfig, Place)>, ConfigError> {
     links_with(root, TUNNEL_LINK_KEYS)
 }
 
-/// The same for tables that may have the keys `known`.
+/// Reads the `[[link]]` tables of which the keys `known` are permitted, each with the position of its device.
 ///
 /// # Errors
 /// As [`links`].
@@ -169,10 +169,11 @@ pub(super) fn links_with(
         .collect()
 }
 
-/// The gateway's `[[client]]` tables.
+/// Reads the gateway's `[[client]]` tables.
 ///
 /// # Errors
-/// The first mistake in them; a name, a key or an inner address given to two of them; `own_key` as a client's.
+/// The first mistake in the tables; a name, key or inner address that two clients have; `own_key` as the key of a
+/// client.
 pub(super) fn clients(
     root: &Table<'_>,
     own_key: &[u8; KEY_LEN],
@@ -298,7 +299,7 @@ fn rate(value: &Value<'_>) -> Result<Bitrate, ConfigError> {
     Ok(rate)
 }
 
-/// Values that may appear once, with the place of the first.
+/// Values that may appear only once, each with the position of its first appearance.
 #[derive(Default)]
 pub(super) struct Unique(BTreeMap<String, Place>);
 
@@ -322,5 +323,5 @@ impl Unique {
 const PUBLIC_KEY_EXAMPLE: &str =
     "public_key = \"KEY\", the other end's, as `pleach pubkey` prints it";
 
-/// More outer addresses than any gateway has.
+/// Maximum number of outer addresses, more than any gateway has.
 const MAX_ENDPOINTS: usize = 16;

@@ -1,4 +1,4 @@
-//! A file with `mode = "proxy"`.
+//! Reads a file with `mode = "proxy"`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -25,26 +25,26 @@ use super::{
 };
 use crate::keys::{self, SecretKey};
 
-/// A proxy.
+/// Settings of a proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct ProxyConfig {
-    /// Where clients come to.
+    /// Address on which clients connect.
     pub(crate) listen: SocketAddr,
-    /// What is done with connections of programs that know no proxy.
+    /// How connections of programs that do not support proxies are handled.
     pub(crate) transparent: Transparency,
-    /// Control socket.
+    /// Path of the control socket.
     pub(crate) control: PathBuf,
-    /// Whether the user named it.
+    /// Whether the user has given `control`.
     pub(crate) control_is_given: bool,
-    /// Where what was learnt is kept; `None`: nowhere.
+    /// File in which learnt estimates are stored; `None`: they are not stored.
     pub(crate) state: Option<PathBuf>,
-    /// Which clients are served; `None`: this host, and private networks on devices that are no links.
+    /// Networks whose clients are served; `None`: this host, and private networks on devices that are not links.
     pub(crate) allow: Option<Vec<IpNet>>,
-    /// Most clients at a time; `None`: as many as there are descriptors for.
+    /// Maximum number of simultaneous clients; `None`: as many as the limit on descriptors allows.
     pub(crate) max_connections: Option<u16>,
-    /// A connection that moved nothing for this long is closed.
+    /// Time after which a connection without traffic is closed.
     pub(crate) idle: Duration,
-    /// Servers to ask what links carry.
+    /// Servers from which the capacity of links is measured.
     pub(crate) probes: Vec<Probe>,
     /// When links that take less energy are filled first.
     pub(crate) save_energy: SaveEnergy,
@@ -54,50 +54,50 @@ pub(crate) struct ProxyConfig {
     pub(crate) placer: PlacerConfig,
     /// The links; empty: every interface with a default route.
     pub(crate) links: Vec<LinkConfig>,
-    /// Striping of connections to other pleaches; `None`: this one has no key.
+    /// Striping of connections to other proxies; `None` if this proxy has no key.
     pub(crate) stripe: Option<StripeConfig>,
-    /// Where this proxy shows itself.
+    /// Where dashboard and metrics of this proxy listen.
     pub(crate) view: ViewConfig,
 }
 
-/// How connections to other pleaches are striped, and who may ask this one.
+/// How connections to other proxies are striped, and which proxies may use this one.
 #[derive(Clone, Debug)]
 pub(crate) struct StripeConfig {
-    /// This end's key.
+    /// Private key of this end.
     pub(crate) private_key: SecretKey,
-    /// Whom to trust.
+    /// Peers to trust.
     pub(crate) known: Vec<KnownPeer>,
-    /// Which lane a chunk takes.
+    /// Policy that chooses the lane, that is the TCP connection over one link, of each chunk.
     pub(crate) striping: Striping,
-    /// Where others answer; 0: nobody is asked.
+    /// Port on which other proxies are asked whether they support striping; 0: no host is asked.
     pub(crate) ask_port: u16,
-    /// Where this one answers.
+    /// Address on which this proxy answers other proxies; `None`: it does not.
     pub(crate) listen: Option<SocketAddr>,
-    /// Where others may go beside this host's own addresses.
+    /// Destinations that peers may reach through this proxy, besides this host's own addresses.
     pub(crate) allow: Vec<IpNet>,
-    /// Directory of invitations, and of peers that became known by one.
+    /// Directory of invitations, and of peers that became known by an invitation.
     pub(crate) store: Option<PathBuf>,
-    /// Where invitations say that this end answers.
+    /// Addresses of this end that are written into invitations.
     pub(crate) endpoints: Vec<SocketAddr>,
 }
 
-/// A proxy's configuration with what is needed to talk about it.
+/// A proxy's configuration with notes and positions for messages about it.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedProxy {
     /// The configuration.
     pub(crate) config: ProxyConfig,
-    /// What to tell the user.
+    /// Notes for the user.
     pub(crate) notes: Vec<Note>,
-    /// Where `listen` stands.
+    /// Position of `listen`.
     pub(crate) listen_place: Place,
-    /// Where the device of each link stands.
+    /// Positions of the links' devices, in the order of the links.
     pub(crate) device_places: Vec<Place>,
 }
 
 /// Reads a file with `mode = "proxy"`.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the file.
 pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     root.allow(&[
         "mode",
@@ -241,7 +241,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     })
 }
 
-/// What is about striping: `striping` and `peer_port`, `[peer]`, `[[known_peer]]`.
+/// Reads the settings of striping: `striping` and `peer_port`, `[peer]`, `[[known_peer]]`.
 fn stripe(
     root: &Table<'_>,
     table: &Table<'_>,
@@ -585,7 +585,7 @@ fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
     Ok(Transparency::Cgroup(Some(path)))
 }
 
-/// Says which rules sockets bound by the kernel do not follow.
+/// Adds a note for each rule that sockets bound by the kernel do not follow.
 fn unfit_rules(root: &Table<'_>, rules: &[Rule], notes: &mut Vec<Note>) -> Result<(), ConfigError> {
     let keys = ["app", "port", "destination", "link", "strict"];
     for (table, rule) in root.tables("rule", &keys)?.iter().zip(rules) {
@@ -641,14 +641,15 @@ fn duration(value: &Value<'_>) -> Result<Duration, ConfigError> {
         .ok_or_else(|| value.expected(what, remedy))
 }
 
-/// As long as the oldest habit of firewalls (RFC 5382, REQ-5).
+/// Default idle time: the minimum that RFC 5382 (REQ-5) requires of NATs for established connections, which firewalls
+/// follow too.
 const IDLE: Duration = Duration::from_secs(7440);
-/// Longer than the pauses of somebody who fills in a form.
+/// Time for which a client keeps its link for a site: longer than it takes to fill in a form.
 const STICKY_TIME: Duration = Duration::from_secs(1800);
 const MAX_RULES: usize = 1000;
 const MAX_PROBES: usize = 16;
 const MAX_ALLOWED: usize = 1000;
-/// Each is tried on every greeting: a millisecond.
+/// Maximum number of known peers. A greeting is tried with the key of each of them, which takes about a millisecond.
 const MAX_KNOWN: usize = 256;
 const PEER_KEYS: &[&str] = &[
     "listen",

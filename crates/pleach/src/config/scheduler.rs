@@ -1,4 +1,4 @@
-//! The `[scheduler]` table: which policy, its own keys, and parts of its profile.
+//! The table `[scheduler]`: the policy, its own keys, and parts of its profile.
 
 use core::{ops::RangeInclusive, time::Duration};
 
@@ -22,13 +22,13 @@ mod profile;
 pub(super) mod sec;
 mod values;
 
-/// A section `[scheduler]`: a policy with its keys, and what differs from the policy's profile.
+/// A table `[scheduler]`: a policy with its keys, and the user's changes to the policy's profile.
 pub(crate) type SchedulerConfig = SchedulerSettings<String>;
 
-/// Reads the table `[scheduler]` of `root`, or takes the default.
+/// Reads the table `[scheduler]` of `root`, or returns the default if the table is missing.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the table.
 pub(super) fn read(root: &Table<'_>) -> Result<SchedulerConfig, ConfigError> {
     match root.optional("scheduler") {
         Some(value) => read_table(&value, "[scheduler]"),
@@ -36,10 +36,10 @@ pub(super) fn read(root: &Table<'_>) -> Result<SchedulerConfig, ConfigError> {
     }
 }
 
-/// Reads the scheduler table `value`, called `label`.
+/// Reads the scheduler table `value`, called `label` in messages.
 ///
 /// # Errors
-/// An unknown policy, a key of another policy, a bad value.
+/// If the policy is unknown, a key belongs to another policy, or a value is invalid.
 pub(super) fn read_table(value: &Value<'_>, label: &str) -> Result<SchedulerConfig, ConfigError> {
     let table = value.table(label.to_owned(), &keys())?;
     let list = format!("write one of: {}", NAMES.join(", "));
@@ -81,7 +81,7 @@ pub(super) fn read_table(value: &Value<'_>, label: &str) -> Result<SchedulerConf
 /// Reads a policy whose keys need no checks beyond their types.
 ///
 /// # Errors
-/// A value of another type.
+/// If a value has the wrong type.
 fn read_plain(table: &Table<'_>, name: &str) -> Result<Policy<String>, ConfigError> {
     let keys = Policy::<String>::keys_of(name);
     let own = table.only(|key| key == "policy" || keys.contains(&key));
@@ -92,7 +92,7 @@ fn read_plain(table: &Table<'_>, name: &str) -> Result<Policy<String>, ConfigErr
     })
 }
 
-/// Every key the table may have.
+/// Returns all keys that the table may have.
 pub(super) fn keys() -> Vec<&'static str> {
     let mut keys = vec!["policy"];
     keys.extend(Policy::<String>::all_keys());
@@ -100,13 +100,13 @@ pub(super) fn keys() -> Vec<&'static str> {
     keys
 }
 
-/// Every accepted policy.
+/// Names of all policies.
 const NAMES: &[&str] = Policy::<String>::NAMES;
 
-/// Of "auto-weight".
+/// Permitted range of the interval of the policy `auto-weight`.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
-/// Refuses parts of the profile that are switched on and do nothing beside the others.
+/// Refuses parts of the profile that are switched on but have no effect with the other settings.
 fn refuse_parts_without_effect(
     table: &Table<'_>,
     config: &SchedulerConfig,

@@ -1,7 +1,8 @@
-//! Keys in configuration files: given in place, or in a file of their own.
+//! Keys in configuration files: written inline, or in files of their own.
 //!
-//! A secret's text never appears in a message. A key file is refused if others than its owner may read or change it, or if
-//! its owner is neither root nor the user that reads it: who owns a file may open it to others, and put another key there.
+//! A secret's text never appears in a message. A key file is refused if users other than its owner may read or change
+//! it. It is also refused if its owner is neither root nor the user of this process, because the owner of a file may
+//! open it to others, and put another key there.
 
 use std::{
     fs::File,
@@ -18,11 +19,12 @@ use super::{
 };
 use crate::keys::{self, KEY_LEN, KeyError, SecretKey};
 
-/// The secret under `key`, or in the file under `file_key`; `None` if neither is there. Warns once a file about secrets
-/// that others may read in it.
+/// Returns the secret under `key`, or in the file under `file_key`; `None` if neither key is present. For secrets in a
+/// configuration file that others may read, adds one warning per file.
 ///
 /// # Errors
-/// Both are given; the text is no key; the file is missing, of another owner, open to others, or holds no key.
+/// If both keys are given; if the text is not a key; if the file is missing, belongs to another user, is open to
+/// others, or contains no key.
 pub(super) fn optional(
     table: &Table<'_>,
     key: &str,
@@ -54,10 +56,10 @@ pub(super) fn optional(
     }
 }
 
-/// The secret that must be there; see [`optional`].
+/// Returns the secret, which must be present; see [`optional`].
 ///
 /// # Errors
-/// As [`optional`], or neither key is there.
+/// As [`optional`], or if neither key is present.
 pub(super) fn required(
     table: &Table<'_>,
     key: &str,
@@ -73,10 +75,10 @@ pub(super) fn required(
     })
 }
 
-/// A public key.
+/// Reads a public key.
 ///
 /// # Errors
-/// The text is no key.
+/// If the text is not a key.
 pub(super) fn public(value: &Value<'_>) -> Result<[u8; KEY_LEN], ConfigError> {
     let remedy = "write the other end's public key, as `pleach pubkey` prints it";
     let text = value.text("a key in base64", remedy)?;
@@ -96,11 +98,11 @@ fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigErr
     Ok(SecretKey::new(decoded))
 }
 
-/// What the file that `value` names holds, up to [`MAX_SECRET_FILE_BYTES`]. `what` is a `key` or a `token`; `remedy`: how
-/// to make one.
+/// Returns the content of the file that `value` names, up to [`MAX_SECRET_FILE_BYTES`]. `what` is `key` or `token`.
+/// `remedy` says how to make one.
 ///
 /// # Errors
-/// It cannot be read, or somebody else may read or change it.
+/// If the file cannot be read, or if another user may read or change it.
 pub(super) fn private_text(
     value: &Value<'_>,
     directory: &Path,
@@ -151,7 +153,7 @@ pub(super) fn private_text(
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-/// Whether a key file of `owner` may be used by the process of user `reader`.
+/// Whether a key file that belongs to `owner` may be used by a process of user `reader`.
 fn is_trusted_owner(owner: u32, reader: u32) -> bool {
     owner == 0 || owner == reader
 }
@@ -162,7 +164,7 @@ fn not_a_key(value: &Value<'_>, error: KeyError) -> ConfigError {
 
 const GENERATE: &str = "paste the output of `pleach genkey`";
 
-/// Longer than any key with white space, so that a wrong file is told from a key.
+/// Longest key file in bytes: longer than any key with white space, so that a wrong file is recognised.
 const MAX_SECRET_FILE_BYTES: usize = 4096;
 
 #[cfg(test)]

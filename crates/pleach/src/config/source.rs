@@ -1,7 +1,7 @@
-//! A configuration file's text, and errors that point into it.
+//! The text of a configuration file, and errors with a position in it.
 //!
 //! Every error is one line: `FILE:LINE: KEY: WHAT; remedy: REMEDY`. Values from the file appear escaped and shortened,
-//! secrets never.
+//! secrets never appear.
 
 use std::{
     fmt, fs,
@@ -22,7 +22,7 @@ pub(crate) struct ConfigError {
 }
 
 impl ConfigError {
-    /// An error at `place` about the key `label` (empty: the file itself).
+    /// Makes an error at `place` about the key `label`. An empty `label` means the file itself.
     pub(crate) fn new(
         place: Place,
         label: impl Into<String>,
@@ -37,7 +37,7 @@ impl ConfigError {
         }
     }
 
-    /// The error without the place.
+    /// Returns the message without the position.
     #[cfg(feature = "sim")]
     pub(crate) fn problem(&self) -> String {
         format!("{}: {}; remedy: {}", self.label, self.what, self.remedy)
@@ -70,12 +70,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something worth telling that is no mistake.
+/// A note or warning for the user, which does not prevent a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// Where.
+    /// Position that the note is about.
     pub(crate) place: Place,
-    /// What, in one line.
+    /// Text of one line.
     pub(crate) text: String,
     /// Whether the user should act.
     pub(crate) warning: bool,
@@ -92,17 +92,17 @@ impl fmt::Display for Note {
 pub(crate) struct Source {
     path: PathBuf,
     text: Zeroizing<String>,
-    /// Offsets of all newlines, ascending.
+    /// Byte offsets of all newlines, ascending.
     newlines: Vec<usize>,
-    /// Whether others than the owner may read the file.
+    /// Whether users other than the owner may read the file.
     pub(crate) readable_by_others: bool,
 }
 
 impl Source {
-    /// Reads `path`, at most [`MAX_FILE_BYTES`].
+    /// Reads the file at `path`, which may have at most [`MAX_FILE_BYTES`].
     ///
     /// # Errors
-    /// The file is missing, unreadable, too long, or not UTF-8.
+    /// If the file is missing, unreadable, too long, or not UTF-8.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let place = Place {
             file: path.to_owned(),
@@ -123,7 +123,7 @@ impl Source {
                 "name a configuration file",
             ));
         }
-        // Room for all of it, so that growing leaves no copies of secrets behind.
+        // Reserve space for the whole file: a vector that grows would leave copies of secrets behind.
         let room = metadata.len().min(MAX_FILE_BYTES) + 1;
         let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(room).unwrap_or(0)));
         file.take(MAX_FILE_BYTES + 1)
@@ -149,7 +149,7 @@ impl Source {
         })
     }
 
-    /// `text` as if it had been read from `path`.
+    /// Makes a source from `text`, as if it had been read from `path`.
     pub(super) fn new(path: &Path, text: String) -> Self {
         let newlines = text.match_indices('\n').map(|(offset, _)| offset);
         Self {
@@ -165,12 +165,12 @@ impl Source {
         &self.text
     }
 
-    /// The directory the file lies in, which relative paths in it start from.
+    /// The directory of the file. Relative paths in the file start there.
     pub(crate) fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    /// The place of the byte at `offset`. O(log lines).
+    /// Returns the position of the byte at `offset`. O(log lines).
     pub(crate) fn place(&self, offset: usize) -> Place {
         Place {
             file: self.path.clone(),
@@ -178,7 +178,7 @@ impl Source {
         }
     }
 
-    /// The file without a line.
+    /// Returns the position that means the whole file.
     pub(crate) fn whole(&self) -> Place {
         Place {
             file: self.path.clone(),
@@ -187,7 +187,7 @@ impl Source {
     }
 }
 
-/// An I/O error without Rust's "(os error N)".
+/// Returns the text of an I/O error without Rust's "(os error N)".
 pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
@@ -196,5 +196,5 @@ pub(crate) fn plain(error: &io::Error) -> String {
     }
 }
 
-/// Largest configuration file: a gateway with 50 000 clients needs about 10 MiB.
+/// Maximum size of a configuration file in bytes: a gateway with 50 000 clients needs about 10 MiB.
 const MAX_FILE_BYTES: u64 = 64 << 20;

@@ -1,7 +1,8 @@
-//! Walks a parsed TOML document and remembers where everything stood.
+//! Access to a parsed TOML document that knows the position of every value.
 //!
-//! [`Table`] and [`Value`] carry the key's full name and its position, so that every complaint names file, line and
-//! key. A table is opened with the keys it may have; an unknown key is an error that names the nearest known one.
+//! [`Table`] and [`Value`] carry the full name and the position of their key, so that every error names file, line and
+//! key. A table is opened with the list of its permitted keys; an unknown key is an error that names the nearest
+//! permitted one.
 
 use core::{fmt, ops::RangeInclusive, str::FromStr};
 
@@ -21,7 +22,7 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The document itself. Its keys are not checked yet; see [`Self::allow`].
+    /// Returns the document itself. Its keys are not checked yet; see [`Self::allow`].
     pub(crate) fn root(source: &'a Source, entries: &'a DeTable<'a>) -> Self {
         Self {
             source,
@@ -31,10 +32,10 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Refuses keys other than `known`, first in the file first.
+    /// Refuses keys other than `known`. The unknown key that comes first in the file is reported.
     ///
     /// # Errors
-    /// An unknown key; the remedy names the nearest known one.
+    /// If a key is unknown; the remedy names the nearest known key.
     pub(crate) fn allow(&self, known: &[&str]) -> Result<(), ConfigError> {
         let unknown = self
             .entries
@@ -76,7 +77,7 @@ impl<'a> Table<'a> {
         ))
     }
 
-    /// The value of `key`, if it is there.
+    /// Returns the value of `key`, if the key is present.
     pub(crate) fn optional(&self, key: &str) -> Option<Value<'a>> {
         let (found, value) = self.entries.iter().find(|(k, _)| k.get_ref() == key)?;
         let at = if matches!(value.get_ref(), DeValue::Table(_) | DeValue::Array(_)) {
@@ -92,10 +93,10 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// It is missing; `example` shows how to write it.
+    /// If the key is missing; `example` shows how to write it.
     pub(crate) fn required(&self, key: &str, example: &str) -> Result<Value<'a>, ConfigError> {
         self.optional(key).ok_or_else(|| {
             ConfigError::new(
@@ -107,10 +108,10 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The table `[key]`.
+    /// Returns the table `[key]`.
     ///
     /// # Errors
-    /// It is missing, not a table, or has keys other than `known`.
+    /// If `key` is missing, is not a table, or has keys other than `known`.
     pub(crate) fn table(&self, key: &str, known: &[&str]) -> Result<Self, ConfigError> {
         let Some(value) = self.optional(key) else {
             return Err(ConfigError::new(
@@ -123,10 +124,10 @@ impl<'a> Table<'a> {
         value.table(format!("[{key}]"), known)
     }
 
-    /// The array of tables `[[key]]`; empty if there is none.
+    /// Returns the array of tables `[[key]]`; empty if the key is missing.
     ///
     /// # Errors
-    /// It is something else, or an element has keys other than `known`.
+    /// If `key` is not an array of tables, or if an element has keys other than `known`.
     pub(crate) fn tables(&self, key: &str, known: &[&str]) -> Result<Vec<Self>, ConfigError> {
         let Some(value) = self.optional(key) else {
             return Ok(Vec::new());
@@ -156,12 +157,12 @@ impl<'a> Table<'a> {
             .collect()
     }
 
-    /// Where the table begins.
+    /// Returns the position at which the table begins.
     pub(crate) fn place(&self) -> Place {
         self.source.place(self.at)
     }
 
-    /// A complaint about `key`, or about the table as a whole if `key` is not there.
+    /// Makes an error about `key`, or about the table as a whole if `key` is missing.
     pub(crate) fn wrong(&self, key: &str, what: impl Into<String>, remedy: &str) -> ConfigError {
         match self.optional(key) {
             Some(value) => value.wrong(what, remedy),
@@ -169,26 +170,26 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The keys that are present, in the order of the file.
+    /// Returns the keys that are present, in the order of the file.
     pub(crate) fn present(&self) -> Vec<&'a str> {
         let mut keys: Vec<_> = self.entries.keys().collect();
         keys.sort_by_key(|key| key.span().start);
         keys.into_iter().map(|key| key.get_ref().as_ref()).collect()
     }
 
-    /// The entries whose keys are `wanted`, as a table to deserialise.
+    /// Returns the entries whose keys `wanted` selects, as a table to deserialise.
     pub(crate) fn only(&self, wanted: impl Fn(&str) -> bool) -> Spanned<DeTable<'a>> {
         let entries = self.entries.iter().filter(|(key, _)| wanted(key.get_ref()));
         let entries = entries.map(|(key, value)| (key.clone(), value.clone()));
         Spanned::new(self.at..self.at, entries.collect())
     }
 
-    /// The file this table is of.
+    /// Returns the file that contains this table.
     pub(crate) fn source(&self) -> &'a Source {
         self.source
     }
 
-    /// The full name of `key`, in the brackets of its `value` if that is a table of the document.
+    /// Returns the full name of `key`, in brackets if its `value` is a table or an array of the document.
     fn label_of(&self, key: &str, value: Option<&DeValue<'_>>) -> String {
         if !self.label.is_empty() {
             return format!("{} {key}", self.label);
@@ -212,10 +213,10 @@ pub(crate) struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// This value as the table `label` with keys among `known`.
+    /// Returns this value as the table `label` with keys among `known`.
     ///
     /// # Errors
-    /// It is not a table, or has other keys.
+    /// If the value is not a table, or has other keys.
     pub(crate) fn table(&self, label: String, known: &[&str]) -> Result<Table<'a>, ConfigError> {
         let DeValue::Table(entries) = self.value else {
             return Err(self.expected("a table", &format!("write {label} on a line of its own")));
@@ -230,15 +231,15 @@ impl<'a> Value<'a> {
         Ok(table)
     }
 
-    /// This value as text.
+    /// Returns this value as text.
     ///
     /// # Errors
-    /// It is no string; `what` and `remedy` complete the message.
+    /// If the value is not a string; `what` and `remedy` complete the message.
     pub(crate) fn text(&self, what: &str, remedy: &str) -> Result<&'a str, ConfigError> {
         self.as_text().ok_or_else(|| self.expected(what, remedy))
     }
 
-    /// This value if it is a string.
+    /// Returns this value if it is a string.
     pub(crate) fn as_text(&self) -> Option<&'a str> {
         let DeValue::String(text) = self.value else {
             return None;
@@ -246,18 +247,18 @@ impl<'a> Value<'a> {
         Some(text.as_ref())
     }
 
-    /// This value if it is `true` or `false`.
+    /// Returns this value if it is `true` or `false`.
     pub(crate) fn as_bool(&self) -> Option<bool> {
         self.value.as_bool()
     }
 
-    /// This value if it is a whole number.
+    /// Returns this value if it is an integer.
     pub(crate) fn as_integer(&self) -> Option<i64> {
         let integer = self.value.as_integer()?;
         i64::from_str_radix(integer.as_str(), integer.radix()).ok()
     }
 
-    /// This value if it is a number, whole or not.
+    /// Returns this value if it is a number.
     pub(crate) fn as_number(&self) -> Option<f64> {
         let whole = self
             .as_integer()
@@ -266,10 +267,10 @@ impl<'a> Value<'a> {
         whole.map(f64::from).or_else(fraction)
     }
 
-    /// This value as a whole number in `range`.
+    /// Returns this value as an integer in `range`.
     ///
     /// # Errors
-    /// It is anything else.
+    /// If the value is not an integer in `range`.
     pub(crate) fn integer(
         &self,
         range: RangeInclusive<u16>,
@@ -284,10 +285,10 @@ impl<'a> Value<'a> {
             })
     }
 
-    /// This value as a string that parses as `T`; `what` says what is expected.
+    /// Parses this value, a string, as `T`. `what` says what is expected.
     ///
     /// # Errors
-    /// It is no string, or does not parse.
+    /// If the value is not a string, or does not parse.
     pub(crate) fn parse<T: FromStr>(&self, what: &str, remedy: &str) -> Result<T, ConfigError> {
         let text = self.text(what, remedy)?;
         text.parse().map_err(|_| self.expected(what, remedy))
@@ -298,10 +299,10 @@ impl<'a> Value<'a> {
         matches!(self.value, DeValue::Array(_))
     }
 
-    /// The elements of this array of 1 to `max` values.
+    /// Returns the elements of this array of 1 to `max` values.
     ///
     /// # Errors
-    /// It is no array, is empty, or is longer.
+    /// If the value is not an array, is empty, or is longer.
     pub(crate) fn list(&self, max: usize, remedy: &str) -> Result<Vec<Self>, ConfigError> {
         let DeValue::Array(items) = self.value else {
             return Err(self.expected("a list", remedy));
@@ -326,7 +327,7 @@ impl<'a> Value<'a> {
             .collect())
     }
 
-    /// The error "expected `what`, found this value".
+    /// Makes the error "expected `what`, found this value".
     pub(crate) fn expected(&self, what: &str, remedy: &str) -> ConfigError {
         self.wrong(
             format!("expected {what}, found {}", Shown(self.value)),
@@ -334,12 +335,12 @@ impl<'a> Value<'a> {
         )
     }
 
-    /// The error `what` about this value. `what` must not hold text of the file that is not escaped.
+    /// Makes the error `what` about this value. `what` must not contain unescaped text of the file.
     pub(crate) fn wrong(&self, what: impl Into<String>, remedy: &str) -> ConfigError {
         ConfigError::new(self.place(), self.label.clone(), what, remedy)
     }
 
-    /// Where the value stands.
+    /// Returns the position of the value.
     pub(crate) fn place(&self) -> Place {
         self.source.place(self.at)
     }
@@ -362,7 +363,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// `text`, cut after [`MAX_SHOWN_CHARS`] characters.
+/// Returns `text`, cut after [`MAX_SHOWN_CHARS`] characters.
 pub(crate) fn shorten(text: &str) -> String {
     if text.chars().count() <= MAX_SHOWN_CHARS {
         return text.to_owned();
@@ -373,7 +374,8 @@ pub(crate) fn shorten(text: &str) -> String {
         .collect()
 }
 
-/// Edit distance with swaps of neighbours (optimal string alignment) of the first 64 characters, ignoring case.
+/// Returns the edit distance with swaps of neighbours (optimal string alignment) of the first 64 characters, ignoring
+/// case.
 fn edit_distance(a: &str, b: &str) -> usize {
     let fold = |text: &str| -> Vec<char> {
         text.chars()
@@ -398,7 +400,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
     last[b.len()]
 }
 
-/// How much of a value an error message repeats.
+/// Maximum number of characters of a value that an error message repeats.
 const MAX_SHOWN_CHARS: usize = 60;
 
 #[cfg(test)]

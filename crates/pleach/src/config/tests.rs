@@ -1,4 +1,4 @@
-//! A table of mistakes, each with the line it yields; and what good files come out as.
+//! A table of mistakes, each with the error line it causes, and tests of the result of valid files.
 
 use core::time::Duration;
 use std::{
@@ -87,7 +87,7 @@ impl Files {
         path
     }
 
-    /// Loads `text` with the placeholders for keys filled in. An error comes without the directory.
+    /// Loads `text` after replacing the placeholders of keys. The directory is removed from error messages.
     fn load(&self, text: &str) -> Result<Loaded, String> {
         let text = text
             .replace("PRIVATE", PRIVATE)
@@ -101,7 +101,7 @@ impl Files {
     }
 }
 
-/// A mistake: in `base`, `from` (once there) becomes `to`; the error is the line `expected`.
+/// A mistake: in `base`, `from`, which must occur once, is replaced by `to`. The error must be the line `expected`.
 struct Mistake {
     kind: &'static str,
     base: &'static str,

@@ -1,4 +1,4 @@
-//! The whole of a client's and of a gateway's file, and the `[tunnel]` table both have.
+//! Reads complete files of clients and gateways, and the table `[tunnel]` that both have.
 
 use std::{
     net::IpAddr,
@@ -21,7 +21,7 @@ use crate::{keys, split_tcp::SplitTcp};
 /// Reads a file with `mode = "client"`.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the file.
 pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     refuse_other_mode(root, "client", &["client", "invitations"])?;
     root.allow(&[
@@ -98,7 +98,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
 /// Reads a file with `mode = "gateway"`.
 ///
 /// # Errors
-/// The first mistake in it.
+/// The first mistake in the file.
 pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     refuse_other_mode(root, "gateway", &["gateway", "link"])?;
     root.allow(&[
@@ -164,7 +164,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     })
 }
 
-/// The error that a peer's public key is this end's own; `peer` has the key `public_key`.
+/// Makes the error that a peer's public key is this end's own; `peer` has the key `public_key`.
 pub(super) fn own_key(peer: &Table<'_>) -> ConfigError {
     peer.wrong(
         "public_key",
@@ -173,7 +173,7 @@ pub(super) fn own_key(peer: &Table<'_>) -> ConfigError {
     )
 }
 
-/// What both ends have.
+/// The settings of `[tunnel]` that clients and gateways share.
 struct Common {
     name: String,
     addresses: Vec<ipnet::IpNet>,
@@ -261,7 +261,7 @@ fn common(
     })
 }
 
-/// Whether something is wanted; `usual` unless the user says.
+/// Reads a boolean; returns `usual` if the key is missing.
 fn switch(table: &Table<'_>, key: &str, usual: bool) -> Result<bool, ConfigError> {
     let switch = table.optional(key).map(|value| {
         value
@@ -283,7 +283,7 @@ fn split_tcp(value: &Value<'_>) -> Result<SplitTcp, ConfigError> {
     }
 }
 
-/// The tunnel's resolvers.
+/// Reads the tunnel's resolvers. Adds a note for each resolver that is not reached through the tunnel.
 fn dns(
     tunnel: &Table<'_>,
     allowed_ips: &[ipnet::IpNet],
@@ -303,10 +303,10 @@ fn dns(
     Ok(servers)
 }
 
-/// The list `dns` of `table`, and where each address stands.
+/// Reads the list `dns` of `table`, with the position of each address.
 ///
 /// # Errors
-/// An item is no address of a host.
+/// If an item is not the address of a host.
 pub(super) fn resolvers(table: &Table<'_>) -> Result<Vec<(IpAddr, Place)>, ConfigError> {
     let Some(list) = table.optional("dns") else {
         return Ok(Vec::new());
@@ -323,7 +323,7 @@ pub(super) fn resolvers(table: &Table<'_>) -> Result<Vec<(IpAddr, Place)>, Confi
     Ok(servers)
 }
 
-/// Tells tables of the other mode from typing mistakes.
+/// Reports tables that belong to the other mode, so that they do not look like typing mistakes.
 fn refuse_other_mode(root: &Table<'_>, mode: &str, foreign: &[&str]) -> Result<(), ConfigError> {
     match root.present().into_iter().find(|key| foreign.contains(key)) {
         Some(key) => Err(root.wrong(
@@ -352,10 +352,10 @@ fn refuse_own_device<'a>(
     ))
 }
 
-/// A path that a UNIX socket address can hold.
+/// Reads a path that fits into a UNIX socket address.
 ///
 /// # Errors
-/// Anything else.
+/// If the value is anything else.
 pub(super) fn control(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
     let what = "an absolute path of at most 107 bytes";
     let remedy = "write for example \"/run/pleach/pleach0.sock\"";
@@ -378,7 +378,7 @@ fn nat(value: &Value<'_>) -> Result<Nat, ConfigError> {
     }
 }
 
-/// `MAXNS` of resolv.conf(5).
+/// Maximum number of resolvers: `MAXNS` of resolv.conf(5).
 const MAX_RESOLVERS: usize = 3;
-/// Where control sockets lie unless the configuration says otherwise.
+/// Default directory of control sockets.
 pub(crate) const RUN_DIRECTORY: &str = "/run/pleach";

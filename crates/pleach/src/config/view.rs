@@ -1,7 +1,7 @@
-//! `[dashboard]` and `[metrics]`: who may look at this daemon over TCP. Every mode has both.
+//! The tables `[dashboard]` and `[metrics]`, which every mode has: who may read this daemon's state over TCP.
 //!
-//! Beyond loopback, both ask for a token. A token file has one token a line; `read-only` after a token keeps its bearer from
-//! changing anything.
+//! Beyond loopback, both require a token. A token file has one token per line. `read-only` after a token means that
+//! requests with this token may not change anything.
 
 use core::fmt;
 use std::{net::SocketAddr, path::PathBuf};
@@ -14,33 +14,34 @@ use super::{
     table::{Table, Value},
 };
 
-/// Where this daemon shows itself.
+/// Where dashboard and metrics of this daemon listen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewConfig {
-    /// The dashboard and the API.
+    /// Listener of the dashboard and the API.
     pub(crate) dashboard: Option<Listen>,
-    /// `/metrics` alone.
+    /// Listener that serves `/metrics` alone.
     pub(crate) metrics: Option<Listen>,
-    /// The file of the history, if one is kept.
+    /// File of the history; `None`: no history is stored.
     pub(crate) history: Option<PathBuf>,
 }
 
-/// A TCP listener and who may use it.
+/// A TCP listener, and who may use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listen {
-    /// Where it listens.
+    /// Address to listen on.
     pub(crate) address: SocketAddr,
-    /// Who may; empty, on loopback only: anybody may read, and nobody may change anything.
+    /// Accepted tokens. If empty, which is permitted on loopback only, anybody may read, and nobody may change
+    /// anything.
     pub(crate) tokens: Vec<Token>,
-    /// Names, beside addresses and `localhost`, by which browsers may ask for it.
+    /// Host names that browsers may use for the listener, besides addresses and `localhost`.
     pub(crate) hosts: Vec<String>,
 }
 
-/// A token of a file.
+/// A token of a token file.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     secret: Zeroizing<String>,
-    /// Whether its bearer may change weights and the like.
+    /// Whether requests with this token may change weights and other settings.
     pub(crate) may_change: bool,
 }
 
@@ -53,7 +54,7 @@ impl Token {
         }
     }
 
-    /// Whether `text` is this token. Takes the same time for every text of its length.
+    /// Whether `text` is this token. Takes the same time for all texts of the token's length.
     pub(crate) fn is(&self, text: &str) -> bool {
         let (own, other) = (self.secret.as_bytes(), text.as_bytes());
         let pairs = own.iter().zip(other);
@@ -69,10 +70,10 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Reads both tables; none is there unless the file has it.
+/// Reads both tables. A table that is missing in the file yields `None`.
 ///
 /// # Errors
-/// The first mistake in them, or either is there and this program was built without.
+/// The first mistake in the tables.
 pub(super) fn read(root: &Table<'_>) -> Result<ViewConfig, ConfigError> {
     let known = ["listen", "token_file", "hosts", "history"];
     Ok(ViewConfig {
@@ -182,10 +183,10 @@ fn port(key: &str) -> u16 {
     if key == "metrics" { 9780 } else { 7780 }
 }
 
-/// 16 characters of base64 are 96 bits: nobody guesses them over a network.
+/// Minimum length of a token: 16 characters of base64 have 96 bits, which cannot be guessed over a network.
 const MIN_TOKEN_LEN: usize = 16;
 
-/// Names of a host, and tokens of a file.
+/// Maximum number of host names of a listener, and of tokens in a file.
 const MAX_ENTRIES: usize = 16;
 
 #[cfg(test)]

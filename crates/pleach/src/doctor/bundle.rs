@@ -1,7 +1,8 @@
-//! A file with what a bug report needs and no secret: a tar archive of texts.
+//! A tar archive of texts for a bug report, without secrets.
 //!
-//! Secrets are taken out twice: values of keys whose name says that they are secret, and, wherever they stand, words that have the
-//! form of a key (44 characters of base64 for 32 bytes) or of a token. So public keys go too.
+//! Two filters remove secrets. The first removes values of keys whose name says that they are secret. The second
+//! removes, at any place, words that look like a key (44 characters of base64 for 32 bytes) or a token. Public keys are
+//! therefore removed too.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,10 +14,11 @@ use std::{
 
 use anyhow::Context as _;
 
-/// Writes `texts`, pairs of name and content, and what this host says of its network, into `file`, which must not be there.
+/// Writes `texts`, pairs of name and content, and the network configuration of this host into `file`, which must not
+/// exist.
 ///
 /// # Errors
-/// It cannot be written.
+/// If the file cannot be written.
 pub(crate) fn write(file: &Path, texts: &[(String, String)]) -> anyhow::Result<()> {
     let opened = OpenOptions::new()
         .write(true)
@@ -26,7 +28,7 @@ pub(crate) fn write(file: &Path, texts: &[(String, String)]) -> anyhow::Result<(
     let opened = opened.with_context(|| format!("{} cannot be written", file.display()))?;
     let written = archive(opened, texts);
     if written.is_err() {
-        // Half of it is of no use.
+        // An incomplete archive is useless.
         let _ = fs::remove_file(file);
     }
     written.with_context(|| format!("{} cannot be written", file.display()))
@@ -63,7 +65,7 @@ fn archive(file: File, texts: &[(String, String)]) -> io::Result<()> {
     archive.into_inner()?.sync_all()
 }
 
-/// `text` without what may be secret in it.
+/// Returns `text` without anything that may be secret.
 fn without_secrets(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let (key, value) = line.split_once(['=', ':']).unwrap_or((line, ""));
@@ -82,7 +84,7 @@ fn without_secrets(text: &str) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// `line` without the words that have the form of a key or token.
+/// Returns `line` without words that look like a key or token.
 fn without_keys(line: &str) -> String {
     let is_word = |c: char| c.is_ascii_alphanumeric() || "+/=_-".contains(c);
     let mut kept = String::new();
@@ -92,7 +94,7 @@ fn without_keys(line: &str) -> String {
         let end = word.find(|c| !is_word(c)).unwrap_or(word.len());
         let word = &word[..end];
         let bare = word.trim_end_matches('=');
-        // An assignment without spaces has the key in the same word.
+        // In an assignment without spaces, the word contains key name and value.
         let value = bare.rsplit_once('=').map_or(bare, |(_, value)| value);
         kept.push_str(&rest[..start]);
         let is_key = value.len() == KEY_CHARACTERS && !value.contains(['-', '_']);
@@ -115,9 +117,9 @@ const SECRET_KEYS: [&str; 6] = [
     "password",
     "psk",
 ];
-/// 32 bytes in base64 without padding.
+/// Length of a key in characters: 32 bytes in base64 without padding.
 const KEY_CHARACTERS: usize = 43;
-/// What network and host look like; without arguments that only some versions know.
+/// Commands whose output describes network and host. Their arguments are supported by all versions.
 const COMMANDS: [(&str, &[&str]); 8] = [
     ("kernel.txt", &["uname", "-a"]),
     ("links.txt", &["ip", "-s", "address"]),

@@ -1,23 +1,23 @@
-//! The checks: each a pure verdict over facts, and an observer that gathers these.
+//! The checks. Each has a pure function that judges facts, and an observer that collects these facts.
 //!
-//! | module | trouble |
+//! | module | problem |
 //! | --- | --- |
 //! | [`carrier`] | UDP is blocked; what keeps TCP from carrying a link |
-//! | [`clock`] | the time of day is behind |
-//! | [`conntrack`] | the kernel's table of connections is full, or forgets UDP too soon |
-//! | [`files`] | key files that others may read; a configuration that is wrong |
-//! | [`forwarding`] | a gateway's host does not forward |
-//! | [`load`] | the processor is too slow for the rate |
-//! | [`mtu`] | long packets vanish on a link |
-//! | [`names`] | a name of the gateway stands for no address |
-//! | [`peers`] | a gateway's clients have another key or version |
-//! | [`port`] | a gateway's port is taken |
-//! | [`reverse_path`] | answers are taken for forged |
-//! | [`routes`] | another VPN or a rule is in the way; no way at all |
-//! | [`silence`] | no answer: UDP blocked, wrong key, wrong psk, nobody there |
+//! | [`clock`] | the clock of the host is behind |
+//! | [`conntrack`] | the connection tracking table is full, or its UDP timeout is too short |
+//! | [`files`] | key files that others may read; mistakes in a configuration |
+//! | [`forwarding`] | a gateway's host does not forward packets |
+//! | [`load`] | the CPU is too slow for the rate |
+//! | [`mtu`] | long packets are lost on a link |
+//! | [`names`] | a host name of the gateway has no address |
+//! | [`peers`] | clients of a gateway have another key or version |
+//! | [`port`] | a gateway's port is in use |
+//! | [`reverse_path`] | the reverse path filter drops answers |
+//! | [`routes`] | another VPN or a rule blocks the route; no route at all |
+//! | [`silence`] | no answer: UDP blocked, wrong key, wrong pre-shared key, no gateway |
 //! | [`throttling`] | datagrams are dropped beyond a rate |
 //! | [`tun`] | no TUN device, no right to use it |
-//! | [`twins`] | two links are one |
+//! | [`twins`] | two links have the same next hop |
 
 pub(super) mod carrier;
 pub(super) mod clock;

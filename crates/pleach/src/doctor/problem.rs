@@ -1,23 +1,23 @@
-//! What a check finds.
+//! A problem that a check finds.
 
 use serde::Serialize;
 
-/// A trouble, and what to do about it.
+/// A problem, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Problem {
-    /// A fixed word; `docs/doctor.md` lists them.
+    /// Fixed code of the problem; `docs/doctor.md` lists the codes.
     pub(crate) code: &'static str,
-    /// The link it is about, if it is about one.
+    /// Link that the problem is about; `None` if it is about the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<String>,
-    /// What is the case, in a sentence without its full stop.
+    /// Description of the problem, a sentence without its full stop.
     pub(crate) what: String,
-    /// What to do, in a sentence without its full stop.
+    /// What the user should do, a sentence without its full stop.
     pub(crate) remedy: String,
 }
 
 impl Problem {
-    /// A problem of the host.
+    /// Makes a problem of the host.
     pub(crate) fn new(
         code: &'static str,
         what: impl Into<String>,
@@ -31,7 +31,7 @@ impl Problem {
         }
     }
 
-    /// The same of a link.
+    /// Assigns the problem to a link.
     pub(crate) fn on(self, link: &str) -> Self {
         Self {
             link: Some(link.to_owned()),
@@ -39,7 +39,7 @@ impl Problem {
         }
     }
 
-    /// As a paragraph of the report.
+    /// Returns the problem as a paragraph of the report.
     pub(crate) fn text(&self) -> String {
         let place = self
             .link

@@ -1,6 +1,7 @@
-//! What comes back over one link: echo requests, short and long, and datagrams to ports of the gateway's host.
+//! Reachability over one link: short and long echo requests, and datagrams to ports of the gateway's host.
 //!
-//! Bounds: at most [`TRIES`] datagrams a port, and some ten echo requests; about three seconds if nothing is answered.
+//! Bounds: at most [`TRIES`] datagrams per port and about ten echo requests; about three seconds if nothing is
+//! answered.
 
 use std::{
     io,
@@ -21,18 +22,19 @@ use super::checks::{
     silence::{Answer, Facts, Handshake},
 };
 
-/// What was found of a link.
+/// Results for a link.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Its device.
+    /// Device of the link.
     pub(crate) device: String,
-    /// Answers and silence.
+    /// Which probes were answered.
     pub(crate) answers: Facts,
-    /// Short and long packets.
+    /// Results of short and long echo requests.
     pub(crate) lengths: mtu::Facts,
 }
 
-/// Asks over the device of `link`, called `name`, for the gateway at `endpoint`, to which `way` leads. `mark`: of the packets; 0 for none.
+/// Probes the device of `link`, called `name`, towards the gateway at `endpoint`, to which the route `way` leads.
+/// `mark`: firewall mark of the packets; 0 for none.
 pub(crate) fn ask(
     name: &str,
     link: &LinkSnapshot,
@@ -88,7 +90,7 @@ pub(crate) fn ask(
     found
 }
 
-/// Echo requests over a device.
+/// Sender of echo requests over one device.
 struct Echo<'a> {
     pinger: Pinger,
     host: IpAddr,
@@ -112,7 +114,7 @@ impl Echo<'_> {
                 self.number,
                 len,
             );
-            // A device that refuses the length says so; the next try is cut up.
+            // If the length exceeds the known MTU, the kernel returns an error and fragments the next request.
             sent.is_ok() && self.waits()
         })
     }
@@ -133,7 +135,7 @@ impl Echo<'_> {
     }
 }
 
-/// What becomes of a few datagrams to `to`.
+/// Sends a few datagrams to `to`, and returns the answer.
 fn datagram(device: &str, local: IpAddr, to: SocketAddr, mark: u32) -> Answer {
     let refused = || -> io::Result<bool> {
         let domain = Domain::for_address(to);
@@ -149,7 +151,7 @@ fn datagram(device: &str, local: IpAddr, to: SocketAddr, mark: u32) -> Answer {
         let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         Ok((0..TRIES).any(|_| {
             let mut buffer = [0; 1];
-            // The kernel tells of an answer to an earlier one with the next call.
+            // The kernel reports the answer to an earlier datagram with the next call.
             socket.send(&[0]).is_err_and(is_refused)
                 || socket.recv(&mut buffer).is_err_and(is_refused)
         }))
@@ -167,7 +169,7 @@ fn any(host: IpAddr) -> IpAddr {
     }
 }
 
-/// The first port of traceroute, or the next.
+/// Returns the first port of traceroute, or the next port if the gateway listens on the first one.
 fn unused_port(own: u16) -> u16 {
     if own == TRACEROUTE {
         TRACEROUTE + 1
@@ -177,9 +179,10 @@ fn unused_port(own: u16) -> u16 {
 }
 
 const TRACEROUTE: u16 = 33_434;
-/// Of RFC 791: every host takes packets so long.
+/// Length in bytes of packets that every host accepts (RFC 791).
 const LEAST: u32 = 576;
-/// One may be lost.
+/// Number of attempts, because packets may be lost.
 const TRIES: usize = 3;
-/// Longer than a round trip by geostationary satellite takes would be better for these; the tries make up for it.
+/// Time to wait for an answer. It is shorter than the RTT over a geostationary satellite; several attempts compensate
+/// for that.
 const PATIENCE: Duration = Duration::from_millis(400);

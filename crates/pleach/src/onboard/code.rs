@@ -1,10 +1,11 @@
-//! A token as a QR code of characters, for a phone's camera or another host's.
+//! A token as a QR code of characters, for the camera of a phone or of another host.
 
 use qrcode::{EcLevel, QrCode, render::unicode::Dense1x2};
 
-/// Lines of half blocks, dark on light as terminals with a dark background show it; `None` if the text is too long.
+/// Renders `text` as lines of half blocks, for terminals with a dark background. Returns `None` if the text is too
+/// long.
 pub(crate) fn render(text: &str) -> Option<String> {
-    // Upper case has a denser mode; tokens are read in any case.
+    // Upper case has a denser mode in QR codes, and tokens are read in either case.
     let code = QrCode::with_error_correction_level(text.to_ascii_uppercase(), EcLevel::L).ok()?;
     let mut renderer = code.render::<Dense1x2>();
     let renderer = renderer

@@ -1,8 +1,8 @@
-//! Files that are there as a whole or not at all, and that go again if what they belong to fails.
+//! Files that are written completely or not at all, and that are removed again if the command that wrote them fails.
 //!
-//! A file is written beside its place under the name `.NAME.new`, flushed to the disk, given its name, and the directory is
-//! flushed. What an interruption leaves is one such file, which the next attempt overwrites. A [`Draft`] removes what it
-//! has made unless it is [kept](Draft::keep), so a command that fails leaves nothing half done.
+//! A file is written under the name `.NAME.new`, flushed to the disk, and renamed; then the directory is flushed. An
+//! interruption leaves at most one such file, which the next attempt overwrites. A [`Draft`] removes the files it has
+//! made unless it is [kept](Draft::keep), so a command that fails leaves nothing incomplete.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -17,19 +17,19 @@ use zeroize::Zeroizing;
 use super::host;
 use crate::keys::{self, SecretKey};
 
-/// What happens if the file is there.
+/// What happens if the file exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
-    /// [`io::ErrorKind::AlreadyExists`].
+    /// The call fails with [`io::ErrorKind::AlreadyExists`].
     Refuse,
-    /// It is replaced.
+    /// The file is replaced.
     Replace,
 }
 
-/// Writes `path` with `mode`, for good when it returns.
+/// Writes `path` with `mode`. The content is on the disk when the function returns.
 ///
 /// # Errors
-/// It cannot be written; then it is as before.
+/// If the file cannot be written; it is then unchanged.
 pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, existing: Existing) -> io::Result<()> {
     let partial = beside(path)?;
     let placed = fill(&partial, bytes, mode).and_then(|()| match existing {
@@ -37,17 +37,17 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, existing: Existing) ->
         Existing::Replace => fs::rename(&partial, path),
     });
     if placed.is_err() || existing == Existing::Refuse {
-        // Gone already, or of no use.
+        // The temporary file has already been renamed, or is not needed any more.
         let _ = fs::remove_file(&partial);
     }
     placed?;
     sync_directory(path)
 }
 
-/// Removes `path` for good; whether it was there.
+/// Removes `path`, and flushes its directory. Returns whether the file existed.
 ///
 /// # Errors
-/// It cannot be removed.
+/// If the file cannot be removed.
 pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => sync_directory(path).map(|()| true),
@@ -56,7 +56,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// What a command has made so far. Dropped, it is removed, last first.
+/// The files and directories that a command has made so far. Dropping the draft removes them, the last one first.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     files: Vec<PathBuf>,
@@ -65,10 +65,10 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Makes the directory `path` with those above it, unless it is there.
+    /// Makes the directory `path` and its parents, unless they exist.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If a directory cannot be made.
     pub(crate) fn directory(&mut self, path: &Path, mode: u32) -> io::Result<()> {
         let absent = path
             .ancestors()
@@ -85,23 +85,23 @@ impl Draft {
     /// Writes a new file.
     ///
     /// # Errors
-    /// It is there, or cannot be written.
+    /// If the file exists, or cannot be written.
     pub(crate) fn file(&mut self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         write(path, bytes, mode, Existing::Refuse)?;
         self.files.push(path.to_owned());
         Ok(())
     }
 
-    /// The secret in the file `path`: what an earlier attempt has left there, else a new one.
+    /// Returns the secret in the file `path`, which an earlier attempt may have left there, or makes a new one.
     ///
     /// # Errors
-    /// One sentence with the remedy.
+    /// A sentence with the remedy.
     pub(crate) fn secret(&mut self, path: &Path) -> anyhow::Result<SecretKey> {
         let cannot = |error: io::Error| host::cannot_write(path, &error);
         match fs::read_to_string(path).map(Zeroizing::new) {
             Ok(text) => match keys::decode(&text) {
                 Ok(key) => return Ok(SecretKey::new(key)),
-                // Cannot have been used.
+                // A file without a valid key was written incompletely, so nobody can have used the key.
                 Err(_) => remove(path).map(drop).map_err(cannot)?,
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -113,12 +113,12 @@ impl Draft {
         Ok(key)
     }
 
-    /// Leaves `path`, and its directory with it, whatever happens.
+    /// Excludes `path`, and so its directory, from removal when the draft is dropped.
     pub(crate) fn spare(&mut self, path: &Path) {
         self.files.retain(|file| file != path);
     }
 
-    /// It is complete: nothing is removed.
+    /// Completes the draft: nothing is removed.
     pub(crate) fn keep(mut self) {
         self.is_kept = true;
     }
@@ -129,7 +129,7 @@ impl Drop for Draft {
         if self.is_kept {
             return;
         }
-        // What others have put beside it stays, and its directory with it.
+        // Files of others in a directory remain, and so does the directory.
         for file in self.files.iter().rev() {
             let _ = remove(file);
         }
@@ -146,7 +146,7 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
 }
 
 fn fill(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    // What is left of an interruption may have another mode.
+    // A file that an interruption left may have another mode.
     let _ = fs::remove_file(path);
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(mode).open(path)?;

@@ -1,12 +1,13 @@
-//! Whether a packet filter on this host may be in the way of a gateway's port.
+//! Whether a packet filter on this host may block a gateway's port.
 //!
-//! nftables is asked for its base chains; one at the hook `input` whose policy is to drop lets only in what some rule
-//! accepts. Which rule would accept is not found out: the user is told what to type, with the tool that keeps the rules.
-//! Limits: rules of the old `iptables-legacy` and of the provider are not seen.
+//! nftables lists its base chains. A chain at the hook `input` whose policy is drop lets in only packets that a rule
+//! accepts. The rules themselves are not evaluated: the user gets the command to type, for the tool that manages the
+//! rules of this host. Limits: rules of `iptables-legacy` and of the provider are not seen.
 
 use std::{path::Path, process::Command};
 
-/// A sentence about a filter that may be in the way of UDP `port`; `None` if there is none, or it cannot be told.
+/// Returns a sentence about a filter that may block UDP `port`; `None` if there is no such filter, or if the chains
+/// cannot be listed.
 pub(crate) fn obstacle(port: u16) -> Option<String> {
     let output = Command::new("nft")
         .args(["-j", "list", "chains"])
@@ -27,7 +28,7 @@ pub(crate) fn obstacle(port: u16) -> Option<String> {
     ))
 }
 
-/// Family, table and name of the first input chain that drops.
+/// Returns family, table and name of the first input chain whose policy is drop.
 fn closed_chain(json: &[u8]) -> Option<String> {
     let rules: serde_json::Value = serde_json::from_slice(json).ok()?;
     let objects = rules["nftables"].as_array()?;

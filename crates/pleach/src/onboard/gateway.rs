@@ -1,7 +1,7 @@
-//! `pleach gateway`: what makes a host a gateway, and who its clients are.
+//! `pleach gateway`: makes a host a gateway, and manages its clients.
 //!
-//! Each command works on files only, so it does the same whether the daemon runs or not: the daemon looks for an invitation
-//! when somebody claims it. `remove` also has a running daemon drop the client.
+//! The commands work on files only, so they do the same whether the daemon runs or not: the daemon looks up an
+//! invitation when a client claims it. In addition, `remove` makes a running daemon drop the client.
 
 mod init;
 mod invite;
@@ -31,10 +31,10 @@ pub(crate) enum GatewayCommand {
     Remove(members::Remove),
 }
 
-/// Does it; what to print.
+/// Runs the command. Returns the text to print.
 ///
 /// # Errors
-/// One sentence with the remedy.
+/// A sentence with the remedy.
 pub(crate) fn run(command: GatewayCommand) -> anyhow::Result<String> {
     match command {
         GatewayCommand::Init(options) => init::run(&options),
@@ -44,7 +44,7 @@ pub(crate) fn run(command: GatewayCommand) -> anyhow::Result<String> {
     }
 }
 
-/// The gateway's configuration.
+/// A gateway's configuration.
 struct Gateway {
     config: TunnelConfig,
     role: GatewayConfig,
@@ -52,7 +52,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// That in `place`.
+    /// Loads the gateway's configuration in `place`.
     fn load(place: &Place) -> anyhow::Result<Self> {
         let file = place.config(FILE);
         if !file.exists() {
@@ -86,6 +86,6 @@ impl Gateway {
     }
 }
 
-/// Name of the gateway's tunnel among the services, and of its files.
+/// Name of the gateway's tunnel among the services, and in file names.
 const NAME: &str = "gateway";
 const FILE: &str = "gateway.toml";

@@ -1,6 +1,7 @@
-//! What a host must have before anything is changed on it: root, a TUN device, a free port, a directory to write in.
+//! Conditions that a host must meet before anything is changed on it: root rights, a TUN device, a free port, a
+//! writable directory.
 //!
-//! Each check is one question to the kernel, and each failure one sentence with the remedy.
+//! Each check is one question to the kernel, and each failure is one sentence with the remedy.
 
 use std::{
     fs::File,
@@ -13,10 +14,10 @@ use anyhow::{anyhow, bail};
 
 use crate::config::plain;
 
-/// Whether the process may configure the network.
+/// Checks that the process may configure the network.
 ///
 /// # Errors
-/// It is not root's.
+/// If the process does not run as root.
 pub(crate) fn require_root(command: &str) -> anyhow::Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -26,10 +27,10 @@ pub(crate) fn require_root(command: &str) -> anyhow::Result<()> {
     )
 }
 
-/// Whether tunnels can be made.
+/// Checks that tunnels can be created.
 ///
 /// # Errors
-/// They cannot.
+/// If the TUN device cannot be opened.
 pub(crate) fn require_tun() -> anyhow::Result<()> {
     let opened = File::options().read(true).write(true).open(TUN);
     opened.map(drop).map_err(|error| {
@@ -46,10 +47,10 @@ pub(crate) fn require_tun() -> anyhow::Result<()> {
     })
 }
 
-/// The address to listen on at `port`: all of both families, or of IPv4 on a host without IPv6.
+/// Returns the address to listen on at `port`: all addresses of both families, or of IPv4 on a host without IPv6.
 ///
 /// # Errors
-/// Another program has the port.
+/// If another program uses the port.
 pub(crate) fn free_listen_address(port: u16) -> anyhow::Result<SocketAddr> {
     let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
     let address = if has_v6 {
@@ -69,7 +70,7 @@ pub(crate) fn free_listen_address(port: u16) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// The error that a file or directory cannot be written.
+/// Makes the error that a file or directory cannot be written.
 pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     let remedies = [
         (

@@ -1,12 +1,21 @@
 //! `pleach join`: makes this host a client of the gateway that its token names.
 //!
-//! Order: read the token; look at the host; make a key and keep it; find the links; enrol over all of them ([`probe`]); write
-//! keys and configuration; start. Nothing but the key is written for good before the gateway has answered, and a failure
-//! removes what was written.
+//! Order:
 //!
-//! The key is kept under the invitation's id from before the first initiation until the configuration is written: the gateway
-//! may have used the invitation up for it although its answer was lost, and would refuse another key. So a `join` that was
-//! interrupted, or got no answer, is repeated with the same key. `leave` removes it.
+//! 1. Read the token.
+//! 2. Examine the host.
+//! 3. Make a key and store it.
+//! 4. Find the links.
+//! 5. Enrol over all links ([`probe`]).
+//! 6. Write keys and configuration.
+//! 7. Start the daemon.
+//!
+//! Before the gateway has answered, only the key is written permanently. A failure removes the other files.
+//!
+//! The key is stored under the invitation's id from before the first initiation until the configuration is written. The
+//! reason: if the gateway's answer is lost, the gateway may already have used the invitation up for this key, and would
+//! refuse another key. So a `join` that was interrupted, or got no answer, is repeated with the same key. `leave`
+//! removes the key.
 
 use std::{
     fmt::Write as _,
@@ -43,23 +52,23 @@ use crate::{
     keys::{self, SecretKey},
 };
 
-/// Options of `pleach join`. A token is no option: other users see the arguments of a process.
+/// Options of `pleach join`. The token is not an option, because other users see the arguments of a process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Join {
     /// Read the token from FILE [default: standard input, or a prompt]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Only enrol and write the files
+    /// Only enrol and write the files, do not start the daemon
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
     place: Place,
 }
 
-/// Does it; what to print.
+/// Runs the command. Returns the text to print.
 ///
 /// # Errors
-/// One sentence with the remedy.
+/// A sentence with the remedy.
 pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     host::require_root("join")?;
     let text = read_token(options.token_file.as_deref())?;
@@ -87,7 +96,7 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     };
     directory(&mut draft, place.directory(), 0o755)?;
 
-    // Where the links are looked for, what keeps their datagrams out of other tunnels, and what is undone at the end.
+    // Look up links and routes. The setup's mark keeps datagrams out of other tunnels; the setup is undone at the end.
     let links = LinkSnapshot::read_all(&Targets::default()).context("devices of this host")?;
     let tunnel = super::free_device(&links);
     let setup =
@@ -110,13 +119,13 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
         );
     }
 
-    // Written before anything is claimed, so that a disk that is full or read-only is found out here.
+    // Written before the invitation is claimed, so that a full or read-only disk is noticed here.
     let waiting = place.state("join").join(format!("{id}.key"));
     directory(&mut draft, &place.state("join"), 0o700)?;
     let key = draft.secret(&waiting)?;
     for (name, secret) in [(KEY_FILE, &key), (PSK_FILE, &psk(&token))] {
         let path = place.config(name);
-        // Left by an interruption: a configuration that uses it would be there.
+        // An interruption has left this file: if a configuration used the file, the configuration would exist.
         durable::remove(&path).map_err(|error| host::cannot_write(&path, &error))?;
         let line = Zeroizing::new(format!("{}\n", *secret.to_base64()));
         let written = draft.file(&path, line.as_bytes(), 0o600);
@@ -152,7 +161,7 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     config::load(&file)?;
     draft.keep();
     durable::remove(&waiting).map_err(|error| host::cannot_write(&waiting, &error))?;
-    // Only if nothing else is in them.
+    // Succeeds only if the directories are empty.
     for directory in waiting.ancestors().skip(1).take(2) {
         let _ = fs::remove_dir(directory);
     }
@@ -165,7 +174,7 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     Ok(said)
 }
 
-/// Starts the daemon, or says how.
+/// Starts the daemon, or tells the user how to start it.
 fn start(options: &Join, said: &mut String) -> anyhow::Result<()> {
     let is_running = service::is_running(&options.place.control(NAME));
     let start = if options.no_start || is_running {
@@ -218,11 +227,11 @@ fn psk(token: &Token) -> SecretKey {
     SecretKey::new(Zeroizing::new(*token.key().psk().expose()))
 }
 
-/// An inner network that this host uses otherwise would be cut off.
+/// Refuses inner networks that this host already uses: they would become unreachable.
 fn refuse_collision(token: &Token, links: &[LinkSnapshot], tunnel: &str) -> anyhow::Result<()> {
     let own = links.iter().filter(|link| link.name != tunnel);
     let attached: Vec<IpNet> = own.flat_map(|link| link.addresses.clone()).collect();
-    // A wider route goes on to serve the rest.
+    // A wider route remains in use for the rest of its addresses.
     let is_wider = |route: &IpNet| {
         let nets = token.addresses.iter();
         nets.clone()
@@ -283,7 +292,7 @@ fn configuration(token: &Token, id: &str, tunnel: &str, place: &Place) -> String
     )
 }
 
-/// Whether the configuration at `file` came of the invitation `id`.
+/// Whether the configuration at `file` was made from the invitation `id`.
 fn is_of(file: &Path, id: &str) -> bool {
     let text = fs::read_to_string(file).map(Zeroizing::new);
     text.is_ok_and(|text| text.lines().next() == Some(format!("{HEAD}{id}").as_str()))
@@ -333,11 +342,11 @@ fn unanswered(token: &Token, uplinks: &[Uplink], findings: &Findings) -> String 
     )
 }
 
-/// Name of the client's tunnel among the services, and of its files.
+/// Name of the client's tunnel among the services, and in file names.
 pub(super) const NAME: &str = "client";
 pub(super) const FILE: &str = "client.toml";
-/// Not the names of the examples, whose files are the user's.
+/// Key files of `join`. The names differ from those in the examples, which are the user's files.
 pub(super) const KEY_FILE: &str = "joined.key";
 pub(super) const PSK_FILE: &str = "joined.psk";
-/// How a configuration begins that `join` has written.
+/// Begin of the first line of a configuration that `join` has written.
 pub(super) const HEAD: &str = "# Joined by invitation ";

@@ -1,8 +1,8 @@
 //! `pleach leave`: undoes `pleach join`.
 //!
-//! The daemon is stopped, which gives back all it has changed in the host's network; then configuration, keys and what an
-//! unfinished `join` kept are removed, the configuration first, so that an interruption is repeated. A configuration that
-//! `join` has not written is left alone.
+//! The daemon is stopped, and it undoes all its changes to the host's network. Then configuration, keys and the key of
+//! an unfinished `join` are removed, the configuration first, so that the command can be repeated after an
+//! interruption. A configuration that `join` has not written is left alone.
 
 use std::{fmt::Write as _, fs};
 
@@ -24,10 +24,10 @@ pub(crate) struct Leave {
     place: Place,
 }
 
-/// Does it; what to print.
+/// Runs the command. Returns the text to print.
 ///
 /// # Errors
-/// One sentence with the remedy.
+/// A sentence with the remedy.
 pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
     host::require_root("leave")?;
     let place = &options.place;
@@ -44,11 +44,11 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
     let mut said = String::new();
     if text.is_ok() {
         service::stop(place, Kind::Tunnel, NAME)?;
-        // What a daemon left that was killed.
+        // Undo the changes of a daemon that was killed.
         if let Ok(loaded) = config::load(&file) {
             let name = &loaded.config.name;
             dns::recover(name).with_context(|| format!("resolvers of the tunnel {name}"))?;
-            // Without `nft` there is nothing left of it.
+            // Without `nft`, no rules of split TCP can exist.
             let _ = split_tcp::recover(name);
             let is_stopped = routes::recover(DEFAULT_STATE_DIR.as_ref(), name)
                 .with_context(|| format!("routes of the tunnel {name}"))?;
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
         let was_there = durable::remove(path).map_err(|error| host::cannot_write(path, &error))?;
         removed += usize::from(was_there);
     }
-    // Only if nothing else is in them.
+    // Succeeds only if the directories are empty.
     for directory in [
         Some(waiting.as_path()),
         waiting.parent(),

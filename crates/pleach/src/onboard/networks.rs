@@ -1,8 +1,8 @@
-//! Inner networks that collide with nothing this host knows.
+//! Inner networks that do not overlap any address or route of this host.
 //!
-//! IPv4: a /22 (1021 clients) drawn at random out of 10.64.0.0/10, away from what home routers, containers and carriers use
-//! (192.168/16, 172.16/12, 10.0/16, 100.64/10). IPv6: a /64 out of a random unique local prefix (RFC 4193 section 3.2). A
-//! network is taken if it overlaps an address or route of this host. What clients have is not known: `join` looks.
+//! IPv4: a /22 (1021 clients) drawn at random from 10.64.0.0/10, which does not contain the networks of home routers,
+//! containers and carriers (192.168/16, 172.16/12, 10.0/16, 100.64/10). IPv6: a /64 of a random unique local prefix
+//! (RFC 4193 section 3.2). The networks of clients are unknown here; `join` checks them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,10 +11,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pleach_core::rng::Rng;
 use pleach_linux::{netlink::Netlink, watch::LinkSnapshot};
 
-/// What the addresses and routes of this host cover, without `own_device`.
+/// Returns the networks that addresses and routes of this host cover, except those of `own_device`.
 ///
 /// # Errors
-/// The kernel does not say.
+/// If the kernel does not report its routes.
 pub(crate) fn taken(links: &[LinkSnapshot], own_device: &str) -> anyhow::Result<Vec<IpNet>> {
     let others = links.iter().filter(|link| link.name != own_device);
     let mut taken: Vec<IpNet> = others.flat_map(|link| link.addresses.clone()).collect();
@@ -31,10 +31,11 @@ pub(crate) fn taken(links: &[LinkSnapshot], own_device: &str) -> anyhow::Result<
     Ok(taken)
 }
 
-/// The gateway's own addresses in an IPv4 and an IPv6 network that overlap none of `taken`; `seed`: of the choice.
+/// Returns the gateway's own addresses in an IPv4 and an IPv6 network that overlap none of `taken`. `seed`: seed of the
+/// random choice.
 ///
 /// # Errors
-/// All tried overlap.
+/// If all networks that were drawn overlap.
 pub(crate) fn choose(taken: &[IpNet], seed: u64) -> anyhow::Result<[IpNet; 2]> {
     let mut rng = Rng::new(seed);
     let v4 = first_free(taken, || {
@@ -58,7 +59,7 @@ pub(crate) fn choose(taken: &[IpNet], seed: u64) -> anyhow::Result<[IpNet; 2]> {
     Ok([v4?, v6?])
 }
 
-/// The first of `taken` that overlaps `net`.
+/// Returns the first of `taken` that overlaps `net`.
 pub(crate) fn overlapping(net: IpNet, taken: &[IpNet]) -> Option<IpNet> {
     let net = net.trunc();
     let overlaps = |other: &IpNet| net.contains(&other.trunc()) || other.trunc().contains(&net);
@@ -75,7 +76,7 @@ fn octet(rng: &mut Rng) -> u8 {
     u8::try_from(rng.below(256)).unwrap_or(0)
 }
 
-/// More than the networks there are to draw.
+/// Maximum number of networks drawn: more than there are to choose from in IPv4.
 const MAX_DRAWS: usize = 16_384;
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
 //! The addresses under which clients reach a gateway.
 //!
-//! Those of the host's devices that are routed in the Internet; if there are none, as behind a NAT or in a private network,
-//! the private ones, with a word of warning: what the NAT in front is called, the host cannot know.
+//! These are the public addresses of the host's devices. If there are none, as behind a NAT or in a private network,
+//! the private addresses are used with a warning, because the host cannot know the address of the NAT.
 
 use std::net::{IpAddr, SocketAddr};
 
 use pleach_linux::watch::LinkSnapshot;
 
-/// What was found.
+/// The outer addresses of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outer {
-    /// At most [`MAX_PER_FAMILY`] of each family, IPv4 first.
+    /// Addresses with port: at most [`MAX_PER_FAMILY`] of each family, IPv4 first.
     pub(crate) endpoints: Vec<SocketAddr>,
-    /// Whether they are routed in the Internet.
+    /// Whether the addresses are public.
     pub(crate) is_public: bool,
 }
 
-/// Addresses of `links` with `port`.
+/// Returns the outer addresses of `links`, with `port`.
 pub(crate) fn find(links: &[LinkSnapshot], port: u16) -> Outer {
     let is_usable = |link: &&LinkSnapshot| link.is_up && !link.is_tunnel;
     let of = |has_default: bool| -> Vec<IpAddr> {
@@ -32,7 +32,7 @@ pub(crate) fn find(links: &[LinkSnapshot], port: u16) -> Outer {
         .filter(|address| is_public(*address))
         .collect();
     let is_public = !public.is_empty();
-    // Without a public one, those of the way out before those of bridges and LANs.
+    // Without a public address, prefer addresses of devices with a default route to those of bridges and LANs.
     let chosen = [public, of(true), all]
         .into_iter()
         .find(|found| !found.is_empty());
@@ -52,7 +52,7 @@ pub(crate) fn find(links: &[LinkSnapshot], port: u16) -> Outer {
     }
 }
 
-/// Whether an address is routed in the Internet; addresses of documentation count, as tests use them.
+/// Whether an address is public. Addresses reserved for documentation are considered public, because tests use them.
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -77,7 +77,7 @@ pub(crate) fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// A client tries all of them on each link.
+/// Maximum number of addresses of each family: a client tries all of them on each link.
 const MAX_PER_FAMILY: usize = 2;
 
 #[cfg(test)]

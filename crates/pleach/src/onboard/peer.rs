@@ -1,14 +1,16 @@
-//! `pleach peer`: makes two proxies know each other, so that connections between them are striped.
+//! `pleach peer`: makes two proxies known to each other, so that connections between them are striped.
 //!
-//! `invite` at the end that answers makes a key and a port for other pleaches in the proxy's configuration, and prints a token.
-//! `accept` at the end that asks makes a key, presents the token over the striping protocol, and writes down where the other
-//! end answers. `remove` undoes either.
+//! - `invite`, at the answering end, adds a key and a port for other proxies to the proxy's configuration, and prints a
+//!   token.
+//! - `accept`, at the asking end, makes a key, presents the token over the striping protocol, and stores the addresses
+//!   of the other end.
+//! - `remove` undoes either command.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
-//! | [`known`] | peers in the store: who accepted an invitation here, whose invitation was accepted |
+//! | [`known`] | peers in the store: those that accepted an invitation, and those whose invitation was accepted |
 //! | [`mod@file`] | `[peer]` in the proxy's configuration |
-//! | [`token`] | the line of text |
+//! | [`token`] | the token as a line of text |
 
 mod accept;
 mod file;
@@ -37,10 +39,10 @@ pub(crate) enum PeerCommand {
     Remove(remove::Remove),
 }
 
-/// Does it; what to print.
+/// Runs the command. Returns the text to print.
 ///
 /// # Errors
-/// One sentence with the remedy.
+/// A sentence with the remedy.
 pub(crate) fn run(command: &PeerCommand) -> anyhow::Result<String> {
     match command {
         PeerCommand::Invite(options) => invite::run(options),
@@ -49,8 +51,8 @@ pub(crate) fn run(command: &PeerCommand) -> anyhow::Result<String> {
     }
 }
 
-/// Has the proxy take up what was written: it reads its peers again, or starts anew if its own configuration `is_changed`.
-/// What to tell the user.
+/// Makes the proxy use the files that were written: it reads its peers again, or is restarted if its own configuration
+/// `is_changed`. Returns a message for the user.
 fn put_in_force(place: &Place, is_changed: bool, no_start: bool) -> anyhow::Result<String> {
     let control = place.control(NAME);
     let is_running = service::is_running(&control);
@@ -81,10 +83,10 @@ fn put_in_force(place: &Place, is_changed: bool, no_start: bool) -> anyhow::Resu
     })
 }
 
-/// Name of the proxy among the services, and of its files.
+/// Name of the proxy among the services, and in file names.
 const NAME: &str = "proxy";
 const FILE: &str = "proxy.toml";
-/// Key of `[peer]`, unless the user has another.
+/// Default key file of `[peer]`.
 const KEY_FILE: &str = "peer.key";
-/// Directory of the store below that of states.
+/// Name of the store below the state directory.
 const STORE: &str = "peer";

@@ -1,19 +1,19 @@
-//! Where the files of a gateway or client lie.
+//! Directories of the files of a gateway, client or proxy.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::RUN_DIRECTORY;
 
-/// The directory that the user chose, or the usual ones.
+/// The directory that the user chose, or the default directories.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Place {
-    /// Directory of configuration, keys and, unless it is the default, of state and control socket
+    /// Directory of configuration and keys; if it is not the default, also of state and control socket
     #[arg(long, value_name = "DIR", default_value = CONFIG_DIRECTORY)]
     dir: PathBuf,
 }
 
 impl Place {
-    /// Configuration and keys.
+    /// Returns the path of a configuration or key file.
     pub(crate) fn config(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
@@ -23,7 +23,8 @@ impl Place {
         &self.dir
     }
 
-    /// What changes: a gateway's store, a key that waits for its enrolment. The daemon may write here, not in `/etc`.
+    /// Returns the path of changing data, such as a gateway's store, or a key whose enrolment is not completed. The
+    /// daemon may write there, not in `/etc`.
     pub(crate) fn state(&self, name: &str) -> PathBuf {
         if self.is_usual() {
             Path::new(STATE_DIRECTORY).join(name)
@@ -32,7 +33,7 @@ impl Place {
         }
     }
 
-    /// The daemon's control socket.
+    /// Returns the path of the daemon's control socket.
     pub(crate) fn control(&self, name: &str) -> PathBuf {
         let directory = if self.is_usual() {
             Path::new(RUN_DIRECTORY)
@@ -42,7 +43,7 @@ impl Place {
         directory.join(format!("{name}.sock"))
     }
 
-    /// Whether the service manager's unit finds the files.
+    /// Whether the files are in the default directory, where the systemd unit expects them.
     pub(crate) fn is_usual(&self) -> bool {
         self.dir == Path::new(CONFIG_DIRECTORY)
     }

@@ -1,11 +1,13 @@
-//! Handshakes by hand over each link: enrols the client, and shows which links the gateway is reached by.
+//! Handshakes over each link without a daemon: they enrol the client, and show over which links the gateway is
+//! reachable.
 //!
-//! Every link sends an initiation to each gateway address that a way leads to, and another each [`INTERVAL`]; each carries
-//! the claim, so that whichever comes first enrols. A link is live if an answer of the gateway came by it: a response, or a
-//! cookie reply, which only who has the gateway's static public key can have made, and which is then answered. It ends when
-//! all links are live, or [`GRACE`] after the first, or after [`PATIENCE`].
+//! Every link sends an initiation to each gateway address to which it has a route, and a further one each [`INTERVAL`].
+//! Each initiation contains the claim, so that the first one to arrive enrols the client. A link is live if an answer
+//! of the gateway arrived on it. An answer is a response or a cookie reply. Only the owner of the gateway's static key
+//! can have made a cookie reply, and the initiation is then sent again with the cookie. The probe ends when all links
+//! are live, or [`GRACE`] after the first response, or after [`PATIENCE`].
 //!
-//! The session that a response begins is not used: the daemon begins its own.
+//! The session of a response is not used: the daemon starts its own session.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -32,48 +34,48 @@ use pleach_linux::{
 use super::uplinks::Uplink;
 use crate::keys::SecretKey;
 
-/// Who shakes hands with whom.
+/// Keys and settings of the handshakes.
 pub(crate) struct Parties<'a> {
-    /// Of this client.
+    /// Static keys of this client.
     pub(crate) keys: &'a StaticKeys,
     /// Static key of the gateway.
     pub(crate) gateway: [u8; 32],
-    /// Of the invitation.
+    /// Pre-shared key, for example that of the invitation.
     pub(crate) psk: &'a Secret,
-    /// What a client shows that the gateway does not know yet.
+    /// Claim with which a client that is not enrolled proves its invitation.
     pub(crate) claim: Option<Claim>,
-    /// Mark of all datagrams.
+    /// Firewall mark of all datagrams.
     pub(crate) fwmark: u32,
-    /// After so long a gateway does not answer.
+    /// Time after which a gateway is considered silent.
     pub(crate) patience: Duration,
 }
 
-/// What was found.
+/// Result of the handshakes.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// Whether the gateway knows this client now: a response came, not only cookie replies.
+    /// Whether the gateway knows this client: a response arrived, not only cookie replies.
     pub(crate) is_enrolled: bool,
-    /// Of each link, in order.
+    /// Result of each link, in the order of the links.
     pub(crate) links: Vec<Finding>,
 }
 
-/// What was found of a link.
+/// Result of one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// The gateway answered, after so long.
+    /// The gateway answered after this time.
     Live(Duration),
-    /// Only a response came that is not for these parties: a wrong pre-shared key, another version.
+    /// All responses were unusable: a wrong pre-shared key, or another version.
     Refused(HandshakeError),
-    /// It did not.
+    /// The gateway did not answer.
     Silent,
-    /// No socket could be had, or nothing be sent; why.
+    /// The socket could not be opened, or no datagram could be sent, for this reason.
     Unusable(String),
 }
 
-/// Shakes hands over each of `uplinks` with the gateway at `endpoints`.
+/// Performs handshakes over each of `uplinks` with the gateway at `endpoints`.
 ///
 /// # Errors
-/// The kernel gives no random numbers or no poller.
+/// If the kernel provides no random numbers or no epoll instance.
 pub(crate) fn run(
     uplinks: &[Uplink],
     endpoints: &[SocketAddr],
@@ -107,7 +109,7 @@ pub(crate) fn run(
             break;
         }
         for lane in &mut lanes {
-            // A link that answers need not be asked again, but for the enrolment.
+            // A live link sends no further initiations once the client is enrolled.
             if now >= lane.next_at && !(is_live(lane.link) && is_enrolled) {
                 lane.next_at = now + INTERVAL;
                 if let Err(error) = lane.initiate(now, parties, &mut sequence) {
@@ -133,7 +135,7 @@ pub(crate) fn run(
                 }
                 lane.is_answered |= is_response;
             }
-            // A cookie that came before says less.
+            // An unusable response says more than a cookie reply that arrived before.
             if let Some(error) = lane.refused.take()
                 && !lane.is_answered
                 && !matches!(finding, Finding::Unusable(_))
@@ -148,23 +150,23 @@ pub(crate) fn run(
     })
 }
 
-/// One link and one address of the gateway.
+/// A link together with one address of the gateway.
 struct Lane {
     link: usize,
     socket: UdpSocket,
     remote: SocketAddr,
     cookies: CookieCache,
-    /// Under way, oldest first, with their datagrams and when these were sent.
+    /// Initiations without a response, oldest first, each with its datagram and its sending time.
     attempts: Vec<(Initiator, Vec<u8>, Instant)>,
-    /// Why the last response to one of them was not taken.
+    /// Error of the last response that was not usable.
     refused: Option<HandshakeError>,
-    /// Whether a response was taken.
+    /// Whether a usable response arrived.
     is_answered: bool,
     next_at: Instant,
 }
 
 impl Lane {
-    /// `None` if no way leads from the link to `remote`.
+    /// Opens a socket from the link to `remote`; `None` if the link has no route to `remote`.
     fn open(
         number: usize,
         uplink: &Uplink,
@@ -219,7 +221,8 @@ impl Lane {
         Ok(())
     }
 
-    /// How long the gateway took to answer, and whether with a response; `None` if nothing of its came.
+    /// Returns the gateway's response time, and whether the answer was a response; `None` if no answer of the gateway
+    /// arrived.
     fn receive(
         &mut self,
         now: Instant,
@@ -282,7 +285,7 @@ impl Lane {
         })
     }
 
-    /// Sends the initiation that a cookie answers again, with the cookie.
+    /// Sends the initiation to which the cookie reply belongs again, with the cookie.
     fn on_cookie(&mut self, now: Instant, datagram: &[u8]) -> Option<Duration> {
         let cookies = &mut self.cookies;
         let mut attempts = self.attempts.iter();
@@ -311,7 +314,7 @@ impl Lane {
     }
 }
 
-/// What differs from one initiation to the next.
+/// The fields in which one initiation differs from the next.
 struct Sequence {
     association: u64,
     index: u32,
@@ -347,11 +350,12 @@ fn random() -> anyhow::Result<SecretKey> {
     SecretKey::random().context("no random numbers from the kernel")
 }
 
-/// A gateway that is asked to write to its disk takes this long at most, and a satellite's round trip passes.
+/// Interval between initiations: longer than a gateway takes to write to its disk, and longer than the RTT over a
+/// satellite.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// For links that are slower than the first.
+/// Additional time, after the first response, for slower links.
 const GRACE: Duration = Duration::from_millis(2500);
-/// After this a gateway does not answer that is asked to enrol a client.
+/// Time after which a gateway that is to enrol a client is considered silent.
 pub(super) const PATIENCE: Duration = Duration::from_secs(8);
 const MAX_ATTEMPTS: usize = 8;
 const MAX_DATAGRAMS: usize = 16;

@@ -1,7 +1,8 @@
-//! Starting and stopping the daemon: by systemd where it runs, else by the user, who is told how.
+//! Starts and stops the daemon: with systemd where it runs, else by telling the user how.
 //!
-//! If no unit of its kind (`pleach@.service`, `pleach-proxy@.service`) is installed, the packaged one is written to `/etc/systemd/system`, with the path of this
-//! program. A daemon that runs without systemd is stopped by the process id that its control socket tells.
+//! If no unit of the daemon's kind (`pleach@.service`, `pleach-proxy@.service`) is installed, the packaged unit is
+//! written to `/etc/systemd/system`, with the path of this program. A daemon that runs without systemd is stopped by
+//! its process id, which is read from its control socket.
 
 use std::{
     env, fs, io, os::unix::net::UnixStream, path::Path, process::Command, thread, time::Duration,
@@ -19,17 +20,17 @@ use super::{
     place::Place,
 };
 
-/// What kind of daemon.
+/// The kind of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `pleach proxy`.
+    /// A daemon started by `pleach proxy`.
     Proxy,
-    /// `pleach up`.
+    /// A daemon started by `pleach up`.
     Tunnel,
 }
 
 impl Kind {
-    /// Name of its unit before the `@`.
+    /// Returns the name of the kind's unit before the `@`.
     const fn unit(self) -> &'static str {
         match self {
             Self::Proxy => "pleach-proxy",
@@ -45,19 +46,19 @@ impl Kind {
     }
 }
 
-/// What became of a start.
+/// Result of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// The service manager runs it, now and after the next boot.
+    /// systemd runs the daemon now and after each boot.
     Enabled,
     /// The user has to start it.
     ByHand,
 }
 
-/// Starts the daemon of `NAME.toml` as a service, unless the files are elsewhere or there is no systemd.
+/// Starts the daemon of `NAME.toml` as a service, unless the files are in another directory or systemd does not run.
 ///
 /// # Errors
-/// systemd refuses.
+/// If systemd refuses.
 pub(crate) fn start(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Start> {
     if !place.is_usual() || !has_systemd() {
         return Ok(Start::ByHand);
@@ -84,16 +85,16 @@ pub(crate) fn start(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Sta
     Ok(Start::Enabled)
 }
 
-/// Has a service that [`start`] has started start anew, to read its file.
+/// Restarts a service that [`start`] has started, so that it reads its file again.
 ///
 /// # Errors
-/// systemd refuses.
+/// If systemd refuses.
 pub(crate) fn restart(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Start> {
     if !place.is_usual() || !has_systemd() {
         return Ok(Start::ByHand);
     }
     let instance = format!("{}@{name}", kind.unit());
-    // One that the user runs by hand is none of the service manager's.
+    // systemd does not know a daemon that the user has started by hand.
     if systemctl(&["is-active", "--quiet", &instance]).is_err() {
         return Ok(Start::ByHand);
     }
@@ -101,10 +102,10 @@ pub(crate) fn restart(place: &Place, kind: Kind, name: &str) -> anyhow::Result<S
     Ok(Start::Enabled)
 }
 
-/// Stops what [`start`] has started, and a daemon that the user did; takes the unit away if nothing else needs it.
+/// Stops the daemon, whether [`start`] or the user has started it. Removes the unit if no other configuration needs it.
 ///
 /// # Errors
-/// It does not stop.
+/// If the daemon does not stop.
 pub(crate) fn stop(place: &Place, kind: Kind, name: &str) -> anyhow::Result<()> {
     if place.is_usual() && has_systemd() {
         systemctl(&["disable", "--now", &format!("{}@{name}", kind.unit())])?;
@@ -157,7 +158,7 @@ fn stop_by_socket(control: &Path) -> anyhow::Result<()> {
 }
 
 fn has_systemd() -> bool {
-    // sd_booted(3).
+    // Documented in sd_booted(3).
     Path::new("/run/systemd/system").is_dir()
 }
 
@@ -175,7 +176,7 @@ fn systemctl(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first is the administrator's; systemd.unit(5).
+/// Directories of units; the first is the administrator's, see systemd.unit(5).
 const UNIT_DIRECTORIES: [&str; 3] = [
     "/etc/systemd/system",
     "/usr/lib/systemd/system",
@@ -184,5 +185,5 @@ const UNIT_DIRECTORIES: [&str; 3] = [
 const UNIT_TEXT: &str = include_str!("../../../../packaging/pleach@.service");
 const PROXY_UNIT_TEXT: &str = include_str!("../../../../packaging/pleach-proxy@.service");
 const OWN_UNIT: &str = "# Written by pleach, removed by `pleach leave`.";
-/// The daemon promises two seconds.
+/// Time to wait for a daemon to stop: more than the two seconds that it may take.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! What a gateway knows of invitations and of the clients that used one: files that it owns, apart from the configuration.
+//! A gateway's invitations and the clients that used one: files that the gateway owns, apart from the configuration.
 //!
 //! ```text
 //! STORE/invitations/ID.json    an open invitation: name, derived key, end of life, inner addresses    (0600)
@@ -6,9 +6,9 @@
 //! STORE/lock                   held while something changes
 //! ```
 //!
-//! An invitation is used up by making its client's file, which fails if the file is there: of two claims one wins, whatever
-//! is interrupted. The invitation's file is removed after that; if an interruption leaves it, the client's file, which names
-//! the invitation, says that it is used up. Of a secret only what follows from it is kept
+//! An invitation is used up by creating its client's file, which fails if the file exists. So only one of two claims
+//! succeeds, even after an interruption. The invitation's file is removed after that. If an interruption leaves it, the
+//! client's file names the invitation and so shows that it is used up. Only a key derived from the secret is stored
 //! ([`pleach_core::session::invitation`]), and only while the invitation is open or its client enrolled.
 
 use std::{
@@ -29,74 +29,74 @@ use zeroize::Zeroizing;
 use super::durable::{self, Existing};
 use crate::keys::{self, KEY_LEN, SecretKey};
 
-/// An invitation that nobody has used.
+/// An invitation that no client has used yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Invitation {
-    /// Of the client to be.
+    /// Name of the future client.
     pub(crate) name: String,
-    /// What is kept of the secret.
+    /// Key derived from the invitation's secret.
     #[serde(with = "secret")]
     pub(crate) key: SecretKey,
-    /// Seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub(crate) expires_at: u64,
-    /// Inner addresses, reserved for the client.
+    /// Inner addresses that are reserved for the client.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// What an invitation is made of.
+/// The data from which an invitation is made.
 #[derive(Debug)]
 pub(crate) struct Offer<'a> {
-    /// Which.
+    /// Id of the invitation.
     pub(crate) id: [u8; 16],
-    /// Of the client to be.
+    /// Name of the future client.
     pub(crate) name: &'a str,
-    /// What is kept of the secret.
+    /// Key derived from the invitation's secret.
     pub(crate) key: InvitationKey,
-    /// Seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub(crate) expires_at: u64,
 }
 
-/// A client that used an invitation.
+/// A client that has used an invitation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Enrolled {
-    /// Its name.
+    /// Name of the client.
     pub(crate) name: String,
-    /// Its static key.
+    /// Static public key of the client.
     #[serde(with = "public")]
     pub(crate) public_key: [u8; KEY_LEN],
-    /// Of both ends.
+    /// Pre-shared key of client and gateway.
     #[serde(with = "secret")]
     pub(crate) preshared_key: SecretKey,
-    /// Its inner addresses.
+    /// Inner addresses of the client.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Seconds since 1970.
+    /// Time of the enrolment, in seconds since 1970.
     pub(crate) enrolled_at: u64,
-    /// The invitation it used, hexadecimal.
+    /// Id of the invitation that the client used, hexadecimal.
     pub(crate) invitation: String,
 }
 
 /// A claim that was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claimed {
-    /// Whose.
+    /// Client that made the claim.
     pub(crate) client: Enrolled,
-    /// Whether it used the invitation up; else the client did so before.
+    /// Whether this claim has used the invitation up; `false` if the same client had done so before.
     pub(crate) is_new: bool,
 }
 
 /// Why a claim is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// Its time is over.
+    /// The validity of the invitation has ended.
     #[error("the invitation has expired")]
     Expired,
-    /// The disk.
+    /// The disk returned an error.
     #[error("the client cannot be written down: {0}")]
     Io(#[from] io::Error),
-    /// Used up, withdrawn, or never made.
+    /// The invitation is used up, was withdrawn, or never existed.
     #[error("there is no such invitation, or it is used up")]
     Unknown,
-    /// Altered or guessed.
+    /// The proof is wrong: the claim was altered or guessed.
     #[error("the claim does not prove the invitation")]
     WrongProof,
 }
@@ -107,14 +107,14 @@ pub(crate) struct Store {
     path: PathBuf,
 }
 
-/// Who changes the store; ends with the value.
+/// Lock of the store; dropping it releases the lock.
 struct Lock(#[expect(dead_code, reason = "closing it ends the lock")] File);
 
 impl Store {
-    /// The store at `path`, which is made if it is missing.
+    /// Opens the store at `path`, and creates it if missing.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If the store cannot be created.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         for directory in [path.to_owned(), path.join(INVITATIONS), path.join(CLIENTS)] {
             let mut builder = fs::DirBuilder::new();
@@ -125,11 +125,12 @@ impl Store {
         })
     }
 
-    /// Makes an invitation of `offer` with addresses of `networks` that neither this store nor `taken` has. An open one for the same name is withdrawn, expired ones are removed.
+    /// Makes an invitation from `offer`, with addresses of `networks` that neither this store nor `taken` contains.
+    /// Withdraws an open invitation for the same name, and removes expired ones.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if there is such a client, [`io::ErrorKind::QuotaExceeded`] if a network is full, or
-    /// the disk's.
+    /// [`io::ErrorKind::AlreadyExists`] if there is a client of this name, [`io::ErrorKind::QuotaExceeded`] if a
+    /// network is full, or the disk's errors.
     pub(crate) fn invite(
         &self,
         offer: &Offer<'_>,
@@ -172,11 +173,11 @@ impl Store {
         Ok(invitation)
     }
 
-    /// Uses up the invitation that `claim` proves, for the owner of `public_key`; the client is on disk when it returns.
-    /// The same client may claim again.
+    /// Uses up the invitation that `claim` proves, for the owner of `public_key`. The client is on disk when the
+    /// function returns. The same client may claim the invitation again.
     ///
     /// # Errors
-    /// Why it is refused; nothing is changed then.
+    /// The reason why the claim is refused; nothing has been changed then.
     pub(crate) fn claim(
         &self,
         claim: &Claim,
@@ -202,7 +203,7 @@ impl Store {
             return Err(Refusal::WrongProof);
         }
         if let Some(client) = self.client(&invitation.name)? {
-            // Left by an interruption.
+            // An interruption has left the invitation's file.
             durable::remove(&path)?;
             let is_same = client.invitation == id && client.public_key == *public_key;
             return if is_same {
@@ -231,10 +232,10 @@ impl Store {
         })
     }
 
-    /// Removes the client `name` or its open invitation; whether there was one.
+    /// Removes the client `name` or its open invitation. Returns whether one of them existed.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     pub(crate) fn remove(&self, name: &str) -> io::Result<bool> {
         let _lock = self.lock()?;
         let mut found = durable::remove(&self.client_path(name))?;
@@ -246,19 +247,19 @@ impl Store {
         Ok(found)
     }
 
-    /// All enrolled clients, by name.
+    /// Returns all enrolled clients, by name.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// If a file cannot be read.
     pub(crate) fn clients(&self) -> io::Result<Vec<Enrolled>> {
         let clients = self.all::<Enrolled>(CLIENTS)?;
         Ok(clients.into_iter().map(|(_, client)| client).collect())
     }
 
-    /// All invitations with their ids, expired ones too.
+    /// Returns all invitations with their ids, including expired ones.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// If a file cannot be read.
     pub(crate) fn invitations(&self) -> io::Result<Vec<(String, Invitation)>> {
         self.all(INVITATIONS)
     }
@@ -287,7 +288,7 @@ impl Store {
         self.path.join(INVITATIONS).join(format!("{id}.json"))
     }
 
-    /// `name`: as [`crate::config`] takes them, so it has no separator.
+    /// Returns the file of the client `name`. [`crate::config`] has checked the name, so it contains no path separator.
     fn client_path(&self, name: &str) -> PathBuf {
         self.path.join(CLIENTS).join(format!("{name}.json"))
     }
@@ -305,13 +306,14 @@ impl Store {
 }
 
 impl Enrolled {
-    /// Its addresses as networks of one host.
+    /// Returns the client's addresses as networks of one host.
     pub(crate) fn allowed_ips(&self) -> Vec<IpNet> {
         self.addresses.iter().copied().map(IpNet::from).collect()
     }
 }
 
-/// The first address of `network` that `is_free`, behind the gateway's own; `None` if none is, or after [`MAX_SEARCH`].
+/// Returns the first address of `network`, except the gateway's own, that `is_free`. Returns `None` if there is none
+/// among the first [`MAX_SEARCH`].
 fn free_address(network: IpNet, is_free: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
     let own = network.addr();
     let candidate = |step: u32| -> IpAddr {
@@ -348,7 +350,7 @@ pub(super) fn write(path: &Path, value: &impl Serialize, existing: Existing) -> 
     durable::write(path, &bytes, 0o600, existing)
 }
 
-/// A secret as base64.
+/// Serialises a secret as base64.
 mod secret {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
     use zeroize::Zeroizing;
@@ -367,7 +369,7 @@ mod secret {
     }
 }
 
-/// A public key as base64.
+/// Serialises a public key as base64.
 pub(super) mod public {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
@@ -392,7 +394,7 @@ pub(super) mod public {
 
 const INVITATIONS: &str = "invitations";
 const CLIENTS: &str = "clients";
-/// Addresses that are looked at: more clients than a gateway of this program has been tried with.
+/// Maximum number of addresses that are tried: more clients than a gateway of this program has been tested with.
 const MAX_SEARCH: u32 = 1 << 16;
 
 #[cfg(test)]

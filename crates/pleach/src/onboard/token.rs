@@ -1,6 +1,7 @@
 //! The token: one line of text that makes a host a client.
 //!
-//! `pleach1` and base32 (RFC 4648, no padding; any case is read) of these bytes, integers big-endian:
+//! A token is `pleach1` followed by base32 (RFC 4648, no padding, read in either case) of these bytes, integers
+//! big-endian:
 //!
 //! ```text
 //! 0        version: 2 if there are resolvers, else 1
@@ -14,11 +15,12 @@
 //! last 4   checksum
 //! ```
 //!
-//! A prefix is its length, plus 64 if IPv6, and 4 or 16 bytes of address. Base32 has no character that a chat program
-//! takes for markup, and fits the dense mode of QR codes.
+//! A prefix is its length, plus 64 if it is IPv6, and 4 or 16 bytes of address. Base32 has no characters that chat
+//! programs interpret as markup, and fits the dense mode of QR codes.
 //!
-//! The checksum finds damage; who may alter a token can put another gateway in it, so it has to travel as a password does.
-//! The end of life is for messages only: the gateway decides. Bounds: [`MAX_ITEMS`] of each list, [`MAX_TEXT_BYTES`] of text.
+//! The checksum detects damage only. Whoever can alter a token can put another gateway in it, so it must be sent over a
+//! channel that is safe for passwords. The end of validity serves for messages only: the gateway decides. Bounds:
+//! [`MAX_ITEMS`] entries of each list, [`MAX_TEXT_BYTES`] of text.
 
 use std::{
     fmt,
@@ -33,59 +35,59 @@ use pleach_core::session::{
 };
 use zeroize::Zeroizing;
 
-/// What a client needs to become one.
+/// The data that a host needs to become a client.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token {
-    /// Known to this token and, by what follows from it, to the gateway.
+    /// One-time secret. The gateway knows only a key derived from it.
     pub(crate) secret: Secret,
     /// The gateway's static key.
     pub(crate) gateway_key: [u8; 32],
-    /// Seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub(crate) expires_at: u32,
     /// Inner addresses of the client with their networks.
     pub(crate) addresses: Vec<IpNet>,
-    /// Where the gateway listens.
+    /// Outer addresses on which the gateway listens.
     pub(crate) endpoints: Vec<SocketAddr>,
-    /// What goes through the tunnel; empty: everything.
+    /// Destinations that are routed through the tunnel; empty: all.
     pub(crate) routes: Vec<IpNet>,
-    /// Resolvers while the tunnel runs; empty: the host's own.
+    /// Resolvers to use while the tunnel runs; empty: the host's own.
     pub(crate) dns: Vec<IpAddr>,
 }
 
-/// Why a text is no token.
+/// Why a text is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
-    /// Characters are missing or wrong.
+    /// Characters of the token are missing or wrong.
     #[error("the token is damaged: copy it again, whole")]
     Damaged,
-    /// Something else.
+    /// The text contains no token.
     #[error(
         "this is no token: paste the line that begins with \"pleach1\", as `pleach gateway invite` prints it"
     )]
     NotAToken,
-    /// Made by another version.
+    /// The token was made by another version, which is given.
     #[error("the token is of version {0}, which this program does not read: update it")]
     Version(u8),
 }
 
 impl Token {
-    /// Which invitation it is.
+    /// Returns the id of the invitation.
     pub(crate) fn id(&self) -> [u8; 16] {
         id(&self.secret)
     }
 
-    /// What the gateway keeps of the secret.
+    /// Returns the key that the gateway stores instead of the secret.
     pub(crate) fn key(&self) -> InvitationKey {
         InvitationKey::from_secret(&self.secret)
     }
 
-    /// The token as text, lower case.
+    /// Returns the token as text, in lower case.
     ///
     /// # Panics
     /// If a list is longer than [`MAX_ITEMS`].
     pub(crate) fn to_text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(1024));
-        // Programs that know no resolvers read what has none.
+        // Without resolvers, use version 1, which older programs can read.
         let has_dns = !self.dns.is_empty();
         bytes.push(if has_dns { WITH_DNS } else { VERSION });
         bytes.extend_from_slice(self.secret.expose());
@@ -103,11 +105,11 @@ impl Token {
         encode_text(PREFIX, bytes)
     }
 
-    /// Finds the token in `text`: what stands before it, lines it was broken into, and what follows after an empty line or
-    /// another character is ignored.
+    /// Finds the token in `text`. Ignored are text before the token, line breaks within it, and everything after an
+    /// empty line or after a character that is not base32.
     ///
     /// # Errors
-    /// There is none, or it is damaged.
+    /// If `text` contains no token, or if the token is damaged.
     pub(crate) fn from_text(text: &str) -> Result<Self, TokenError> {
         let body = decode_text(PREFIX, WITH_DNS, text)?.ok_or(TokenError::NotAToken)?;
         let read = Reader(&body[1..]).token(body[0] == WITH_DNS);
@@ -115,7 +117,7 @@ impl Token {
     }
 }
 
-/// `bytes`, which begin with their version, as text with checksum behind `prefix`.
+/// Encodes `bytes`, the first of which is the version, as text with a checksum after `prefix`.
 pub(super) fn encode_text(prefix: &str, mut bytes: Zeroizing<Vec<u8>>) -> Zeroizing<String> {
     let sum = checksum(&bytes);
     bytes.extend_from_slice(&sum);
@@ -123,10 +125,11 @@ pub(super) fn encode_text(prefix: &str, mut bytes: Zeroizing<Vec<u8>>) -> Zeroiz
     Zeroizing::new(format!("{prefix}{}", encoded.to_ascii_lowercase()))
 }
 
-/// The bytes of the token behind `prefix` in `text`, version first, without the checksum; `None` if there is no `prefix`.
+/// Decodes the token after `prefix` in `text`. The first byte returned is the version; the checksum is removed. Returns
+/// `None` if `prefix` does not occur.
 ///
 /// # Errors
-/// They are damaged, or of another version than 1 to `newest`.
+/// If the token is damaged, or if its version is not within 1 to `newest`.
 pub(super) fn decode_text(
     prefix: &str,
     newest: u8,
@@ -204,11 +207,11 @@ fn push_address(bytes: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// What is left to read.
+/// The bytes that have not been read yet.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
-    /// All of it.
+    /// Reads the whole token.
     fn token(mut self, has_dns: bool) -> Option<Token> {
         let token = Token {
             secret: Secret::from(&self.array()?),
@@ -274,16 +277,16 @@ impl Reader<'_> {
     }
 }
 
-/// How every token begins.
+/// Prefix of every token of a client.
 pub(crate) const PREFIX: &str = "pleach1";
-/// Most addresses, endpoints or destinations in a token.
+/// Maximum number of addresses, endpoints or destinations in a token.
 pub(crate) const MAX_ITEMS: usize = 16;
-/// Most text that is searched for a token: a mail with one.
+/// Maximum length in bytes of a text that is searched for a token: a mail fits.
 pub(crate) const MAX_TEXT_BYTES: usize = 64 << 10;
 
 pub(super) const VERSION: u8 = 1;
 const WITH_DNS: u8 = 2;
-/// Beyond the longest IPv4 prefix.
+/// Number added to an IPv6 prefix length: larger than the longest IPv4 prefix.
 const V6_MARK: u8 = 64;
 
 #[cfg(test)]

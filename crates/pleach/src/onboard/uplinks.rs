@@ -1,8 +1,8 @@
-//! The devices from which a gateway is reached, named as people know them.
+//! The devices from which a gateway is reached, with names that the user understands.
 //!
-//! sysfs says what a device is: the product string of the USB device behind it ("iPhone", "SAMSUNG Galaxy S21", the name of a
-//! modem), else its kind. Devices of the same name, such as two modems of one make, are told apart by the USB port they are
-//! plugged into, which stays the same for as long as they are.
+//! sysfs describes a device: the product string of its USB device ("iPhone", "SAMSUNG Galaxy S21", the name of a
+//! modem), else its kind. Devices of the same name, such as two modems of one model, are distinguished by their USB
+//! port, which does not change while they are plugged in.
 
 use std::{
     fs,
@@ -11,16 +11,16 @@ use std::{
 
 use pleach_linux::watch::LinkSnapshot;
 
-/// A device with a way to the gateway.
+/// A device with a route to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Uplink {
-    /// The device.
+    /// State of the device.
     pub(crate) link: LinkSnapshot,
-    /// What people call it, distinct among the uplinks.
+    /// Name of the device for the user, different for each uplink.
     pub(crate) label: String,
 }
 
-/// Those of `links` that a client uses if none are named, but the tunnel's own `tunnel`.
+/// Returns the links that a client uses if its configuration names none. The tunnel's own device `tunnel` is excluded.
 pub(crate) fn find(links: Vec<LinkSnapshot>, tunnel: &str) -> Vec<Uplink> {
     let is_uplink = |link: &LinkSnapshot| crate::run_tunnel::is_uplink(link, tunnel);
     let links: Vec<LinkSnapshot> = links.into_iter().filter(is_uplink).collect();
@@ -38,11 +38,11 @@ pub(crate) fn find(links: Vec<LinkSnapshot>, tunnel: &str) -> Vec<Uplink> {
         .collect()
 }
 
-/// What sysfs says of a device.
+/// Name of a device according to sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Name {
     what: String,
-    /// The USB port, such as `1-1.2`: bus, then a port of each hub.
+    /// USB port, such as `1-1.2`: the bus, then the port of each hub.
     port: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl Name {
     }
 }
 
-/// The USB device that a network device is a function of.
+/// Returns the USB device to which a network device belongs.
 fn usb_device(entry: &Path) -> Option<PathBuf> {
     let device = fs::canonicalize(entry.join("device")).ok()?;
     let mut above = device.ancestors().take(MAX_DEPTH);
@@ -97,7 +97,7 @@ fn usb_device(entry: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Names that differ, as far as ports do.
+/// Returns labels that differ, as far as the USB ports differ.
 fn distinct(names: &[Name]) -> Vec<String> {
     let is_shared = |name: &Name| names.iter().filter(|other| other.what == name.what).count() > 1;
     let label = |name: &Name| match &name.port {
@@ -107,7 +107,7 @@ fn distinct(names: &[Name]) -> Vec<String> {
     names.iter().map(label).collect()
 }
 
-/// Interface, device, and a few more.
+/// Number of parent directories to search: interface, device, and a few more.
 const MAX_DEPTH: usize = 6;
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A tree as sysfs has it: network devices that are functions of USB devices.
+    /// Makes a directory tree as in sysfs, with network devices that belong to USB devices.
     fn tree(devices: &[(&str, &str, &str, &str)]) -> tempfile::TempDir {
         let root = tempfile::TempDir::new().expect("directory");
         for (device, port, make, product) in devices {

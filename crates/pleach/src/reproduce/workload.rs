@@ -1,11 +1,12 @@
 //! A workload of the DBAS paper in namespaces: real connections through the real proxy over emulated links.
 //!
-//! A world of its own for each case, all at the same time, since their links are slow: the lab's hosts, with the proxy on the
-//! client, and one more host behind the client, where the programs run, so that the proxy knows them by port, as the model
-//! does. Each connection goes by SOCKS5 to the server, says how many bytes it wants, and is done when they have come; one that
-//! breaks is made again, as often as it takes, and counted. What stripes has a second proxy on the server's host. Links lose
-//! packets towards the client only, as in the model, hold [`QUEUE`], and are half of the round trip long. Results are refused
-//! if an emulator was late ([`MOST_LATE_US`]).
+//! Each case has a world of its own. All worlds run at the same time, since their links are slow. A world consists of
+//! the lab's hosts, with the proxy on the client, and of one more host behind the client. The programs run there, so
+//! that the proxy identifies them by port, as the model does. Each connection uses SOCKS5 to reach the server, sends
+//! the number of bytes it wants, and is done when they have arrived. A connection that breaks is counted, and is
+//! repeated until it succeeds. Cases that stripe have a second proxy on the server's host. Links lose packets towards
+//! the client only, as in the model; each has a queue of [`QUEUE`] and a one-way delay of half the RTT. Results are
+//! rejected if an emulator was late ([`MOST_LATE_US`]).
 
 use std::{
     fmt::Write as _,
@@ -45,10 +46,10 @@ use crate::{
     run_proxy::store::Store,
 };
 
-/// Plays all cases of `workload` as often as it says; configurations and logs of the proxies go below `work`.
+/// Runs all cases of `workload` for each of its seeds. Configurations and logs of the proxies are stored below `work`.
 ///
 /// # Errors
-/// A world cannot be built, or a proxy does not start.
+/// If a world cannot be built, or if a proxy does not start.
 pub(super) fn play(workload: &Workload, work: &Path) -> anyhow::Result<Results> {
     fs::create_dir_all(work).with_context(|| format!("cannot make {}", work.display()))?;
     let mut outcomes = vec![Vec::new(); workload.case.len()];
@@ -86,16 +87,16 @@ pub(super) fn play(workload: &Workload, work: &Path) -> anyhow::Result<Results> 
     Ok(results)
 }
 
-/// A case that was played.
+/// Result of a case.
 struct Played {
     outcome: Outcome,
-    /// How often connections broke.
+    /// Number of connections that broke.
     broken: u64,
-    /// How late the emulator was, in microseconds: median and 99th percentile, of the direction that was later.
+    /// Lateness of the emulator in microseconds, median and 99th percentile, each of the later direction.
     late_us: [f64; 2],
 }
 
-/// Tells servers and connections of a world, when dropped, that it is over.
+/// Tells servers and connections of a world, when dropped, that the case is over.
 struct Over(Arc<AtomicBool>);
 
 impl Drop for Over {
@@ -104,7 +105,7 @@ impl Drop for Over {
     }
 }
 
-/// One connection as it gets on.
+/// A connection and its progress.
 #[derive(Debug)]
 struct Fetch {
     arrival: Arrival,
@@ -156,7 +157,7 @@ fn play_case(workload: &Workload, case: &Case, seed: u64, work: &Path) -> anyhow
             outcome.long_bytes += came;
         }
     }
-    // What never ends says nothing of when all is done.
+    // Connections that never end do not count for the time at which all are done.
     is_over.store(case.long, Ordering::Relaxed);
     for (fetch, thread) in fetches.iter().zip(threads) {
         let ended = thread.join().unwrap_or_else(|_| Ok(None))?;
@@ -186,10 +187,10 @@ fn play_case(workload: &Workload, case: &Case, seed: u64, work: &Path) -> anyhow
 }
 
 impl Fetch {
-    /// Makes the connection until all has come, and says when; `None`: it was given up, because all is over.
+    /// Repeats the connection until all bytes have arrived, and returns that time; `None` if the case ended before.
     ///
     /// # Errors
-    /// All attempts have failed at once for [`PATIENCE`]: the proxy, or what is behind it, is dead.
+    /// If no attempt has received any bytes for [`PATIENCE`]: the proxy, or a host behind it, is dead.
     fn run(&self, broken: &AtomicU64, is_over: &AtomicBool) -> anyhow::Result<Option<Instant>> {
         let mut failing_since = None;
         while !is_over.load(Ordering::Relaxed) {
@@ -203,7 +204,8 @@ impl Fetch {
                     if self.came.load(Ordering::Relaxed) > 0 {
                         failing_since = None;
                     } else if now.since(*failing_since.get_or_insert(now)) > PATIENCE {
-                        // Not from the first attempt on: beside a hundred others it waits for minutes (RFC 6298 section 5.5).
+                        // Measured from the first failure, not from the first attempt: one attempt beside a hundred
+                        // others can take minutes (RFC 6298 section 5.5).
                         let text = "connections bring nothing any more: the proxy may have died";
                         return Err(error).context(text);
                     }
@@ -214,7 +216,7 @@ impl Fetch {
         Ok(None)
     }
 
-    /// Whether all has come; not if it is over before.
+    /// Receives the bytes once. Returns whether all have arrived; `false` if the case ended before.
     fn attempt(&self, is_over: &AtomicBool) -> std::io::Result<bool> {
         let mut stream = connect(self.arrival.app.port())?;
         let wanted = whole(self.arrival.bytes);
@@ -245,7 +247,7 @@ impl Fetch {
     }
 }
 
-/// A connection to `port` of the server, through the proxy.
+/// Opens a connection to `port` of the server, through the proxy.
 fn connect(port: u16) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect((PROXY, PROXY_PORT))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -264,12 +266,12 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Waits until the proxy leads to the server.
+/// Waits until the proxy connects to the server.
 fn until_served(lan: &Netns) -> anyhow::Result<()> {
     lan.run(|| {
         let deadline = clock::now() + PATIENCE;
         loop {
-            // The application of which a connection of no bytes tells the proxy the least.
+            // A connection without bytes affects the proxy's estimates least for this application.
             let attempt = connect(App::Long.port()).and_then(|mut stream| {
                 stream.write_all(&0_u64.to_be_bytes())?;
                 stream.read(&mut [0])
@@ -285,16 +287,16 @@ fn until_served(lan: &Netns) -> anyhow::Result<()> {
     })
 }
 
-/// Sends each who connects as many bytes as it asks for, until all is over.
+/// Serves connections until the case is over: sends each the number of bytes it asks for.
 fn serve(host: &Netns, port: u16, is_over: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let listener = host.run(|| Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?))?;
-    // Accepting, too, ends after that.
+    // The time limit makes `accept` return, so that the loop notices the end.
     set_socket_timeout(&listener, Timeout::Recv, Some(POLL))?;
     let is_over = Arc::clone(is_over);
     thread::spawn(move || {
         while !is_over.load(Ordering::Relaxed) {
             if let Ok((stream, _)) = listener.accept() {
-                // Who is gone meanwhile is told of by the other end.
+                // If the client has closed the connection, the client's end reports it.
                 thread::spawn(move || answer(stream).ok());
             }
         }
@@ -303,7 +305,8 @@ fn serve(host: &Netns, port: u16, is_over: &Arc<AtomicBool>) -> anyhow::Result<(
 }
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
-    // It has those of the listener: too short for who connects through a peer, whose request comes a round trip later.
+    // The stream inherits the listener's time limits. They are too short for a connection through a peer, whose request
+    // arrives an RTT later.
     stream.set_read_timeout(Some(PATIENCE * 4))?;
     stream.set_write_timeout(Some(PATIENCE * 4))?;
     let mut wanted = [0; 8];
@@ -318,7 +321,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// The host behind the client.
+/// Creates the host behind the client.
 fn programs_host(world: &Topology) -> anyhow::Result<Netns> {
     let lan = Netns::new("programs")?;
     world.client.ip(&format!(
@@ -342,16 +345,16 @@ fn scenario(workload: &Workload, links: &[LinkSettings]) -> String {
             link.loss
         );
     }
-    // A scenario has to have some; nobody plays it.
+    // A scenario must contain traffic; this traffic is not run.
     text + "[[traffic]]\nkind = \"ping\"\n"
 }
 
-/// A proxy that ends when dropped.
+/// A proxy process that is killed when dropped.
 struct Proxy(Child);
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // One that has ended by itself cannot be ended.
+        // Killing a process that has ended fails.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -418,9 +421,9 @@ fn proxies(
     Ok(all)
 }
 
-/// Tells a proxy that keeps its state at `path` what connections move.
+/// Stores the demands of connections in the state file at `path`, so that the proxy knows them.
 fn know(workload: &Workload, case: &Case, path: &Path) -> anyhow::Result<()> {
-    // Of an earlier run.
+    // The file of an earlier run.
     let _ = fs::remove_file(path);
     let of = |(app, bytes): (App, u64)| {
         let demand = Demand { up: 0, down: bytes };
@@ -433,7 +436,7 @@ fn know(workload: &Workload, case: &Case, path: &Path) -> anyhow::Result<()> {
     Ok(Store::open(path)?.save(&learnt)?)
 }
 
-/// A private key and its public one.
+/// Returns a private key and its public key.
 fn keys() -> anyhow::Result<(String, String)> {
     let private = SecretKey::random()?;
     let public = encode_public(&public_of(&private));
@@ -446,9 +449,10 @@ fn trust(private: &str, public: &str, place: &str) -> String {
     )
 }
 
-/// Starts a proxy on `host` with the configuration `text`, which goes beside its log to `path`.
+/// Starts a proxy on `host` with the configuration `text`. `path` with an extension appended is the path of
+/// configuration and log.
 fn start(host: &Netns, path: &Path, text: &str) -> anyhow::Result<Proxy> {
-    // Names of cases have dots.
+    // Names of cases contain dots, so `with_extension` cannot be used.
     let beside = |extension: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(extension);
@@ -456,7 +460,7 @@ fn start(host: &Netns, path: &Path, text: &str) -> anyhow::Result<Proxy> {
     };
     let file = beside(".toml");
     let _ = fs::remove_file(&file);
-    // It holds a key.
+    // The file contains a key.
     let mut private = fs::OpenOptions::new();
     private.write(true).create_new(true).mode(0o600);
     let written = private
@@ -502,18 +506,19 @@ fn to_f64(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// A tenth of the round trip, less than a packet takes on the links. More would be the machine's doing.
+/// Longest acceptable lateness in microseconds: a tenth of the RTT, and less than the transmission time of a packet. A
+/// larger lateness would influence the results.
 const MOST_LATE_US: f64 = 5_000.0;
-/// What a link holds: a quarter of a second at 2 Mbit/s, some round trips. The paper does not say.
+/// Queue size of a link: a quarter of a second at 2 Mbit/s, some RTTs. The paper does not give a size.
 const QUEUE: &str = "64kB";
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 const PROXY: Ipv4Addr = Ipv4Addr::new(10, 55, 0, 1);
 const PROXY_PORT: u16 = 1080;
 const PROGRAMS: Ipv4Addr = Ipv4Addr::new(10, 55, 0, 2);
 const PEER_PORT: u16 = 7701;
-/// For what has to happen: starting, answering.
+/// Longest wait for a start or an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a connection looks whether all is over, and how long it bears silence, in times of that: on a crowded link one of
-/// many is silent for long.
+/// Interval at which a connection checks whether the case is over. A connection breaks after [`MAX_SILENT`] such
+/// intervals without data: on a crowded link, one of many connections may get no data for a long time.
 const POLL: Duration = Duration::from_millis(500);
 const MAX_SILENT: u32 = 240;

@@ -1,8 +1,9 @@
 //! Byte budgets of a client's links, by the rules of the proxy ([`pleach_proxy::budget`]).
 //!
-//! Once a second a budget is charged what the link's device has carried as the kernel counts it, so probes, copies, repairs and
-//! what other programs send over it count, too. When a budget is spent, its link is put aside as `at_limit` says; when the next
-//! month begins, it is used again. Accounts are in a file over restarts; what a device carries while no daemon runs is not counted.
+//! Once a second each budget is charged with the bytes that the kernel has counted on the link's device. So probes,
+//! copies, repairs and the traffic of other programs count, too. When a budget is spent, its link is restricted as
+//! `at_limit` says. When the next month begins, the link is used without restriction again. The used bytes are stored
+//! in a file over restarts; traffic of a device while no daemon runs is not counted.
 
 use std::{
     collections::BTreeMap,
@@ -22,22 +23,23 @@ use crate::{
     onboard::durable::{self, Existing},
 };
 
-/// See the module's head.
+/// Budgets of a client's links; see the module's documentation.
 #[derive(Debug)]
 pub(super) struct Budgets {
     file: PathBuf,
-    /// By name of the link.
+    /// Used bytes, by name of the link.
     accounts: BTreeMap<String, Account>,
-    /// Counters of devices when they were last looked at.
+    /// Byte counters of devices at the last check, by device.
     seen: BTreeMap<String, u64>,
-    /// Links that are put aside.
+    /// Whether the budget of a link is spent, by name of the link.
     spent: BTreeMap<String, bool>,
     next: Instant,
     save_at: Instant,
 }
 
 impl Budgets {
-    /// The accounts that `file` has, or none if it is not there; `None` if no link of `client` has a budget.
+    /// Loads the used bytes from the file, or starts with none if the file does not exist. Returns `None` if no link of
+    /// `client` has a budget.
     pub(super) fn load(now: Instant, client: &ClientConfig, tunnel: &str) -> Option<Self> {
         client.links.iter().find(|link| link.budget.is_some())?;
         let usual = || Path::new(DIRECTORY).join(format!("{tunnel}.budgets"));
@@ -56,18 +58,19 @@ impl Budgets {
         })
     }
 
-    /// When to look at the devices again.
+    /// Returns the time of the next check.
     pub(super) const fn next_at(&self) -> Instant {
         self.next
     }
 
-    /// Has every link be put aside, or used, anew: their settings have changed.
+    /// Makes the next check restrict links again, because the settings of the links have changed.
     pub(super) fn start_over(&mut self, now: Instant) {
         self.spent.clear();
         self.next = now;
     }
 
-    /// Charges `links` what `counters` say, at `unix_s`; those that are to be put aside now, or used again.
+    /// Charges `links` with the bytes in `counters`, at the time `unix_s`. Returns the links whose restriction begins
+    /// (`true`) or ends (`false`).
     fn charge(
         &mut self,
         links: &[LinkConfig],
@@ -81,7 +84,7 @@ impl Budgets {
             if let Some((received, sent)) = counters.get(&link.device) {
                 let total = received.saturating_add(*sent);
                 let seen = self.seen.insert(link.device.clone(), total);
-                // A device that was plugged in again counts from 0.
+                // The counter of a device that was plugged in again starts at 0.
                 let bytes = seen.map_or(0, |seen| total.checked_sub(seen).unwrap_or(total));
                 account.charge(budget, unix_s, bytes);
             }
@@ -94,7 +97,7 @@ impl Budgets {
         changed
     }
 
-    /// How the links stand, for `status`.
+    /// Returns the state of the budgets, for `status`.
     pub(super) fn report(&self, links: &[LinkConfig]) -> BTreeMap<String, BudgetStatus> {
         let now = clock::unix_seconds();
         let of = |link: &LinkConfig| {
@@ -115,7 +118,8 @@ impl Budgets {
         links.iter().filter_map(of).collect()
     }
 
-    /// Writes the file as of now; call it where waiting for a disk does no harm. A failure is told and does no other harm.
+    /// Returns a closure that writes the present state to the file. Call it where waiting for a disk is permitted. A
+    /// failure is only logged.
     pub(super) fn saving(&self) -> impl FnOnce() + Send + use<> {
         let accounts: BTreeMap<String, BTreeMap<i32, u64>> = self
             .accounts
@@ -152,12 +156,12 @@ fn read(file: &Path) -> io::Result<BTreeMap<String, Account>> {
 }
 
 impl DataPath {
-    /// Charges budgets if it is time, and puts links aside.
+    /// Charges budgets if a check is due, and restricts links or ends the restriction.
     pub(super) fn charge_budgets(&mut self, now: Instant) {
         let Role::Client(client) = &self.config.role else {
             return;
         };
-        // What uses one link alone sets the roles of all.
+        // While one link is used alone, that mode sets the roles of all links.
         if self.solo.is_some() {
             return;
         }
@@ -188,7 +192,7 @@ impl DataPath {
         }
     }
 
-    /// When [`Self::charge_budgets`] is due.
+    /// Returns when [`Self::charge_budgets`] is due.
     pub(super) fn budgets_due(&self) -> Option<Instant> {
         let budgets = self.budgets.as_ref().filter(|_| self.solo.is_none());
         budgets.map(Budgets::next_at)
@@ -203,16 +207,16 @@ fn put_aside(link: &mut Link, at_limit: AtLimit) {
                 *limit = Some(limit.map_or(rate, |own| own.min(rate)));
             }
         }
-        // One that is never used stays so.
+        // A link that is never used remains so.
         AtLimit::Standby if link.role == LinkRole::Active => link.role = LinkRole::Standby,
         AtLimit::Standby => {}
     }
 }
 
-/// Of systemd's unit.
+/// Directory of state files, as in systemd's unit.
 const DIRECTORY: &str = "/var/lib/pleach";
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How much is forgotten if the daemon is killed.
+/// Interval between two writes: the traffic that is forgotten if the daemon is killed.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -258,10 +262,10 @@ mod tests {
         let file = directory.path().join("budgets");
         let links = [link(AtLimit::Standby)];
         let counters = |received, sent| BTreeMap::from([("wwan0".to_owned(), (received, sent))]);
-        // Noon of 2026-03-15 and of 2026-04-01.
+        // Noon of 2026-03-15 and of 2026-04-01, in seconds since 1970.
         let (march, april) = (1_773_576_000, 1_775_044_800);
         let mut first = budgets(file.clone());
-        // What the device carried before is not the tunnel's.
+        // Earlier traffic of the device is not the tunnel's.
         assert!(
             first
                 .charge(&links, &counters(9000, 9000), march)
@@ -274,7 +278,7 @@ mod tests {
         );
         first.saving()();
         let mut second = budgets(file);
-        // The device was plugged in again between two looks.
+        // The device was plugged in again between two checks.
         assert!(
             second
                 .charge(&links, &counters(9400, 9500), march)

@@ -1,4 +1,4 @@
-//! Links that TCP carries: between the data path and the thread of `pleach-carrier`.
+//! Links that TCP carries: connects the data path with the thread of `pleach-carrier`.
 
 use std::{
     collections::BTreeMap,
@@ -31,16 +31,16 @@ use crate::{
     keys,
 };
 
-/// `Route::link` at a gateway of what TCP carries.
+/// Value of `Route::link`, at a gateway, for datagrams that TCP carries.
 pub(super) const CARRIED: u8 = 1;
 
-/// A client's links, by path number.
+/// The links of a client that TCP may carry, by path number.
 pub(super) struct Links {
     client: Client,
     mode: Mode,
     endpoints: Vec<SocketAddr>,
     links: BTreeMap<u8, CarriedLink>,
-    /// Datagrams for which there was no room.
+    /// Number of datagrams discarded because the queue was full.
     pub(super) refused: u64,
 }
 
@@ -48,25 +48,25 @@ struct CarriedLink {
     choice: Choice,
     connections: Option<Carried>,
     uses_tcp: bool,
-    /// Where the engine sends to.
+    /// Address to which the engine sends.
     remote: Option<SocketAddr>,
     meter: Meter,
-    /// What a window carried over UDP at best before TCP was tried, in bytes.
+    /// Most bytes that the link carried over UDP in one measurement window, before TCP was tried.
     carried_before: u64,
     place: Place,
     error: Option<CarrierTrouble>,
 }
 
-/// Why a link's connections do not stand.
+/// Why a link has no TCP connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CarrierTrouble {
-    /// A word for programs.
+    /// Code of the problem, for programs.
     pub(super) word: &'static str,
-    /// In a sentence.
+    /// Description of the problem in a sentence.
     pub(super) why: String,
 }
 
-/// From where a link starts.
+/// Device, source addresses and HTTP proxy from which a link's connections start.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) device: String,
@@ -75,20 +75,20 @@ pub(super) struct Place {
     pub(super) proxy: Option<HttpProxy>,
 }
 
-/// What the data path does for a link.
+/// A task of the data path for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Ask over UDP whether the gateway hears.
+    /// Send a request over UDP, to test whether the gateway answers.
     Ask,
-    /// Let the engine begin the path anew: it has another carrier.
+    /// Restart the path in the engine, because its carrier has changed.
     Restart,
 }
 
 impl Links {
-    /// Starts the thread.
+    /// Starts the carrier's thread.
     ///
     /// # Errors
-    /// The authorities' file cannot be read; no thread can be had.
+    /// If the file of authorities cannot be read, or if the thread cannot be created.
     pub(super) fn start(config: &ClientConfig, fwmark: u32) -> anyhow::Result<Self> {
         let carrier = &config.carrier;
         let trust = match &carrier.trust {
@@ -119,7 +119,7 @@ impl Links {
         self.client.waker()
     }
 
-    /// A link reaches the gateway at `addresses` from now on, or nothing.
+    /// Notes from where a link reaches the gateway, or that it no longer does.
     pub(super) fn on_reach(
         &mut self,
         now: Instant,
@@ -150,14 +150,14 @@ impl Links {
         self.links.remove(&link);
     }
 
-    /// The engine found a path up or down.
+    /// Notes that the engine has found a path up or down.
     pub(super) fn on_path(&mut self, now: Instant, link: u8, is_up: bool) {
         if let Some(known) = self.links.get_mut(&link) {
             known.choice.on_path(now, is_up);
         }
     }
 
-    /// The gateway answered over UDP.
+    /// Notes that the gateway has answered over UDP.
     pub(super) fn on_udp_answer(&mut self, now: Instant, link: u8) {
         if let Some(known) = self.links.get_mut(&link) {
             known.choice.on_udp_answer(now);
@@ -174,14 +174,14 @@ impl Links {
             .min()
     }
 
-    /// A datagram has come over a link's UDP socket.
+    /// Counts a datagram that arrived on a link's UDP socket.
     pub(super) fn on_datagram(&mut self, link: u8, datagram: &[u8]) {
         if let Some(known) = self.links.get_mut(&link) {
             known.meter.on_datagram(datagram);
         }
     }
 
-    /// Looks for links on which UDP is throttled.
+    /// Ends measurement windows that are due, and detects links on which UDP is throttled.
     pub(super) fn measure(&mut self, now: Instant, endpoint: &Endpoint) {
         let is_due =
             |link: &CarriedLink| link.place.reach != Reach::NONE && link.meter.ends_at() <= now;
@@ -200,7 +200,7 @@ impl Links {
         }
     }
 
-    /// The next task; `gateway`: its addresses.
+    /// Returns the next task. `gateway`: addresses of the gateway.
     pub(super) fn poll(&mut self, now: Instant, gateway: &[SocketAddr]) -> Option<(u8, Task)> {
         for (&id, link) in &mut self.links {
             while let Some(action) = link.choice.poll(now) {
@@ -248,7 +248,7 @@ impl Links {
         self.links.get(&link).is_some_and(|link| link.uses_tcp)
     }
 
-    /// Notes in a link's status what carries it, and why TCP does not.
+    /// Adds to a link's status whether TCP or UDP carries it, and why TCP cannot.
     pub(super) fn mark(&self, link: u8, status: &mut LinkStatus) {
         let Some(link) = self.links.get(&link) else {
             return;
@@ -271,7 +271,7 @@ impl Links {
         };
     }
 
-    /// Gives the engine what has come.
+    /// Passes received datagrams to the engine.
     pub(super) fn receive(&mut self, endpoint: &mut Endpoint, now: Instant) {
         self.client.clear();
         for _ in 0..EVENTS_PER_ROUND {
@@ -327,7 +327,7 @@ impl Links {
         })
     }
 
-    /// Lets what is queued leave before the end.
+    /// Sends queued data before the daemon ends, for at most [`DRAIN_FOR`].
     pub(super) fn drain(&self) {
         let deadline = clock::now() + DRAIN_FOR;
         let is_busy = |link: &CarriedLink| {
@@ -337,14 +337,14 @@ impl Links {
         while clock::now() < deadline && self.links.values().any(is_busy) {
             thread::park_timeout(Duration::from_millis(2));
         }
-        // The last piece is on its way to the kernel.
+        // The last block may not have reached the kernel yet.
         if self.links.values().any(|link| link.uses_tcp) {
             thread::park_timeout(Duration::from_millis(10));
         }
     }
 }
 
-/// Where a link's connections go: to what is configured, else to port 443 of the gateway.
+/// Returns the addresses to which a link connects: the configured ones, else port 443 of the gateway.
 fn endpoints(own: &[SocketAddr], gateway: &[SocketAddr], place: &Place) -> Vec<SocketAddr> {
     let mut endpoints = Vec::new();
     let usual = gateway
@@ -356,7 +356,7 @@ fn endpoints(own: &[SocketAddr], gateway: &[SocketAddr], place: &Place) -> Vec<S
         own.to_vec()
     };
     for endpoint in all {
-        // A proxy may reach what the link itself does not.
+        // An HTTP proxy may reach addresses to which the link itself has no route.
         let reaches = if endpoint.is_ipv4() {
             place.reach.v4
         } else {
@@ -372,7 +372,7 @@ fn endpoints(own: &[SocketAddr], gateway: &[SocketAddr], place: &Place) -> Vec<S
 /// Starts a gateway's listener.
 ///
 /// # Errors
-/// A file cannot be read; the port is taken.
+/// If a file cannot be read, or if the port is in use.
 pub(super) fn listen(
     config: &TunnelConfig,
     carrier: &GatewayCarrier,
@@ -400,7 +400,7 @@ pub(super) fn listen(
     })
 }
 
-/// Gives a gateway's engine what has come.
+/// Passes datagrams that a gateway has received over TCP to the engine.
 pub(super) fn receive(server: &mut Server, endpoint: &mut Endpoint) {
     server.clear();
     for _ in 0..EVENTS_PER_ROUND {
@@ -426,8 +426,8 @@ fn hand_over(endpoint: &mut Endpoint, route: Route, received: &mut pleach_carrie
     received.for_each(|datagram| endpoint.handle_datagram(now, &incoming, datagram));
 }
 
-/// Port of the carrier where none is configured.
+/// Default port of the carrier.
 const HTTPS: u16 = 443;
-/// Before the other sockets have their turn.
+/// Maximum number of events processed before the other sockets are served.
 const EVENTS_PER_ROUND: usize = 64;
 const DRAIN_FOR: Duration = Duration::from_millis(100);

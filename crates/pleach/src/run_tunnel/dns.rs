@@ -1,20 +1,21 @@
 //! Resolvers of the tunnel: `[tunnel] dns`.
 //!
-//! The first of these that the host has is used:
+//! One of these methods is used, the first that the host supports:
 //!
-//! 1. systemd-resolved, by `resolvectl`: the resolvers belong to the tunnel's device, and the domain `~.` has all names asked
-//!    there and nowhere else. It forgets them with the device, also after a crash.
+//! 1. systemd-resolved, through `resolvectl`: the resolvers are assigned to the tunnel's device, and the domain `~.`
+//!    makes them the only ones for all names. systemd-resolved forgets them with the device, also after a crash.
 //! 2. `resolvconf`, with the interface `tun.NAME`.
-//! 3. `/etc/resolv.conf` itself. What was in it is kept in the file, behind a mark in each line, so that it can be restored after a
-//!    crash and after a restart of the machine.
+//! 3. `/etc/resolv.conf` itself. Its former content stays in the file, with a mark at the beginning of each line, so
+//!    that it can be restored after a crash and after a reboot.
 //!
-//! The file is looked at each second while the tunnel runs. If somebody else has written it, as a DHCP client does when a lease
-//! is renewed, that is logged, and the tunnel's resolvers are set again: the new content is then what comes back at the end.
-//! After each time the file is left alone for longer, up to a minute, so that two programs do not write it in turn for ever.
+//! In the third case the file is checked every second while the tunnel runs. If another program has written it, as a
+//! DHCP client does when a lease is renewed, that is logged and the tunnel's resolvers are set again. The new content
+//! is then restored at the end. After each such time the next check comes later, up to a minute, so that two programs
+//! do not overwrite each other all the time.
 //!
-//! It is undone at the end, and by the next start of the tunnel, or `pleach leave`, after a crash. A file that somebody else has
-//! written since a crash is left alone. Limits: a program that has read the old file before goes on with it; only one tunnel at a time
-//! can have the file.
+//! The change is undone at the end; after a crash, by the next start of the tunnel or by `pleach leave`. A file that
+//! another program has written since the crash is left alone. Limits: a program that has read the former file continues
+//! to use its resolvers. Only one tunnel at a time can use the file.
 
 use std::{
     fs,
@@ -35,7 +36,7 @@ use pleach_linux::clock;
 
 use crate::onboard::durable::{self, Existing};
 
-/// The host's resolvers, as changed for a tunnel; given back when dropped.
+/// The host's resolvers, as changed for a tunnel; dropping the value restores the former ones.
 #[derive(Debug)]
 pub(crate) struct Resolvers {
     tunnel: String,
@@ -43,7 +44,7 @@ pub(crate) struct Resolvers {
     keeper: Option<Keeper>,
 }
 
-/// How they are set.
+/// How the resolvers are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     File,
@@ -52,10 +53,10 @@ enum Way {
 }
 
 impl Resolvers {
-    /// Has the host ask `servers` by way of the device `tunnel`; `None` if there are none.
+    /// Makes the host use the resolvers `servers` over the device `tunnel`. Returns `None` if `servers` is empty.
     ///
     /// # Errors
-    /// With what failed in the text.
+    /// The text says which step failed.
     pub(crate) fn set(tunnel: &str, servers: &[IpAddr]) -> io::Result<Option<Self>> {
         if servers.is_empty() {
             return Ok(None);
@@ -94,7 +95,7 @@ impl Resolvers {
 
 impl Drop for Resolvers {
     fn drop(&mut self) {
-        // Or it would set them again.
+        // Stop the thread first: otherwise it would set the resolvers again.
         drop(self.keeper.take());
         let tunnel = &self.tunnel;
         let undone = match self.way {
@@ -108,7 +109,7 @@ impl Drop for Resolvers {
     }
 }
 
-/// A thread that sets the resolvers again when somebody else has written the file; ends when dropped.
+/// A thread that sets the resolvers again when another program has written the file. Dropping it ends the thread.
 #[derive(Debug)]
 struct Keeper {
     is_over: Arc<AtomicBool>,
@@ -136,20 +137,20 @@ impl Drop for Keeper {
         self.is_over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // One that panicked has nothing left to do.
+            // If the thread has panicked, it does not run any more.
             let _ = thread.join();
         }
     }
 }
 
-/// Sets `servers` in `file` again whenever it is not `tunnel`'s, until `is_over`.
+/// Until `is_over`, sets `servers` in `file` again whenever another program has written the file.
 fn keep_file(file: &Path, tunnel: &str, servers: &[IpAddr], is_over: &AtomicBool) {
     let mut wait = LOOK;
     let mut next = clock::now() + LOOK;
     while !is_over.load(Ordering::Acquire) {
         let now = clock::now();
         if now < next {
-            // It may return early.
+            // `park_timeout` may return early.
             thread::park_timeout(next.since(now));
             continue;
         }
@@ -173,13 +174,13 @@ fn keep_file(file: &Path, tunnel: &str, servers: &[IpAddr], is_over: &AtomicBool
     }
 }
 
-/// Undoes what a crashed daemon of `tunnel` left; nothing if it left nothing.
+/// Undoes the changes that a crashed daemon of `tunnel` left, if any.
 ///
 /// # Errors
 /// As [`Resolvers::set`].
 pub(crate) fn recover(tunnel: &str) -> io::Result<()> {
     if way() == Way::Resolvconf {
-        // It does not mind if there is no such interface.
+        // `resolvconf` succeeds even if there is no such interface.
         run("resolvconf", &["-d", &interface(tunnel)], "")?;
     }
     give_back_file(Path::new(FILE), tunnel)
@@ -225,13 +226,13 @@ fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<()> {
         .stderr(Stdio::piped())
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that does not read has its own reason.
+        // If the program does not read its input, its exit status shows the reason.
         let _ = stdin.write_all(input.as_bytes());
     }
     let end = clock::now() + PATIENCE;
     while child.try_wait()?.is_none() {
         if clock::now() >= end {
-            // It may hang on a bus that nobody serves.
+            // The program may wait for a bus that nobody serves.
             child.kill()?;
             child.wait()?;
             return Err(fail("it did not end".to_owned()));
@@ -247,7 +248,7 @@ fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<()> {
     }
 }
 
-/// Writes `servers` into `file`, and what it had behind marks.
+/// Writes `servers` into `file`, followed by the former content with a mark on each line.
 fn take_file(file: &Path, tunnel: &str, servers: &[IpAddr]) -> io::Result<()> {
     give_back_file(file, tunnel)?;
     let before = match fs::read_to_string(file) {
@@ -268,8 +269,9 @@ fn take_file(file: &Path, tunnel: &str, servers: &[IpAddr]) -> io::Result<()> {
     rewrite(file, &text)
 }
 
-/// Replaces the content of `file`. A crash leaves the old content or the new one where another file can be put into its place; where
-/// it cannot (`file` is mounted, or a link, or the only file that may be written), it never leaves an empty file.
+/// Replaces the content of `file`. If the file can be replaced by rename, a crash leaves either the old or the new
+/// content. If it cannot (`file` is a mount, a symbolic link, or the only writable file of its directory), a crash
+/// never leaves an empty file.
 fn rewrite(file: &Path, text: &str) -> io::Result<()> {
     let meta = fs::symlink_metadata(file);
     let mode = meta
@@ -290,7 +292,7 @@ fn rewrite(file: &Path, text: &str) -> io::Result<()> {
     written.sync_all()
 }
 
-/// Restores what `file` had before [`take_file`], unless it is not this tunnel's.
+/// Restores the content that `file` had before [`take_file`], unless another tunnel or program has written the file.
 fn give_back_file(file: &Path, tunnel: &str) -> io::Result<()> {
     let Ok(text) = fs::read_to_string(file) else {
         return Ok(());
@@ -308,7 +310,7 @@ fn give_back_file(file: &Path, tunnel: &str) -> io::Result<()> {
     rewrite(file, &before)
 }
 
-/// What a file with the content `text` had before a tunnel took it.
+/// Returns the content that a file had before a tunnel wrote it. `text`: the present content of the file.
 pub(super) fn former(text: &str) -> String {
     if !text.starts_with(HEAD) {
         return text.to_owned();
@@ -326,16 +328,16 @@ fn head(tunnel: &str, had_content: bool) -> String {
     format!("{}{what}, and comes back when it stops", own_head(tunnel))
 }
 
-/// How the file of `tunnel` begins.
+/// Returns the beginning of the file that `tunnel` writes.
 fn own_head(tunnel: &str) -> String {
     format!("{HEAD}{tunnel}; ")
 }
 
-/// How long a program of the host may take: a tunnel that stops has two seconds for all.
+/// Longest run of a helper program: a tunnel that stops has two seconds for everything.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks at the file.
+/// Interval between two checks of the file.
 const LOOK: Duration = Duration::from_secs(1);
-/// The longest that the file is left to another program that writes it again and again.
+/// Longest pause before the next check, after another program has overwritten the file.
 const MOST_WAIT: Duration = Duration::from_secs(60);
 const FILE: &str = "/etc/resolv.conf";
 const HEAD: &str = "# Written by pleach for the tunnel ";
@@ -356,7 +358,7 @@ mod tests {
         let text = fs::read_to_string(&file).expect("readable");
         let active: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(active, ["nameserver 10.77.0.1", "nameserver fd77::1"]);
-        // After a crash, and for another tunnel meanwhile.
+        // Another tunnel takes the file after a crash of the first one.
         take_file(&file, "t0", &servers).expect("taken again");
         take_file(&file, "t1", &servers).expect_err("it is the first's");
         give_back_file(&file, "t1").expect("not its own");

@@ -1,7 +1,7 @@
-//! A gateway's clients that came with an invitation: those of earlier runs, and those that claim one now.
+//! A gateway's clients that were enrolled by invitation, in earlier runs or in this one.
 //!
-//! To use an invitation up is to write files and to wait for the disk, so a thread of its own does it. The engine keeps what
-//! it asks within [`pleach_core::endpoint::enrolment::MAX_KEPT`]. It ends when the value is dropped.
+//! Using an invitation up means writing files and waiting for the disk, so a thread of its own does it. The engine
+//! limits its requests to [`pleach_core::endpoint::enrolment::MAX_KEPT`]. Dropping [`Enroller`] ends the thread.
 
 use std::{
     path::Path,
@@ -24,11 +24,11 @@ use crate::{
     onboard::store::{Claimed, Enrolled, Refusal, Store},
 };
 
-/// Adds the clients of earlier runs to those of the configuration. Of two with the same name, key or address the
-/// configuration's stays.
+/// Adds the clients of earlier runs to the clients of the configuration. If both have the same name, key or address,
+/// only the client of the configuration is used.
 ///
 /// # Errors
-/// The store cannot be read.
+/// If the store cannot be read.
 pub(super) fn add_known(gateway: &mut GatewayConfig) -> anyhow::Result<()> {
     let Some(invitations) = &gateway.invitations else {
         return Ok(());
@@ -59,7 +59,7 @@ pub(super) fn add_known(gateway: &mut GatewayConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The engine's peer for a client that has just enrolled.
+/// Returns the engine's peer for a client that has just enrolled.
 pub(super) fn peer(client: Enrolled, scheduler: &SchedulerConfig) -> PeerConfig {
     PeerConfig {
         allowed_ips: client.allowed_ips(),
@@ -70,7 +70,7 @@ pub(super) fn peer(client: Enrolled, scheduler: &SchedulerConfig) -> PeerConfig 
     }
 }
 
-/// The thread, as the data path knows it.
+/// The data path's handle to the thread.
 #[derive(Debug)]
 pub(super) struct Enroller {
     requests: SyncSender<EnrolmentRequest>,
@@ -82,7 +82,7 @@ impl Enroller {
     /// Starts the thread for the store at `store` of the gateway with the static key `own_key`.
     ///
     /// # Errors
-    /// The store cannot be opened, or no thread can be had.
+    /// If the store cannot be opened, or if the thread cannot be created.
     pub(super) fn start(store: &Path, own_key: [u8; 32]) -> anyhow::Result<Self> {
         let store = open(store)?;
         let waker = Waker::new()?;
@@ -108,12 +108,12 @@ impl Enroller {
         })
     }
 
-    /// Readable when there are results.
+    /// Returns the waker, which is readable when there are results.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Hands the engine's claims to the thread. A thread that has ended refuses.
+    /// Passes the engine's claims to the thread. If the thread has ended, the claims are refused.
     pub(super) fn hand_over(&self, endpoint: &mut Endpoint, now: Instant) {
         while let Some(request) = endpoint.poll_enrolment() {
             let ticket = request.ticket;
@@ -123,7 +123,8 @@ impl Enroller {
         }
     }
 
-    /// What became of a claim, by its ticket.
+    /// Returns the next result: the ticket of the claim and the enrolled client, or `None` in its place if the claim
+    /// was refused.
     pub(super) fn collect(&self) -> Option<(u64, Option<Enrolled>)> {
         self.results.try_recv().ok()
     }

@@ -1,7 +1,7 @@
-//! The thread that does the arithmetic of handshakes, so that packets do not wait for it.
+//! The thread that computes handshakes, so that packets do not wait for it.
 //!
-//! Work goes to the thread and results come back through channels; a [`Waker`] tells the data path of results. The engine
-//! bounds what waits ([`MAX_WORK`]), so neither channel holds more.
+//! Work is sent to the thread, and results return, through channels; a [`Waker`] signals results to the data path. The
+//! engine limits the waiting work to [`MAX_WORK`], so neither channel contains more.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use pleach_core::{
 };
 use pleach_linux::poll::Waker;
 
-/// The thread, as the data path knows it. It ends when this is dropped.
+/// The data path's handle to the thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Handshaker {
     work: SyncSender<HandshakeWork>,
@@ -30,7 +30,7 @@ impl Handshaker {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread or no eventfd can be had.
+    /// If the thread or an eventfd cannot be created.
     pub(super) fn start() -> io::Result<Self> {
         let waker = Waker::new()?;
         let (work, todo) = mpsc::sync_channel::<HandshakeWork>(MAX_WORK);
@@ -54,12 +54,12 @@ impl Handshaker {
         })
     }
 
-    /// Readable when there are results.
+    /// Returns the waker, which is readable when there are results.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Hands the engine's work to the thread. Work that the thread cannot take is done here.
+    /// Passes the engine's work to the thread. If the thread cannot accept work, it is done here.
     pub(super) fn hand_over(&self, endpoint: &mut Endpoint, now: Instant) {
         while let Some(work) = endpoint.poll_handshake_work() {
             match self.work.try_send(work) {
@@ -71,7 +71,7 @@ impl Handshaker {
         }
     }
 
-    /// Gives the engine what the thread has done.
+    /// Passes the thread's results to the engine.
     pub(super) fn collect(&self, endpoint: &mut Endpoint, now: Instant) {
         self.waker.clear();
         while let Ok(result) = self.results.try_recv() {
@@ -80,8 +80,8 @@ impl Handshaker {
     }
 }
 
-/// Ends the process if the thread panics, which is a bug: with the work it held no handshake would be read any more, and a restart
-/// brings the tunnel back.
+/// Aborts the process if the thread panics, which is a bug. The work in the thread would be lost and no handshake would
+/// be processed any more; a restart restores the tunnel.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

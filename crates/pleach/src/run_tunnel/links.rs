@@ -1,5 +1,5 @@
-//! A client's links: the devices the user named, or every one from which a route leads to the gateway; what each can
-//! reach now.
+//! A client's links: the devices that the user named, or all devices with a route to the gateway, and the addresses
+//! that each can reach now.
 
 use std::net::IpAddr;
 
@@ -22,29 +22,29 @@ pub(super) struct ClientLink {
     pub(super) id: PathId,
     pub(super) name: String,
     pub(super) device: String,
-    /// Index of the device its sockets are bound to; `None` without sockets.
+    /// Index of the device to which the link's sockets are bound; `None` without sockets.
     pub(super) ifindex: Option<u32>,
     pub(super) reach: Reach,
-    /// What its sockets are bound to, IPv4 and IPv6; see [`source`].
+    /// Source addresses to which the sockets are bound, for IPv4 and IPv6; see [`source`].
     pub(super) sources: [Option<IpAddr>; 2],
-    /// What its rate is remembered by; see [`network`].
+    /// Network under which the link's rate is remembered; see [`network`].
     pub(super) network: String,
 }
 
-/// The network a link leads into: the prefix of its first address, IPv4 before IPv6. Links between two hosts only, as
-/// modems often make, have no prefix of their own: there a provider is one network.
+/// Returns the network to which a link leads: the prefix of its first address, IPv4 before IPv6. Point-to-point links,
+/// as modems often make them, have no such prefix; all of them count as one network.
 pub(super) fn network(link: &LinkSnapshot) -> String {
     let is_shared = |net: &&IpNet| net.prefix_len() + 2 < net.max_prefix_len();
     let net = link.addresses.iter().find(is_shared);
     net.map_or_else(|| "one host".to_owned(), |net| net.trunc().to_string())
 }
 
-/// The device's part in a snapshot of the host.
+/// Returns the device's entry in a snapshot of the host.
 pub(super) fn device<'a>(snapshot: &'a [LinkSnapshot], name: &str) -> Option<&'a LinkSnapshot> {
     snapshot.iter().find(|link| link.name == name)
 }
 
-/// Which of the gateway's address families can be reached over `link`.
+/// Returns the gateway's address families that can be reached over `link`.
 pub(super) fn reach(link: &LinkSnapshot) -> Reach {
     let can = |is_v6| link.ways.iter().any(|way| way.target.is_ipv6() == is_v6);
     Reach {
@@ -53,7 +53,8 @@ pub(super) fn reach(link: &LinkSnapshot) -> Reach {
     }
 }
 
-/// What a socket on `link` must be bound to for the kernel to find the route; `None`: the device is enough.
+/// Returns the address to which a socket on `link` must be bound so that the kernel finds the route; `None` if binding
+/// to the device is enough.
 pub(super) fn source(link: &LinkSnapshot, is_v6: bool) -> Option<IpAddr> {
     let mut ways = link
         .ways
@@ -64,13 +65,13 @@ pub(super) fn source(link: &LinkSnapshot, is_v6: bool) -> Option<IpAddr> {
     ways.fold(first, |found, other| found.and(other).and(found))
 }
 
-/// Whether a device is to be used when the user named none. Other tunnels are not: they run over the same lines, and
-/// two that take each other for a line would loop.
+/// Whether a device is used if the user has named none. Other tunnels are excluded: they use the same lines, and two
+/// tunnels that use each other as a link would loop.
 pub(crate) fn is_uplink(link: &LinkSnapshot, tunnel: &str) -> bool {
     !link.ways.is_empty() && !link.is_loopback && !link.is_tunnel && link.name != tunnel
 }
 
-/// The engine's settings for a configured link.
+/// Returns the engine's settings for a configured link.
 pub(super) fn settings(config: &LinkConfig, mtu: u16) -> Link {
     let (cost, role) = match config.cost {
         Cost::Never => (0, LinkRole::Never),
@@ -88,11 +89,11 @@ pub(super) fn settings(config: &LinkConfig, mtu: u16) -> Link {
     }
 }
 
-/// The largest inner packet that fits every configured link as its device is now; devices that are absent, and links
-/// that are only found later, do not count.
+/// Returns the largest inner MTU that fits the present MTUs of all configured links. Devices that are absent, and links
+/// that are found later, are ignored.
 ///
 /// # Errors
-/// If the devices cannot be asked.
+/// If the MTU of a device cannot be read.
 pub(super) fn default_mtu(client: &ClientConfig) -> anyhow::Result<u16> {
     let netlink = Netlink::open().context("netlink")?;
     let mut mtus = Vec::new();
@@ -107,7 +108,7 @@ pub(super) fn default_mtu(client: &ClientConfig) -> anyhow::Result<u16> {
     ))
 }
 
-/// What remains of `outer` bytes inside the tunnel, between 1280, which IPv6 needs, and [`DEFAULT_MTU`].
+/// Returns the inner MTU for `outer` bytes, between 1280, which IPv6 requires, and [`DEFAULT_MTU`].
 fn fitting_mtu(outer: Option<u32>, is_v6: bool) -> u16 {
     let ip_header = if is_v6 { 40 } else { 20 };
     let Some(outer) = outer.and_then(|outer| u16::try_from(outer).ok()) else {
@@ -125,7 +126,7 @@ fn fitting_mtu(outer: Option<u32>, is_v6: bool) -> u16 {
 }
 
 const UDP_HEADER: u16 = 8;
-/// RFC 8200 section 5.
+/// Minimum MTU of IPv6: RFC 8200 section 5.
 const LEAST_MTU: u16 = 1280;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! What links have carried, remembered over a restart of the daemon and while a link is away.
+//! The estimated rates of links, remembered over a restart of the daemon and while a link is absent.
 //!
-//! One file a tunnel in the state directory, `NAME.rates`, read at the start, and written as a whole now and then and at
-//! the end. It lives as long as the machine runs, so times in it are of the same clock as everywhere. What it says is of the
-//! direction this end sends in.
+//! Each tunnel has one file in the state directory, `NAME.rates`. It is read at the start, and written as a whole at
+//! intervals and at the end. It is valid until the machine reboots, so its times are of the daemon's monotonic clock.
+//! Its values describe the direction in which this end sends.
 //!
-//! An entry is found by peer, link and network. A client knows the network by the prefix its device has an address in
-//! ([`super::links::network`]); a gateway by the one that the client's datagrams come from ([`provider`]).
+//! An entry is found by peer, link and network. A client identifies the network by the prefix of its device's address
+//! ([`super::links::network`]), a gateway by the source address of the client's datagrams ([`provider`]).
 //!
-//! Bounds: [`MOST_ENTRIES`], the oldest give way; nothing older than [`MOST_AGE`] is recalled.
+//! Bounds: at most [`MOST_ENTRIES`], of which the oldest are replaced first. Entries older than [`MOST_AGE`] are not
+//! used.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -19,17 +20,17 @@ use pleach_core::{
 use pleach_linux::state::StateDir;
 use serde::{Deserialize, Serialize};
 
-/// What a tunnel remembers.
+/// The remembered paths of a tunnel.
 #[derive(Debug)]
 pub(super) struct Memory {
     dir: StateDir,
     file: String,
-    /// Latest last.
+    /// Entries, the latest last.
     entries: Vec<Entry>,
     save_at: Instant,
 }
 
-/// Whose path over which network.
+/// Key of an entry: peer, link and network of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Key {
     pub(super) peer: String,
@@ -44,16 +45,16 @@ struct Entry {
     rate_bps: u64,
     min_rtt_us: u64,
     loss_ppm: u32,
-    /// Seconds since boot.
+    /// Time of the entry, in seconds since boot.
     at_s: u64,
 }
 
 impl Memory {
-    /// What the file in `dir` says, or nothing if there is none or it makes no sense.
+    /// Loads the file in `dir`. Starts empty if there is no file, or if it cannot be parsed.
     pub(super) fn load(now: Instant, dir: StateDir, tunnel: &str) -> Self {
         let file = format!("{tunnel}.rates");
         let mut entries: Vec<Entry> = dir.read(&file).unwrap_or_default();
-        // Whatever has written it, this end keeps its bounds.
+        // The bounds are enforced again, whoever has written the file.
         entries.retain(|entry| {
             (1..=MOST_BPS).contains(&entry.rate_bps) && entry.loss_ppm <= 1_000_000
         });
@@ -67,7 +68,7 @@ impl Memory {
         }
     }
 
-    /// What is remembered of `key`, and how old that is.
+    /// Returns the entry of `key` and its age.
     pub(super) fn find(&self, now: Instant, key: &Key) -> Option<(PathMemory, Duration)> {
         let entry = self.entries.iter().find(|entry| entry.key == *key)?;
         let age = seconds(now).checked_sub(entry.at_s);
@@ -80,7 +81,7 @@ impl Memory {
         Some((memory, age))
     }
 
-    /// Whether it is time to note what paths carry, and to save it.
+    /// Whether the rates of the paths should be noted and saved now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.save_at;
         if is_due {
@@ -89,7 +90,7 @@ impl Memory {
         is_due
     }
 
-    /// Notes what the path of `key` carries.
+    /// Notes the state of the path of `key`.
     pub(super) fn note(&mut self, now: Instant, key: Key, memory: &PathMemory) {
         self.entries.retain(|entry| entry.key != key);
         if self.entries.len() >= MOST_ENTRIES {
@@ -104,7 +105,8 @@ impl Memory {
         });
     }
 
-    /// Writes the file as of now; call it where waiting for a disk does no harm. A failure is told and does no other harm.
+    /// Returns a closure that writes the present entries to the file. Call it where waiting for a disk is permitted. A
+    /// failure is only logged.
     pub(super) fn saving(&self) -> impl FnOnce() + Send + use<> {
         let (dir, file, entries) = (self.dir.clone(), self.file.clone(), self.entries.clone());
         move || {
@@ -115,8 +117,8 @@ impl Memory {
     }
 }
 
-/// The network that an address of a client belongs to, as a gateway tells them apart: what one provider has, for its
-/// addresses change. RFC 1918 and the like count as any other.
+/// Returns the network of a client's address, as a gateway identifies it: a prefix as large as one provider's, because
+/// a provider assigns changing addresses. Private addresses (RFC 1918) are treated like all others.
 pub(super) fn provider(remote: IpAddr) -> String {
     match remote.to_canonical() {
         IpAddr::V4(address) => {
@@ -134,11 +136,11 @@ fn seconds(now: Instant) -> u64 {
     now.since(Instant::ZERO).as_secs()
 }
 
-/// No path carries more.
+/// Highest valid rate in bit/s: no path is faster.
 const MOST_BPS: u64 = 400_000_000_000;
-/// Links of a household, or of a few hundred clients.
+/// Maximum number of entries: enough for a household, or for a few hundred clients.
 const MOST_ENTRIES: usize = 1024;
-/// How much is forgotten if the daemon is killed.
+/// Interval between two writes: the changes that are lost if the daemon is killed.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

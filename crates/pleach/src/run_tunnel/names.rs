@@ -1,13 +1,14 @@
-//! Names of the gateway to addresses, asked for over each link.
+//! Resolves the gateway's host names over each link.
 //!
-//! The host's resolver may be reached by one link only, may be one that answers its own customers only, or may lie behind the
-//! tunnel that is not there yet. So the resolvers that `/etc/resolv.conf`, or systemd-resolved behind it, names are asked by
-//! datagrams over each link that has a way to them. The answers of all are put together. Resolvers on the loopback device are asked
-//! as well, as they are.
+//! The host's resolver may be reachable over one link only, may answer its own customers only, or may lie behind the
+//! tunnel, which does not exist yet. So the resolvers in `/etc/resolv.conf`, and those that systemd-resolved uses, are
+//! queried over each link that has a route to them. The answers of all resolvers are combined. Resolvers on the
+//! loopback device are queried as well, without binding to a link.
 //!
-//! The daemon asks at the start, and again while it has no session; what was found before stays until there is an answer. Bounds:
-//! [`MAX_SERVERS`] resolvers, [`MAX_ADDRESSES`] addresses, about [`PATIENCE`] a look-up. Limits: no DNSSEC, and none is needed: a
-//! wrong address costs a connection, the gateway has to prove its key. No answers over TCP: they are short.
+//! The daemon resolves the names at the start, and again while it has no session. Earlier addresses remain in use until
+//! there is an answer. Bounds: [`MAX_SERVERS`] resolvers, [`MAX_ADDRESSES`] addresses, about [`PATIENCE`] for a query.
+//! Limits: no DNSSEC, which is not needed because a wrong address only delays the connection and the gateway must prove
+//! its key. No queries over TCP, because the answers are short.
 
 use std::{
     fs, io,
@@ -29,11 +30,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::dns;
 use crate::config::HostName;
 
-/// Looks names up, as the data path knows it.
+/// The data path's handle to name resolution.
 #[derive(Debug)]
 pub(super) struct Names {
     names: Vec<HostName>,
-    /// What keeps the questions out of the tunnel, whose device is `tunnel`.
+    /// Firewall mark that keeps the queries out of the tunnel, whose device is `tunnel`.
     fwmark: u32,
     tunnel: String,
     sender: Sender<Vec<SocketAddr>>,
@@ -44,8 +45,10 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// Makes a handle; no query is sent yet.
+    ///
     /// # Errors
-    /// The kernel has no eventfd.
+    /// If no eventfd can be created.
     pub(super) fn new(names: Vec<HostName>, fwmark: u32, tunnel: &str) -> io::Result<Self> {
         let (sender, found) = mpsc::channel();
         Ok(Self {
@@ -60,17 +63,17 @@ impl Names {
         })
     }
 
-    /// Readable when addresses have been found.
+    /// Returns the waker, which is readable when addresses have been found.
     pub(super) const fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// When to ask again, if there is no session then.
+    /// Returns when to query again, if there is no session then.
     pub(super) const fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// Has them looked up, unless they are being.
+    /// Starts a look-up of the names, unless one is running.
     pub(super) fn ask(&mut self, now: Instant) {
         self.next_at = now + AGAIN;
         if self.is_asking {
@@ -79,7 +82,7 @@ impl Names {
         let (names, fwmark, tunnel) = (self.names.clone(), self.fwmark, self.tunnel.clone());
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let looking = move || {
-            // The daemon may be stopping.
+            // The receiver may be gone if the daemon is stopping.
             let _ = sender.send(look_up(&names, Some(fwmark), &tunnel));
             waker.wake();
         };
@@ -92,7 +95,7 @@ impl Names {
         }
     }
 
-    /// What was found since the last call; `None` if nothing was.
+    /// Returns the addresses found since the last call; `None` if there are none.
     pub(super) fn collect(&mut self) -> Option<Vec<SocketAddr>> {
         self.waker.clear();
         let found = self.found.try_recv().ok()?;
@@ -101,7 +104,8 @@ impl Names {
     }
 }
 
-/// The addresses of `names`, sorted; none if nobody knows any. `tunnel`: our own device, over which nobody is asked.
+/// Returns the addresses of `names`, sorted; empty if no resolver knows any. `tunnel`: this tunnel's device, over which
+/// no query is sent.
 pub(crate) fn look_up(names: &[HostName], fwmark: Option<u32>, tunnel: &str) -> Vec<SocketAddr> {
     let servers = servers();
     let targets = Targets {
@@ -138,11 +142,11 @@ pub(crate) fn look_up(names: &[HostName], fwmark: Option<u32>, tunnel: &str) -> 
     found
 }
 
-/// The resolvers of the host without those of a tunnel.
+/// Returns the resolvers of the host, without those of a tunnel.
 fn servers() -> Vec<IpAddr> {
     let read = |file| fs::read_to_string(file).unwrap_or_default();
     let mut servers = nameservers(&dns::former(&read("/etc/resolv.conf")));
-    // What systemd-resolved asks itself, without those of single links.
+    // The resolvers that systemd-resolved uses, without those of single links.
     servers.extend(nameservers(&read("/run/systemd/resolve/resolv.conf")));
     servers.truncate(MAX_SERVERS);
     servers
@@ -156,7 +160,7 @@ fn nameservers(text: &str) -> Vec<IpAddr> {
     addresses.collect()
 }
 
-/// Asks one resolver over one device for all `names`.
+/// Queries one resolver over one device for all `names`.
 fn ask(
     names: &[HostName],
     device: Option<&str>,
@@ -179,7 +183,7 @@ fn ask(
         if let Some(source) = way.source {
             socket.bind(&SocketAddr::new(source, 0).into())?;
         }
-        // From others the kernel takes nothing.
+        // On a connected socket, the kernel accepts datagrams from the resolver only.
         socket.connect(&server.into())?;
         let socket = std::net::UdpSocket::from(socket);
         let entropy = clock::entropy()?;
@@ -191,7 +195,7 @@ fn ask(
             let Some(question) = question(&name.name, kind, id) else {
                 continue;
             };
-            // A resolver that does not answer for one family may know the other.
+            // A resolver that does not answer for one address family may answer for the other.
             match exchange(&socket, &question, id) {
                 Ok(addresses) => {
                     let addresses = addresses.into_iter();
@@ -210,7 +214,7 @@ fn ask(
     })
 }
 
-/// Sends a question up to [`TRIES`] times; the addresses of the answer.
+/// Sends a query up to [`TRIES`] times. Returns the addresses in the answer.
 fn exchange(socket: &std::net::UdpSocket, question: &[u8], id: u16) -> io::Result<Vec<IpAddr>> {
     let mut buffer = [0; 1232];
     for _ in 0..TRIES {
@@ -233,7 +237,7 @@ fn exchange(socket: &std::net::UdpSocket, question: &[u8], id: u16) -> io::Resul
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// `None` if `name` is no name.
+/// Makes a query; `None` if `name` is not a valid name.
 fn question(name: &str, kind: TYPE, id: u16) -> Option<Vec<u8>> {
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
@@ -243,8 +247,8 @@ fn question(name: &str, kind: TYPE, id: u16) -> Option<Vec<u8>> {
     packet.build_bytes_vec().ok()
 }
 
-/// The addresses in an answer to question `id`, perhaps none; `None` if it is no such answer. Names in it do not matter: it was asked
-/// for one, and aliases lead to its addresses.
+/// Returns the addresses in an answer to query `id`, which may be none; `None` if the datagram is not such an answer.
+/// Names in the answer are ignored: the query had only one name, and aliases lead to its addresses.
 fn answer(datagram: &[u8], id: u16) -> Option<Vec<IpAddr>> {
     let packet = Packet::parse(datagram).ok()?;
     if packet.id() != id || !packet.has_flags(PacketFlag::RESPONSE) {
@@ -264,14 +268,14 @@ fn answer(datagram: &[u8], id: u16) -> Option<Vec<IpAddr>> {
 }
 
 const DNS_PORT: u16 = 53;
-/// `MAXNS` of resolv.conf(5), from two files.
+/// Maximum number of resolvers: `MAXNS` of resolv.conf(5), from two files.
 const MAX_SERVERS: usize = 6;
-/// As many as may be written.
+/// Maximum number of addresses: as many as the configuration may contain.
 const MAX_ADDRESSES: usize = 16;
 const TRIES: u32 = 3;
-/// For one question to one resolver.
+/// Time limit for one query to one resolver.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// While there is no session: addresses change, links come.
+/// Interval between look-ups while there is no session: addresses change, and links appear.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

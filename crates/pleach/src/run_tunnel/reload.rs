@@ -1,8 +1,9 @@
 //! Changes of the configuration while the tunnel runs: SIGHUP, or `pleach reload`.
 //!
-//! The file is read by a thread, so that packets do not wait for the disk, and routes are changed by another ([`super::host`]). If there is a mistake in it, everything stays as it
-//! was. Else the data path brings links, policy, classes and clients in line with it; what else has changed is named, and takes
-//! effect with the next start. No session ends but that of a client whose key has changed or that is gone.
+//! A thread reads the file, so that packets do not wait for the disk; another thread changes routes ([`super::host`]).
+//! If the file contains a mistake, nothing changes. Otherwise the data path changes links, policy, classes and clients
+//! to the new configuration. Other changes are listed, and take effect with the next start. Only sessions of clients
+//! that were removed or whose key has changed end.
 
 use std::{
     io,
@@ -35,28 +36,29 @@ use crate::{
     keys::SecretKey,
 };
 
-/// Where the configuration comes from.
+/// The source of the configuration: the file, and the threads that work on it.
 pub(super) struct Source {
     file: PathBuf,
     sender: Sender<Outcome>,
     outcomes: Receiver<Outcome>,
-    /// The change of routes under way, if there is one.
+    /// Receiver of the result of a change of routes; `None` if no change is running.
     routing: Option<Receiver<Routed>>,
     waker: Waker,
-    /// How often clients were enrolled or removed, so that a list read before is known to be stale.
+    /// Number of times that clients were enrolled or removed. A list of clients that was read at a lower number is
+    /// stale.
     changes: u64,
 }
 
-/// A configuration that was read.
+/// A configuration that was read, or the mistake in it.
 struct Outcome {
     config: Result<Box<TunnelConfig>, String>,
-    /// Who wants to know.
+    /// Receiver of the result, if a user waits for it.
     reply: Option<Reply<ReloadReport>>,
-    /// [`Source::changes`] when the reading began.
+    /// Value of [`Source::changes`] when reading began.
     changes: u64,
 }
 
-/// A configuration for whose clients the host has, or has not, got routes.
+/// A configuration for whose clients the host's routes were changed, or could not be changed.
 struct Routed {
     config: Box<TunnelConfig>,
     plan: Plan,
@@ -66,8 +68,10 @@ struct Routed {
 }
 
 impl Source {
+    /// Makes the source of the configuration in `file`.
+    ///
     /// # Errors
-    /// The kernel has no eventfd, or the working directory is gone.
+    /// If no eventfd can be created, or if the working directory does not exist any more.
     pub(super) fn new(file: &Path) -> anyhow::Result<Self> {
         let (sender, outcomes) = mpsc::channel();
         Ok(Self {
@@ -80,23 +84,23 @@ impl Source {
         })
     }
 
-    /// Takes note that a client was enrolled or removed: a list of clients that is being read may lack that.
+    /// Notes that a client was enrolled or removed: a list of clients that is being read may not contain this change.
     pub(super) fn on_clients_changed(&mut self) {
         self.changes += 1;
     }
 
-    /// Readable when a configuration has been read.
+    /// Returns the waker, which is readable when a configuration has been read.
     pub(super) const fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Has the file read; `reply`: who is to be told what comes of it.
+    /// Starts a thread that reads the file. `reply`: receiver of the result of the reload.
     pub(super) fn read(&self, reply: Option<Reply<ReloadReport>>) {
         let (file, sender, waker) = (self.file.clone(), self.sender.clone(), self.waker.clone());
         let changes = self.changes;
         let reading = move || {
             let config = load(&file);
-            // The daemon may be stopping.
+            // The receiver may be gone if the daemon is stopping.
             let _ = sender.send(Outcome {
                 config,
                 reply,
@@ -123,7 +127,8 @@ fn load(file: &Path) -> Result<Box<TunnelConfig>, String> {
 }
 
 impl DataPath {
-    /// Applies what has been read. One change of routes is under way at a time; what is read meanwhile waits.
+    /// Applies configurations that have been read. Only one change of routes runs at a time; configurations read
+    /// meanwhile wait.
     pub(super) fn settle_reload(&mut self, now: Instant) {
         self.source.waker.clear();
         loop {
@@ -141,7 +146,7 @@ impl DataPath {
         }
     }
 
-    /// Applies a configuration, or has its routes made first.
+    /// Applies a configuration, or first starts the change of routes that it needs.
     fn settle_reading(&mut self, now: Instant, outcome: Outcome) {
         let Outcome {
             config,
@@ -168,7 +173,7 @@ impl DataPath {
         let waker = self.source.waker.clone();
         self.host.run(move |host| {
             let result = host.setup.change_routes(&before, &plan);
-            // The daemon may be stopping.
+            // The receiver may be gone if the daemon is stopping.
             let _ = sender.send(Routed {
                 config,
                 plan,
@@ -191,7 +196,7 @@ impl DataPath {
         tell(self.apply(now, *routed.config), routed.reply);
     }
 
-    /// Applies all of `wanted` but the routes, which are there.
+    /// Applies `wanted`, except for the routes, which have been set.
     fn apply(&mut self, now: Instant, wanted: TunnelConfig) -> Result<ReloadReport, String> {
         self.end_solo(now);
         let old = Arc::clone(&self.config);
@@ -204,7 +209,7 @@ impl DataPath {
             (Role::Client(old), Role::Client(client), Role::Client(wanted)) => {
                 client.links = wanted.links;
                 let client = client.clone();
-                // What is taken up besides goes by it.
+                // The following steps read the new configuration.
                 self.config = Arc::new(config.clone());
                 self.change_links(now, &old.links, &client, &mut applied);
                 match &mut self.budgets {
@@ -245,7 +250,7 @@ impl DataPath {
         })
     }
 
-    /// Brings the links in line with those of `client`; those that are the same are not disturbed.
+    /// Changes the links to those of `client`. Unchanged links are not disturbed.
     fn change_links(
         &mut self,
         now: Instant,
@@ -284,7 +289,7 @@ impl DataPath {
             }
         }
         if wanted.is_empty() {
-            // Links that were named go on as if they had been found.
+            // Links that were named before remain in use with the settings of links that are found automatically.
             for config in old {
                 applied.push(format!("link {} is used like any other", config.name));
                 let settings = Link::named(&config.name);
@@ -304,7 +309,7 @@ impl DataPath {
         });
     }
 
-    /// Brings the clients in line with those of `config`; those that are the same keep their sessions.
+    /// Changes the clients to those of `config`. Unchanged clients keep their sessions.
     fn change_clients(&mut self, now: Instant, config: &TunnelConfig, applied: &mut Vec<String>) {
         let Role::Gateway(gateway) = &config.role else {
             return;
@@ -345,7 +350,7 @@ impl DataPath {
     }
 }
 
-/// Tells log and user what has become of a reload.
+/// Reports the result of a reload to the log and to the user.
 fn tell(result: Result<ReloadReport, String>, reply: Option<Reply<ReloadReport>>) {
     match &result {
         Ok(report) => {
@@ -371,7 +376,7 @@ fn peer(client: &ClientPeer, scheduler: &SchedulerConfig) -> PeerConfig {
     }
 }
 
-/// What rules the packets to the peer `name`.
+/// Returns the scheduler for packets to the peer `name`.
 fn scheduler_of(config: &TunnelConfig, name: &str) -> SchedulerConfig {
     let mut own = own_schedulers(config).into_iter();
     let own = own.find(|(client, _)| *client == name);
@@ -381,7 +386,7 @@ fn scheduler_of(config: &TunnelConfig, name: &str) -> SchedulerConfig {
     )
 }
 
-/// Of the clients that have one, by name.
+/// Returns the schedulers of all clients that have one of their own, by client name.
 fn own_schedulers(config: &TunnelConfig) -> Vec<(&str, &SchedulerConfig)> {
     let clients = match &config.role {
         Role::Client(_) => [].iter(),
@@ -392,7 +397,7 @@ fn own_schedulers(config: &TunnelConfig) -> Vec<(&str, &SchedulerConfig)> {
         .collect()
 }
 
-/// The keys in which `wanted` differs and that are in force only after a restart.
+/// Returns the keys in which `wanted` differs and that take effect only after a restart.
 fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
     let mut keys = vec![
         ("[tunnel] name", old.name != wanted.name),
@@ -402,7 +407,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
             old.private_key.expose() != wanted.private_key.expose(),
         ),
         ("[tunnel] control", old.control != wanted.control),
-        // Without one in the file it is what the links had at the start.
+        // Without `mtu` in the file, the MTU was derived from the links at the start.
         (
             "[tunnel] mtu",
             wanted.mtu.is_some() && old.mtu != wanted.mtu,

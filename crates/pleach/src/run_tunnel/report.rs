@@ -1,4 +1,4 @@
-//! What `pleach status` shows.
+//! Collects the values that `pleach status` shows.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,9 +19,9 @@ use crate::{
     reasons,
 };
 
-/// What the engine does not know of its daemon.
+/// Properties of the daemon that the engine does not know.
 pub(crate) struct Identity<'a> {
-    /// Whether it is the client.
+    /// Whether this daemon is a client.
     pub(crate) is_client: bool,
     /// Name of the tunnel.
     pub(crate) name: &'a str,
@@ -29,8 +29,8 @@ pub(crate) struct Identity<'a> {
     pub(crate) policy: &'a str,
 }
 
-/// A snapshot of the daemon. `device_of`: the device of a link of ours. `host_drops`: what the kernel did not take or
-/// give whole.
+/// Returns the status of the daemon. `device_of`: returns the device of a link of this end. `host_drops`: packets that
+/// the kernel did not accept or did not deliver completely, by reason.
 pub(crate) fn status(
     identity: &Identity<'_>,
     endpoint: &Endpoint,
@@ -100,7 +100,7 @@ pub(crate) fn status(
     }
 }
 
-/// Classes that have sent something, over all peers.
+/// Returns the counters of all classes that have sent packets, summed over all peers.
 fn classes<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> BTreeMap<String, ClassStatus> {
     let mut classes: BTreeMap<String, ClassStatus> = BTreeMap::new();
     let counted = peers.flat_map(|status| &status.classes);
@@ -115,7 +115,7 @@ fn classes<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> BTreeMap<String
     classes
 }
 
-/// What packets of peers take, and what was refused.
+/// Returns the memory that packets of each peer take, and the number of refusals.
 fn bounds(endpoint: &Endpoint) -> BoundsReport {
     let peers = endpoint.status().map(|(peer, status)| {
         let bounds = PeerBounds {
@@ -134,7 +134,7 @@ fn bounds(endpoint: &Endpoint) -> BoundsReport {
     }
 }
 
-/// Over all peers that have any.
+/// Returns the sum of the parity counters of all peers; `None` if no peer has any.
 fn parity<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> Option<ParityReport> {
     peers
         .filter_map(|status| status.parity)
@@ -148,7 +148,7 @@ fn parity<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> Option<ParityRep
         })
 }
 
-/// Over all peers.
+/// Returns the sum of the repair counters of all peers.
 fn repair<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> RepairStatus {
     peers.fold(RepairStatus::default(), |sum, status| RepairStatus {
         queued: sum.queued + status.queued as u64,
@@ -160,7 +160,7 @@ fn repair<'a>(peers: impl Iterator<Item = &'a TunnelStatus>) -> RepairStatus {
 }
 
 fn link_status(path: &PathStatus, device: String) -> LinkStatus {
-    // It may have carried packets a moment ago.
+    // The idle reason may be missing because the path carried packets a moment ago.
     let idle = path.idle.or(match path.state {
         State::Down | State::Probing => Some(IdleReason::Down),
         State::Suspect => Some(IdleReason::Suspect),
@@ -198,7 +198,7 @@ fn link_status(path: &PathStatus, device: String) -> LinkStatus {
     }
 }
 
-/// Milliseconds with three decimals.
+/// Returns a duration in milliseconds, rounded to three decimals.
 fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }

@@ -1,4 +1,4 @@
-//! The daemon's UDP sockets: a gateway's one for all, a client's two for each link.
+//! The daemon's UDP sockets: one at a gateway, two for each link at a client.
 
 use std::{
     io,
@@ -12,13 +12,14 @@ use pleach_core::{
 };
 use pleach_linux::udp::{Transmit, UdpOptions, UdpSocket};
 
-/// One socket, and what it could not send yet.
+/// A socket, and the batches that it could not send yet.
 #[derive(Debug)]
 pub(super) struct LinkSocket {
     pub(super) socket: UdpSocket,
     /// The client's link, by path number; 0 at a gateway.
     pub(super) link: u8,
-    /// Batches that wait for room, oldest first; at most [`MAX_UNSENT`]. While any waits, the link is given no data.
+    /// Batches that wait for free space in the socket buffer, oldest first; at most [`MAX_UNSENT`]. While any batch
+    /// waits, the link gets no data.
     unsent: Vec<Unsent>,
 }
 
@@ -30,26 +31,26 @@ struct Unsent {
     bytes: Vec<u8>,
 }
 
-/// What all sockets of a tunnel have in common.
+/// Settings that all sockets of a tunnel share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
-    /// Mark of all datagrams.
+    /// Firewall mark of all datagrams.
     pub(super) fwmark: u32,
 }
 
-/// What became of a batch.
+/// Result of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Given to the kernel.
+    /// The kernel has accepted the batch.
     All,
-    /// The socket is full: kept until it has room.
+    /// The socket buffer is full: the rest of the batch is stored until there is space.
     Later,
-    /// The kernel refused it, for a reason that time may mend; the engine will see the loss.
+    /// The kernel refused the batch for a temporary reason, or too many batches wait. The engine will detect the loss.
     Refused,
 }
 
 impl LinkSocket {
-    /// The gateway's socket.
+    /// Opens the gateway's socket.
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
@@ -61,7 +62,7 @@ impl LinkSocket {
         })
     }
 
-    /// A client's socket for one link and address family, bound to `source` if its route asks for one.
+    /// Opens a client's socket for one link and address family, bound to `source` if the link's route needs it.
     ///
     /// # Errors
     /// As [`UdpSocket::bind`].
@@ -96,12 +97,12 @@ impl LinkSocket {
         })
     }
 
-    /// Whether something waits for room.
+    /// Whether a batch waits for free space in the socket buffer.
     pub(super) fn is_full(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Sends a batch, with UDP checksums or without, or keeps what the kernel does not take now.
+    /// Sends a batch, with or without UDP checksums, and stores the part that the kernel does not accept now.
     pub(super) fn send(&mut self, batch: &TxBatch, has_checksums: bool) -> Sent {
         let (route, segment_len) = (batch.route(), batch.segment_len());
         let sent = if self.unsent.is_empty() {
@@ -126,18 +127,18 @@ impl LinkSocket {
         Sent::Later
     }
 
-    /// Sends one datagram now, or not at all.
+    /// Sends one datagram immediately, or drops it.
     pub(super) fn send_one(&self, to: SocketAddr, datagram: &[u8]) {
         let route = Route {
             link: self.link,
             remote: to,
             local: None,
         };
-        // Refusals are logged, and nobody depends on it.
+        // Refusals are logged; no caller depends on the result.
         let _ = self.try_send(&route, datagram.len(), true, datagram);
     }
 
-    /// Sends what was kept; whether nothing is left.
+    /// Sends stored batches. Returns whether none is left.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(first) = self.unsent.first() {
             let sent = self.try_send(
@@ -162,7 +163,7 @@ impl LinkSocket {
         true
     }
 
-    /// Bytes the kernel took; `Ok(0)` if the socket is full.
+    /// Returns the number of bytes that the kernel has accepted; `Ok(0)` if the socket buffer is full.
     fn try_send(
         &self,
         route: &Route,
@@ -197,5 +198,6 @@ impl AsFd for LinkSocket {
     }
 }
 
-/// More than one round's batches; beyond it a socket that stays full loses probes, as it should.
+/// Maximum number of waiting batches: more than one round's batches. Beyond it, a socket that stays full loses probes,
+/// as intended.
 const MAX_UNSENT: usize = 64;

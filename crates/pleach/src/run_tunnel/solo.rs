@@ -1,18 +1,18 @@
-//! One link for a while, for measuring it: the others are held back as reserve, and get their parts back in time whatever
-//! becomes of who asked.
+//! Restricts the tunnel to one link for a while, for measurements. The other links become standby links. They get their
+//! roles back in time, even if the client that asked for this disappears.
 
 use pleach_core::{endpoint::Endpoint, time::Instant, wire::control::LinkRole};
 
-/// The others, and until when.
+/// End of the restriction, and the former roles of the links.
 #[derive(Debug)]
 pub(super) struct Solo {
     until: Instant,
-    /// Names and roles from before.
+    /// Names of links and their former roles.
     roles: Vec<(String, LinkRole)>,
 }
 
 impl Solo {
-    /// Holds back all of `names` but `link`, which is used whatever its role.
+    /// Makes all of `names` standby links except `link`, which becomes active whatever its role is.
     pub(super) fn start(
         now: Instant,
         endpoint: &mut Endpoint,
@@ -28,7 +28,7 @@ impl Solo {
                 LinkRole::Standby
             };
             endpoint.update_links(now, name, |link| {
-                // A link that the user forbids stays so.
+                // A link that the user has excluded remains so.
                 if link.role != LinkRole::Never || wanted == LinkRole::Active {
                     roles.push((name.clone(), link.role));
                     link.role = wanted;
@@ -38,12 +38,12 @@ impl Solo {
         Self { until, roles }
     }
 
-    /// When it ends.
+    /// Returns when the restriction ends.
     pub(super) const fn until(&self) -> Instant {
         self.until
     }
 
-    /// Gives every link its part back.
+    /// Restores the role of every link.
     pub(super) fn end(self, now: Instant, endpoint: &mut Endpoint) {
         for (name, role) in self.roles {
             endpoint.update_links(now, &name, |link| link.role = role);

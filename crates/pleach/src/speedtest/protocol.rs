@@ -1,14 +1,14 @@
-//! What the two ends of a speed test say: a request of [`REQUEST_LEN`] bytes, one byte of answer, then what was asked for.
+//! The protocol of a speed test: a request of [`REQUEST_LEN`] bytes, one byte of answer, then the data requested.
 //!
-//! | request | what follows |
+//! | request | data |
 //! | --- | --- |
-//! | [`Kind::Down`] | the gateway sends for the time asked, then closes |
-//! | [`Kind::Up`] | the client sends; ten times a second the gateway says how many bytes came, as 8 bytes, big-endian |
+//! | [`Kind::Down`] | the gateway sends for the time requested, then closes the connection |
+//! | [`Kind::Up`] | the client sends; ten times a second the gateway sends its byte count, as 8 bytes, big-endian |
 //! | [`Kind::Echo`] | the gateway sends each byte back |
 
 use std::time::Duration;
 
-/// What is asked for.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Down,
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     Up,
 }
 
-/// `MAGIC`, kind, time in tenths of a second.
+/// Makes a request: `MAGIC`, kind, and time in tenths of a second.
 pub(crate) fn request(kind: Kind, time: Duration) -> [u8; REQUEST_LEN] {
     let kind = match kind {
         Kind::Down => b'D',
@@ -31,7 +31,7 @@ pub(crate) fn request(kind: Kind, time: Duration) -> [u8; REQUEST_LEN] {
     request
 }
 
-/// What a request asks for, and for how long; `None` if it is none.
+/// Returns kind and time of a request; `None` if the bytes are not a request.
 pub(crate) fn read(request: &[u8; REQUEST_LEN]) -> Option<(Kind, Duration)> {
     let [kind, tenths] = *request.strip_prefix(MAGIC)? else {
         return None;
@@ -46,16 +46,16 @@ pub(crate) fn read(request: &[u8; REQUEST_LEN]) -> Option<(Kind, Duration)> {
     Some((kind, time.min(MOST_TIME)))
 }
 
-/// Where a gateway listens, inside the tunnel.
+/// TCP port on which a gateway listens, inside the tunnel.
 pub(crate) const PORT: u16 = 7702;
-/// The request is served.
+/// Answer that the request is served.
 pub(crate) const SERVED: u8 = b'+';
-/// Too many others are.
+/// Answer that too many other requests are being served.
 pub(crate) const BUSY: u8 = b'-';
 pub(crate) const REQUEST_LEN: usize = MAGIC.len() + 2;
-/// The last digit is the version.
+/// Beginning of a request; the last digit is the version.
 const MAGIC: &[u8] = b"plspeed1";
-/// A whole test takes half a minute; one connection no longer.
+/// Longest time of one connection; a whole test takes half a minute.
 pub(crate) const MOST_TIME: Duration = Duration::from_secs(25);
 
 #[cfg(test)]

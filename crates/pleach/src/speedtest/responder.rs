@@ -1,8 +1,10 @@
-//! The gateway's part of a speed test: a TCP listener that only the tunnel's device reaches, so only clients with a session.
+//! The gateway's part of a speed test: a TCP listener bound to the tunnel's device, so only clients with a session
+//! reach it.
 //!
-//! Bounds: [`MAX_SERVED`] connections at a time, and [`MAX_OF_CLIENT`] of one client, that is of an IPv4 address or an IPv6 /64; the
-//! next is told that it is busy. Each ends after the time it asks for, at most
-//! [`protocol::MOST_TIME`], and if it is silent for [`PATIENCE`]. What it sends is zeros, what it gets is counted and thrown away.
+//! Bounds: [`MAX_SERVED`] simultaneous connections, and [`MAX_OF_CLIENT`] of one client, that is of an IPv4 address or
+//! an IPv6 /64. A further connection gets the answer [`protocol::BUSY`]. Each connection ends after the time requested,
+//! at most [`protocol::MOST_TIME`], or if it is silent for [`PATIENCE`]. The responder sends zeros; it counts and
+//! discards the bytes it receives.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -16,10 +18,10 @@ use pleach_linux::{clock, tcp_listener::listen};
 
 use super::protocol::{self, Kind};
 
-/// Serves what comes by the device `tunnel`, until the process ends.
+/// Serves connections that arrive on the device `tunnel`, until the process ends.
 ///
 /// # Errors
-/// The port is taken, or no thread can be had.
+/// If the port is in use, or if the thread cannot be created.
 pub(crate) fn start(tunnel: &str) -> io::Result<()> {
     let listener = listen(Some(tunnel), protocol::PORT, BACKLOG)?;
     let served = Arc::new(Served::default());
@@ -40,12 +42,12 @@ pub(crate) fn start(tunnel: &str) -> io::Result<()> {
         .map(drop)
 }
 
-/// The clients that are served, one entry a connection.
+/// Clients being served, one entry per connection.
 #[derive(Debug, Default)]
 struct Served(Mutex<Vec<IpAddr>>);
 
 impl Served {
-    /// Counts a connection of `client`, unless there are as many as may be.
+    /// Counts a connection of `client`. Returns `false` if the maximum number of connections is reached.
     fn admit(&self, client: IpAddr) -> bool {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_it = clients.iter().filter(|known| **known == client).count();
@@ -64,7 +66,7 @@ impl Served {
     }
 }
 
-/// What stands for the client at `address`: the /64 of an IPv6 address.
+/// Returns the key of the client at `address`: the address if it is IPv4, the /64 prefix if it is IPv6.
 fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
@@ -79,7 +81,7 @@ fn accept(stream: TcpStream, served: &Arc<Served>) {
     let Ok(peer) = stream.peer_addr() else { return };
     let client = client(peer.ip());
     if !served.admit(client) {
-        // The byte fits the socket's empty buffer.
+        // One byte always fits the empty buffer of a new socket.
         let _ = (&stream).write_all(&[protocol::BUSY]);
         return;
     }
@@ -88,7 +90,7 @@ fn accept(stream: TcpStream, served: &Arc<Served>) {
         .name("speedtest-conn".to_owned())
         .stack_size(STACK)
         .spawn(move || {
-            // An error is the client's: it left, or it was too slow.
+            // An error here is the client's: it has closed the connection, or was too slow.
             let _ = serve(&stream);
             counted.end(client);
         });
@@ -97,7 +99,7 @@ fn accept(stream: TcpStream, served: &Arc<Served>) {
     }
 }
 
-/// Does what one client asks for.
+/// Serves the request of one connection.
 pub(super) fn serve(mut stream: &TcpStream) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -141,11 +143,11 @@ pub(super) fn serve(mut stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Two tests at a time, and connections that are ending.
+/// Maximum number of connections: two simultaneous tests, and connections that are ending.
 const MAX_SERVED: usize = 6;
-/// One test, a measurement and its round trips, and a connection that is ending.
+/// Maximum number of connections of one client: the measurement, its RTT connection, and a connection that is ending.
 const MAX_OF_CLIENT: usize = 3;
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 const CHUNK: usize = 64 << 10;
 const REPORTS: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! The screen: headline, links, the chosen link's sentence and last minutes, keys.
+//! Draws the screen: headline, links, sentence and last minutes of the selected link, keys.
 
 use ratatui::{
     Frame,
@@ -144,7 +144,7 @@ fn draw_past(frame: &mut Frame<'_>, top: &Top, area: Rect, key: &Key) {
         let values: Vec<f64> = past.into_iter().flatten().map(value).collect();
         let shown = &values[values.len().saturating_sub(width)..];
         let most = shown.iter().copied().fold(0.0, f64::max);
-        // Kilobits, so that slow links have a picture.
+        // In kbit/s, so that the bars of slow links are visible.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -160,7 +160,7 @@ fn draw_past(frame: &mut Frame<'_>, top: &Top, area: Rect, key: &Key) {
     }
 }
 
-/// Name, value and colour of a direction.
+/// Label, value and colour of a direction.
 type Side = (&'static str, fn(&Rates) -> f64, Color);
 
 fn word(link: &LinkStatus) -> (&'static str, Color) {
@@ -174,7 +174,7 @@ fn word(link: &LinkStatus) -> (&'static str, Color) {
     }
 }
 
-/// A rate in five characters: `12.3M`.
+/// Returns a rate in at most six characters, such as `12.3M`.
 fn short(mbps: f64) -> String {
     if mbps >= 1000.0 {
         format!("{:.2}G", mbps / 1000.0)
@@ -185,7 +185,7 @@ fn short(mbps: f64) -> String {
     }
 }
 
-/// `text` without control characters: names may come from another host.
+/// Returns `text` without control characters. Names may come from another host.
 fn clean(text: &str) -> String {
     text.replace(char::is_control, "")
 }

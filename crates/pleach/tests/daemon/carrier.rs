@@ -1,4 +1,4 @@
-//! Links that TCP carries, where UDP does not get through.
+//! Links that TCP carries where UDP is blocked.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
 
 const LISTEN: &str = "[carrier]\nlisten = \"[::]:443\"\n";
 
-/// Longer than the promised 3 s: the machine may be busy.
+/// Longer than the promised 3 s, because the machine may be busy.
 const SOON: Duration = Duration::from_secs(10);
 
 fn carrier<'a>(status: &'a Value, name: &str) -> &'a str {
@@ -37,7 +37,7 @@ fn error<'a>(status: &'a Value, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// Drops UDP that comes to the gateway by `devices`, as many networks do.
+/// Drops UDP packets that arrive at the gateway on `devices`, as many networks do.
 fn drop_udp(world: &World, devices: &str) {
     let table = format!(
         "table inet plCarrier {{ chain c {{ type filter hook input priority 0; iifname {{ {devices} }} meta l4proto udp drop; }}; }}"
@@ -105,7 +105,7 @@ fn a_link_whose_udp_is_dropped_is_carried_by_itself() {
     let client = Client::default().start(&world, &world.client);
     client.until_links_up(&["l0", "l1"]);
     assert_eq!(carrier(&client.until_up(), "l0"), "udp");
-    // One link, mixed with one over UDP; then all; then from the start.
+    // First one of two links uses TCP, then both, then both from the start of the client.
     drop_udp(&world, "g0");
     carried(&client, &["l0"]);
     assert_eq!(carrier(&client.until_up(), "l1"), "udp");
@@ -118,7 +118,7 @@ fn a_link_whose_udp_is_dropped_is_carried_by_itself() {
     let client = Client::default().start(&world, &world.client);
     carried(&client, &["l0", "l1"]);
     tcp(&world.client, &server, 2_000_000).expect("a transfer");
-    // The first question comes after 30 s.
+    // The first test of UDP takes place after 30 s.
     let_udp_pass(&world);
     client.until_within(Duration::from_secs(60), "UDP is used again", |status| {
         ["l0", "l1"]
@@ -158,7 +158,7 @@ fn a_link_whose_udp_is_throttled_is_carried_if_that_is_faster() {
     let table = "table inet plCarrier { chain c { type filter hook output priority 0; oifname g0 udp sport 7700 limit rate over 125 kbytes/second burst 10 kbytes drop; }; }";
     run(&world.gateway, "nft", &[table]);
     carried(&client, &["l0"]);
-    // The trial is over, and has shown that TCP is faster.
+    // Wait until the trial has shown that TCP is faster.
     until("TCP is compared", || client.log().contains("TCP tried"));
     let status = client.until_up();
     assert_eq!(
@@ -190,7 +190,7 @@ fn a_dead_link_and_a_gateway_without_listener_change_nothing() {
     });
 }
 
-/// A program that ends with the value.
+/// A program that is ended when the value is dropped.
 struct Program(Child);
 
 impl Program {
@@ -207,7 +207,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // squid leaves shared memory behind if it is killed.
+        // If killed, squid would leave its shared memory behind.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         let has_ended = || self.0.try_wait().ok().flatten();
         if within(Duration::from_secs(5), has_ended).is_none() {
@@ -217,12 +217,12 @@ impl Drop for Program {
     }
 }
 
-/// Whether something listens at `port` of `host`.
+/// Whether a program listens at `port` of `host`.
 fn listens(host: &Netns, port: u16) -> bool {
     run(host, "cat", &["/proc/net/tcp"]).contains(&format!(":{port:04X} 00000000:0000 0A"))
 }
 
-/// Files of a web server's certificate for `www.example.org`.
+/// Certificate files of a web server for `www.example.org`.
 struct Certificate {
     authority: String,
     chain: String,
@@ -261,7 +261,7 @@ impl Certificate {
     }
 }
 
-/// nginx at port 443 of the gateway, which passes `/pleach` on to port 8443.
+/// Starts nginx at port 443 of the gateway; it forwards `/pleach` to port 8443.
 fn nginx(world: &World, certificate: &Certificate) -> Option<Program> {
     let dir = world.dir.path().display();
     let (chain, key) = (&certificate.chain, &certificate.key);
@@ -357,7 +357,7 @@ fn a_foreign_certificate_is_refused_and_named() {
     let Some(certificate) = Certificate::make(&world) else {
         return;
     };
-    // As an interceptor does: TLS ends in between, and all is passed on.
+    // Like an interceptor: nginx terminates TLS and forwards everything.
     let Some(_nginx) = nginx(&world, &certificate) else {
         return;
     };
@@ -383,10 +383,10 @@ fn a_foreign_certificate_is_refused_and_named() {
     assert!(text.contains("TLS is intercepted"), "{text}");
 }
 
-/// squid at port 3128 of the gateway's host; `login`: the password it asks for.
+/// Starts squid at port 3128 of the gateway's host. `login`: password that it requires.
 fn squid(world: &World, login: Option<&str>) -> Option<Program> {
     let dir = world.dir.path().display();
-    // squid reads it as a user of its own.
+    // squid reads the directory as a user of its own.
     run(&world.gateway, "chmod", &["755", &dir.to_string()]);
     let access = match login {
         None => "http_access allow all".to_owned(),
@@ -412,7 +412,7 @@ fn squid(world: &World, login: Option<&str>) -> Option<Program> {
     let file = world.dir.path().join("squid.conf");
     fs::write(&file, text).expect("writes");
     let mut command = world.gateway.command("squid");
-    // Its shared memory is called by the name.
+    // squid names its shared memory after the service name.
     let name = format!("pleach{}", std::process::id());
     command.args(["-N", "-n", &name]).arg("-f").arg(&file);
     let started = Program::start(command)?;
@@ -434,7 +434,7 @@ fn an_http_proxy_that_asks_for_a_password_is_passed() {
         return;
     };
     let _gateway = gateway(&world);
-    // Nothing but the proxy is reached.
+    // Only the proxy can be reached.
     let table = "table inet plOnly { chain c { type filter hook input priority 0; iifname { g0, g1 } tcp dport 3128 accept; iifname { g0, g1 } meta l4proto { tcp, udp } drop; }; }";
     run(&world.gateway, "nft", &[table]);
     let client = |login: &str| {
@@ -525,7 +525,7 @@ fn strangers_get_the_answer_of_a_web_server() {
     assert_eq!(ask(&upgrade), "404");
     let wrong = [&upgrade[..], &["-H", "Authorization: Bearer AAAA"]].concat();
     assert_eq!(ask(&wrong), "404");
-    // A client with another public key of the gateway is a stranger too.
+    // A client that expects another public key of the gateway is a stranger too.
     drop_udp(&world, "g0, g1");
     let client = Client {
         gateway_key: &Keys::client(3).public,

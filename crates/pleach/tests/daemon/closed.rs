@@ -1,6 +1,6 @@
-//! What hosts keep to themselves: inner addresses, what is forwarded, and traffic when the daemon is dead.
+//! Isolation of hosts: inner addresses, forwarding, and traffic while the daemon is not running.
 //!
-//! Each test shows first, or last, that what must not pass would pass without the rule: so it can fail.
+//! To prove that it can fail, each test also shows that the forbidden packets would pass without the rule.
 
 use std::{thread, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     world::{PATIENCE, World, assert_same, picture, ping, run, until},
 };
 
-/// Long enough for an answer that comes, short enough to wait for one that must not.
+/// Time to wait for an answer that must not arrive.
 const NO_ANSWER: Duration = Duration::from_millis(1);
 
 fn nft(host: &pleach_lab::netns::Netns, command: &str) {
@@ -19,7 +19,7 @@ fn nft(host: &pleach_lab::netns::Netns, command: &str) {
 #[test]
 fn a_neighbour_on_a_link_gets_no_answer_from_the_inner_address() {
     let Some(world) = World::new() else { return };
-    // No gateway: the device and its address are there as soon as the daemon runs.
+    // No gateway is needed: device and address exist as soon as the daemon runs.
     let client = Client::default().start(&world, &world.client);
     until("the client runs", || client.status().is_some());
     world
@@ -31,7 +31,7 @@ fn a_neighbour_on_a_link_gets_no_answer_from_the_inner_address() {
     for inner in ["10.77.0.2", "fd77::2"] {
         assert!(!ping(&world.gateway, &[inner], NO_ANSWER), "{inner}");
     }
-    // The host itself reaches it.
+    // The host itself reaches the address.
     assert!(ping(&world.client, &["10.77.0.2"], PATIENCE));
     nft(
         &world.client,
@@ -53,7 +53,7 @@ fn a_gateway_forwards_nothing_for_strangers() {
     let client = Client::default().start(&world, &world.client);
     client.until_links_up(&["l0", "l1"]);
     let stranger = world.another(2);
-    // The server would answer.
+    // The server has routes back, so it would answer.
     world
         .server
         .ip("route add 10.1.2.0/24 via 10.99.0.1\n-6 route add fd01:2::/64 via fd99::1\n")
@@ -81,7 +81,7 @@ fn a_gateway_forwards_nothing_for_strangers() {
 fn clients_reach_neither_each_other_nor_what_is_for_the_gateways_machine() {
     let Some(world) = World::new() else { return };
     let _hosts = TwoClients::start(&world, true);
-    // A cloud's metadata service, as the gateway reaches it.
+    // A cloud's metadata service that the gateway can reach.
     let metadata = "169.254.169.254";
     let address = format!("addr add {metadata}/32 dev lo\n");
     world.server.ip(&address).expect("address");
@@ -117,7 +117,7 @@ fn nothing_leaves_past_the_tunnel_while_a_daemon_with_a_kill_switch_is_dead() {
     }
     .start(&world, &world.client);
     client.until_links_up(&["l0", "l1"]);
-    // What leaves by a link for the server.
+    // Counts packets that leave over a link towards the server.
     let count = "add table inet seen
         add chain inet seen out { type filter hook postrouting priority 0; }
         add rule inet seen out oifname { l0, l1 } ip daddr 10.99.0.2 counter
@@ -139,10 +139,10 @@ fn nothing_leaves_past_the_tunnel_while_a_daemon_with_a_kill_switch_is_dead() {
         !run(&world.client, "ip", &["link"]).contains(TUNNEL)
     });
     try_all();
-    // Neighbours are reached as before.
+    // Neighbours are still reachable.
     assert!(ping(&world.client, &["10.1.0.1"], PATIENCE));
 
-    // Traffic goes on all the while the next process starts, which is closed as well.
+    // Traffic continues while the next process starts, which must block it as well.
     thread::scope(|scope| {
         let mut command = world.client.command("ping");
         command.args(["-i", "0.002", "-c", "1000", "-W", "1", "10.99.0.2"]);
@@ -156,7 +156,7 @@ fn nothing_leaves_past_the_tunnel_while_a_daemon_with_a_kill_switch_is_dead() {
     client.kill();
     try_all();
 
-    // A clean stop opens the host, also after a crash.
+    // A clean stop opens the host, even after a crash.
     client.start_again();
     client.until_links_up(&["l0", "l1"]);
     client.stop();

@@ -1,4 +1,4 @@
-//! The dashboard in a real browser, against a real daemon.
+//! Tests the dashboard in a real browser, against a real daemon.
 
 mod browser;
 
@@ -15,7 +15,7 @@ use browser::Browser;
 
 const PAGE: &str = "http://127.0.0.1:7780/";
 
-/// Bytes sent over both links, and when.
+/// Returns the bytes sent over both links, and the time.
 fn sent(client: &Daemon) -> (f64, u64) {
     let status = client.until_up();
     let of = |at: usize| status["links"][at]["tx_bytes"].as_f64().expect("a number");
@@ -57,7 +57,7 @@ fn the_page_tells_what_the_daemon_does() {
     let stream = SteadyStream::start(&world.client, &server);
     browser.until("traffic", "state.points.length > 8 && state.points.at(-1).tx_mbps > 5 && state.points.at(-1).rx_mbps > 5");
 
-    // The mean of the page's rates is that of the daemon's counters over the same time.
+    // The mean rate on the page is near the rate from the daemon's counters over the same time.
     let is_near = (0..3).any(|_| {
         let (before, from) = sent(&client);
         thread::park_timeout(Duration::from_secs(10));
@@ -99,7 +99,7 @@ fn the_page_tells_what_the_daemon_does() {
     usable(&mut browser);
     keep(&mut browser, "dashboard", 1280, 900);
 
-    // A link dies: its sentence comes.
+    // A link goes down: its sentence must appear.
     let at = clock::now();
     run(&world.client, "ip", &["link", "set", "l1", "down"]);
     browser.until(
@@ -127,7 +127,7 @@ fn the_page_tells_what_the_daemon_does() {
         "document.querySelector('#events').textContent.includes('lte')",
     );
 
-    // The history has what the picture has.
+    // The history contains the rates that the chart has shown.
     browser.evaluate(
         "(() => { const e = document.querySelector('#range'); e.value = '3600'; e.dispatchEvent(new Event('change')); })()",
     );
@@ -145,7 +145,7 @@ fn the_page_tells_what_the_daemon_does() {
     );
     keep(&mut browser, "dashboard-link-down", 1280, 900);
 
-    // Nobody without a token may change anything over TCP.
+    // Without a token, nobody may change anything over TCP.
     let refused = browser.evaluate(
         "fetch('/v1/weights', { method: 'PUT', headers: { 'Content-Type': 'application/json' }, \
          body: '{\"weights\":{\"dsl\":9}}' }).then((answer) => answer.status)",
@@ -155,7 +155,7 @@ fn the_page_tells_what_the_daemon_does() {
     let errors: Vec<_> = browser.errors.iter().filter(quiet).cloned().collect();
     assert!(errors.is_empty(), "{errors:?}");
 
-    // On a phone, in the dark.
+    // On a phone, with a dark colour scheme.
     browser.errors.clear();
     browser.open(PAGE, 390, 844, "dark");
     browser.until(
@@ -198,7 +198,7 @@ fn a_gateways_page_asks_for_a_token_and_lists_its_clients() {
     let server = Target::new(&world.server, "10.99.0.2");
     let _stream = SteadyStream::start(&world.client, &server);
 
-    // Through the tunnel.
+    // Open the dashboard through the tunnel.
     browser.open("http://10.77.0.1:7780/", 1280, 900, "dark");
     browser.until(
         "the question for a token",
@@ -238,7 +238,7 @@ fn a_gateways_page_asks_for_a_token_and_lists_its_clients() {
     let errors: Vec<_> = browser.errors.iter().filter(refused).cloned().collect();
     assert!(errors.is_empty(), "{errors:?}");
 
-    // A name that somebody else has made to point here gets nothing.
+    // A host name that an attacker has made resolve to this address is refused.
     run(
         &world.client,
         "sh",
@@ -249,8 +249,8 @@ fn a_gateways_page_asks_for_a_token_and_lists_its_clients() {
     );
 }
 
-/// Asserts what people who do not see, or have no mouse, need: names of everything that can be used, a language, a heading and a
-/// name for each section, and contrast of text of 4.5 to 1 (WCAG 2.2, 1.4.3).
+/// Asserts properties that users need who cannot see or do not use a mouse: names of all controls, a language, a
+/// heading and a name for each section, and a text contrast of at least 4.5 to 1 (WCAG 2.2, 1.4.3).
 #[track_caller]
 fn usable(browser: &mut Browser) {
     let missing = browser.evaluate(
@@ -298,7 +298,7 @@ fn usable(browser: &mut Browser) {
         })()"#,
     );
     assert_eq!(missing, serde_json::json!([]), "not usable by all");
-    // A second opinion where there is one: axe-core, whose axe.min.js the variable names.
+    // Also run axe-core, if `PLEACH_AXE` contains the path of axe.min.js.
     if let Some(file) = std::env::var_os("PLEACH_AXE") {
         browser.evaluate(&std::fs::read_to_string(file).expect("axe.min.js"));
         let found = browser.evaluate(
@@ -308,7 +308,7 @@ fn usable(browser: &mut Browser) {
     }
 }
 
-/// Keeps a picture where the user of the tests wants them: in the directory that `PLEACH_PICTURES` names.
+/// Saves a picture in the directory `PLEACH_PICTURES`, if the user has set it.
 fn keep(browser: &mut Browser, name: &str, width: u32, height: u32) {
     let Some(directory) = std::env::var_os("PLEACH_PICTURES") else {
         return;

@@ -1,4 +1,4 @@
-//! `[tunnel] dns`: resolvers while the tunnel runs, undone at the end and after a crash.
+//! `[tunnel] dns`: resolvers while the tunnel runs. They are restored at the end, and after a crash.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::{
     world::{World, until},
 };
 
-/// `pleach up` on the client where `/etc/resolv.conf` is `resolv`, in a mount namespace of its own.
+/// Runs `pleach up` on the client in a mount namespace where `/etc/resolv.conf` is `resolv`.
 pub(crate) fn up(world: &World, file: &Path, resolv: &Path, path: &str) -> Child {
     let mut command: Command = world.client.command("unshare");
     command.args([
@@ -78,7 +78,7 @@ fn the_resolver_is_the_tunnels_while_it_runs_and_after_a_crash_what_it_was() {
     until("the tunnel runs", || {
         file.with_extension("sock").exists() && is_ours()
     });
-    // As a DHCP client does.
+    // Write the file as a DHCP client does.
     let leased = "nameserver 192.0.2.7\n";
     fs::write(&resolv, leased).expect("written");
     until("the resolver is set again", is_ours);
@@ -97,7 +97,7 @@ fn resolvconf_is_used_where_it_is() {
     fs::write(&file, text).expect("written");
     let resolv = world.dir.path().join("resolv.conf");
     fs::write(&resolv, "nameserver 192.0.2.1\n").expect("written");
-    // Notes what it is told.
+    // This `resolvconf` writes its arguments and input to a file.
     let log = world.dir.path().join("told");
     let programs = world.dir.path().join("bin");
     fs::create_dir(&programs).expect("made");

@@ -1,4 +1,4 @@
-//! `pleach doctor`: names each planted fault with its remedy, and says nothing on a healthy host.
+//! `pleach doctor`: reports each injected fault with its remedy, and reports nothing on a healthy host.
 
 use std::{
     fs::{self, File},
@@ -28,7 +28,7 @@ use crate::{
     world::{PATIENCE, World, run, within},
 };
 
-/// What `pleach doctor` finds, as pairs of code and link.
+/// Runs `pleach doctor`. Returns pairs of code and link.
 fn found(mut command: Command, file: &Path) -> Vec<(String, String)> {
     let output = command.args(["doctor", "--json"]).arg(file).output();
     let output = output.expect("starts");
@@ -56,7 +56,8 @@ fn pleach(host: &Netns) -> Command {
     host.command(env!("CARGO_BIN_EXE_pleach"))
 }
 
-/// Asserts that exactly `expected` is found on `host`: code, and link if it is of one.
+/// Asserts that exactly the problems `expected` are found on `host`: pairs of code and link, the latter empty for a
+/// problem of the host.
 #[track_caller]
 fn assert_found(host: &Netns, file: &Path, expected: &[(&str, &str)]) {
     let found = found(pleach(host), file);
@@ -95,7 +96,7 @@ fn a_healthy_host_is_told_so_in_a_line() {
         assert_eq!(said, "No problem found.\n");
         assert!(output.stderr.is_empty() && output.status.success());
     }
-    // As healthy without the daemon, whose handshake the doctor then makes.
+    // The host is also healthy without the daemon. The doctor then performs the handshake itself.
     client.stop();
     assert_found(&world.client, client.file(), &[]);
 }
@@ -165,7 +166,7 @@ fn faults_of_the_network_are_named() {
     assert_found(host, file, &[("nat-timeout", "")]);
     host.sysctl(&[(key, before.as_str())]).expect("set");
 
-    // One router at the ends of both wires.
+    // Make both links lead to the same router.
     let shown = run(&world.gateway, "ip", &["-o", "link", "show", "g0"]);
     let mut words = shown.split_whitespace();
     words
@@ -299,7 +300,7 @@ fn faults_of_the_gateway_are_named() {
     fs::set_permissions(&twin, fs::Permissions::from_mode(0o600)).expect("set");
     assert_found(host, &twin, &[("port-taken", "")]);
 
-    // A client whose key nobody knows tries on and on.
+    // A client with an unknown key tries again and again.
     client.stop();
     let unknown = Client {
         keys: Keys::client(4),
@@ -397,7 +398,7 @@ fn a_policer_is_named_under_load() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                // What is lost under the policer is none of this test.
+                // Losses under the policer do not matter to this test.
                 let _ = tcp(&world.client, &server, 30_000_000);
             }
         });

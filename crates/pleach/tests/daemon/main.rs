@@ -1,4 +1,5 @@
-//! The real daemons against the real kernel: `pleach up` in network namespaces. Needs root; says so and passes without.
+//! Tests the real daemons against the real kernel: `pleach up` in network namespaces. Without root rights, the tests
+//! print a message and pass.
 
 mod carrier;
 mod closed;

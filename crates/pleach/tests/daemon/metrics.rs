@@ -1,4 +1,4 @@
-//! A real Prometheus reads a real daemon's metrics.
+//! Tests that a real Prometheus reads a real daemon's metrics.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use crate::{
     world::{PATIENCE, World, within},
 };
 
-/// Whether series are those that are waited for.
+/// Whether series are those that the test waits for.
 type Fits<'a> = dyn Fn(&[(Value, f64)]) -> bool + 'a;
 
-/// Ends with its value.
+/// A Prometheus process that is killed when dropped.
 struct Prometheus(Child);
 
 impl Drop for Prometheus {
@@ -30,7 +30,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// What Prometheus on `host` knows of `query`: labels and value of each series; `None` if it does not answer.
+/// Returns Prometheus' answer to `query` on `host`: labels and value of each series; `None` if it does not answer.
 fn query(host: &Netns, query: &str) -> Option<Vec<(Value, f64)>> {
     let text = host.run(|| {
         let mut stream = TcpStream::connect("127.0.0.1:9090")?;

@@ -1,4 +1,4 @@
-//! A gateway that is named: found over either link, and found again at another address.
+//! A gateway that is configured by name is found over either link, and again after its address has changed.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
     world::{World, until},
 };
 
-/// Answers questions for addresses of IPv4 with the one that is kept, all others with none.
+/// A resolver that answers queries for IPv4 addresses with `address`, and all other queries with no address.
 struct Resolver {
     address: AtomicU32,
     asked: AtomicU64,
@@ -38,12 +38,12 @@ impl Resolver {
             };
             self.asked.fetch_add(1, Ordering::Relaxed);
             let mut reply = buffer[..len].to_vec();
-            // A response without error, for one question; of type A if its last bytes say so.
+            // Make a response without error to one query; it has type A if the query ends with this type.
             let is_v4 = reply.ends_with(&[0, 1, 0, 1]);
             reply[2] |= 0x80;
             reply[7] = u8::from(is_v4);
             if is_v4 {
-                // The name of the question, A, IN, ten seconds, four bytes.
+                // The name of the query, A, IN, ten seconds, four bytes.
                 reply.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 10, 0, 4]);
                 reply.extend_from_slice(&self.address.load(Ordering::Relaxed).to_be_bytes());
             }
@@ -118,7 +118,7 @@ fn a_named_gateway_is_found_and_found_again_elsewhere() {
     let asked = resolver.asked.load(Ordering::Relaxed);
     assert!(asked > 0);
 
-    // It moves. The name is asked for again only when there is no session.
+    // The gateway's address changes. The name is resolved again only while there is no session.
     resolver
         .address
         .store(Ipv4Addr::new(203, 0, 113, 6).to_bits(), Ordering::Relaxed);

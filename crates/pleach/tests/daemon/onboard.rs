@@ -1,4 +1,4 @@
-//! From nothing to a bonded download: `gateway init` and `invite` on one side, `join` on the other.
+//! Sets up a tunnel and downloads over several links: `gateway init` and `invite` on one side, `join` on the other.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{
     world::{World, assert_same, has_settled, picture, run, until, within},
 };
 
-/// One end: its host and the directory of its files.
+/// An end of the tunnel: its host and the directory of its files.
 struct End {
     host: Netns,
     dir: PathBuf,
@@ -44,7 +44,7 @@ impl End {
         feed(process, input)
     }
 
-    /// The same, which must succeed; what it prints.
+    /// Runs [`Self::pleach`], which must succeed. Returns its output.
     #[track_caller]
     fn does(&self, command: &str, input: &str) -> String {
         let output = self.pleach(command, input);
@@ -57,7 +57,8 @@ impl End {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// The same, which must fail with `code`, one line that has all of `words`, and nothing left behind.
+    /// Runs [`Self::pleach`], which must fail with `code` and one line that contains all of `words`, and must leave
+    /// nothing behind.
     #[track_caller]
     fn fails(&self, command: &str, input: &str, code: i32, words: &[&str]) {
         until("the host settles", || has_settled(&self.host));
@@ -80,7 +81,7 @@ impl End {
         Daemon::with_file(&self.host, path("toml"), path("sock"))
     }
 
-    /// Names and states of all clients.
+    /// Returns names and states of all clients.
     fn clients(&self) -> Vec<(String, String)> {
         let text = self.does("gateway clients --json", "");
         let json: Value = serde_json::from_str(&text).expect("JSON");
@@ -107,7 +108,7 @@ fn assert_refused(what: &str, output: &Output, code: i32, words: &[&str]) {
     );
 }
 
-/// All files below `dir` with their contents, but what waits for a repetition.
+/// Returns all files below `dir` with their contents, except those that wait for a repetition of the command.
 fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -151,7 +152,7 @@ fn a_token_makes_a_client_whose_download_uses_both_links() {
     assert_eq!(files(&gateway.dir), made, "a second init changes nothing");
     gateway.fails("gateway init --port 7701", "", 2, &["--port", "edit"]);
 
-    // Invited while the daemon runs, which is not told.
+    // The invitation is made while the daemon runs, without informing the daemon.
     let daemon = gateway.start("gateway");
     daemon.until_up();
     let token = gateway.token("home");
@@ -171,7 +172,7 @@ fn a_token_makes_a_client_whose_download_uses_both_links() {
     let again = client.does("join", &token);
     assert!(again.contains("before"), "{again}");
 
-    // A link that carries all a host has to send leaves nothing to the other.
+    // Slow the links down: if one link could carry all traffic, the other would carry none.
     world.slow();
     let up = client.start("client");
     up.until_links_up(&["l0", "l1"]);
@@ -189,7 +190,7 @@ fn a_token_makes_a_client_whose_download_uses_both_links() {
     })
     .expect("both links carry the download");
 
-    // The token is used up: another host is refused without an answer, and counted.
+    // The token is used up: another host is refused without an answer, and the refusal is counted.
     let other = End::new(&world, &world.another(2), "other");
     let refused = drops(&daemon.until_up(), "enrolment_refused");
     other.fails("join", &token, 1, &["gateway", "invite"]);
@@ -199,7 +200,7 @@ fn a_token_makes_a_client_whose_download_uses_both_links() {
     assert_eq!(gateway.clients().len(), 1);
     tcp(&world.client, &server, 100_000).expect("the client is not disturbed");
 
-    // The next one is told apart, and both stay over a restart.
+    // The next client is distinguished from the first, and both remain enrolled after a restart.
     let token = gateway.token("shop");
     other.does("join", &token);
     let mut daemon = daemon;
@@ -220,13 +221,13 @@ fn a_token_makes_a_client_whose_download_uses_both_links() {
     assert_eq!(files(&client.dir), []);
     let nothing = client.does("leave", "");
     assert!(nothing.contains("nothing to undo"), "{nothing}");
-    // `leave` ends a running daemon and what it has changed.
+    // `leave` stops a running daemon, which undoes its changes.
     other.does("leave", "");
     let mut second = second;
     until("the daemon ends", || second.has_ended());
     assert_eq!(files(&other.dir), []);
 
-    // Resolvers travel in the token.
+    // The token contains the resolvers.
     let file = gateway.dir.join("gateway.toml");
     let mut text = fs::read_to_string(&file).expect("readable");
     text += "dns = [\"10.77.0.1\", \"fd77::1\"]\n";
@@ -301,11 +302,11 @@ fn tokens_that_are_damaged_foreign_expired_or_withdrawn_are_refused() {
         2,
         &["/nowhere", "cannot be read"],
     );
-    // Arguments are seen by other users.
+    // Other users see arguments, so a token is not accepted as an argument.
     let output = client.pleach(&format!("join {token}"), "");
     assert_eq!(output.status.code(), Some(2));
 
-    // Of another gateway: as if nobody were there.
+    // A token of another gateway: this gateway does not answer.
     let foreign = End::new(&world, &world.gateway, "foreign");
     foreign.does("gateway init --port 7701", "");
     let stray = foreign.token("home");
@@ -316,7 +317,7 @@ fn tokens_that_are_damaged_foreign_expired_or_withdrawn_are_refused() {
         &["does not answer", "203.0.113.5:7701", "firewall"],
     );
 
-    // Its time is over.
+    // The invitation has expired.
     let invitations = gateway.dir.join("state/gateway/invitations");
     let file = fs::read_dir(&invitations)
         .expect("store")
@@ -337,12 +338,12 @@ fn tokens_that_are_damaged_foreign_expired_or_withdrawn_are_refused() {
     });
     assert_eq!(gateway.clients(), []);
 
-    // Withdrawn.
+    // The invitation was withdrawn.
     let token = gateway.token("home");
     gateway.does("gateway remove home", "");
     client.fails("join", &token, 1, &["token", "invite"]);
 
-    // By file, at last.
+    // Finally, the token is read from a file.
     let file = world.dir.path().join("token");
     fs::write(&file, gateway.token("home")).expect("written");
     client.does(&format!("join --token-file {}", file.display()), "");
@@ -358,7 +359,7 @@ fn a_host_that_lacks_something_is_told_what_and_left_as_it_was() {
     gateway.fails("gateway init", "", 1, &["7700", "taken", "--port"]);
     drop(holder);
 
-    // Each in a mount namespace of its own, with DIR on a file system of its own.
+    // Each command runs in a mount namespace of its own, with DIR on a file system of its own.
     let with = |end: &End, mount: &str, command: &str, input: &str| {
         fs::create_dir_all(&end.dir).expect("directory");
         let script = format!(
@@ -402,7 +403,7 @@ fn a_host_that_lacks_something_is_told_what_and_left_as_it_was() {
     }
     let lonely = End::new(&world, &world.server, "lonely");
     lonely.fails("join", &token, 1, &["no uplink", "203.0.113.5", "connect"]);
-    // None of these has used the invitation up.
+    // None of these attempts has used the invitation up.
     assert_eq!(
         gateway.clients(),
         [("home".to_owned(), "invited".to_owned())]
@@ -410,7 +411,7 @@ fn a_host_that_lacks_something_is_told_what_and_left_as_it_was() {
     assert_same("the client's host", &before, &picture(&world.client));
     assert_eq!(files(&client.dir), []);
 
-    // An inner network that the host uses.
+    // Use an inner network that the host already uses.
     let inner = fs::read_to_string(gateway.dir.join("gateway.toml")).expect("readable");
     let inner = inner
         .lines()
@@ -441,7 +442,7 @@ fn a_host_that_lacks_something_is_told_what_and_left_as_it_was() {
 fn commands_that_were_killed_are_repeated() {
     let Some(world) = World::new() else { return };
     let (gateway, client) = ends(&world);
-    // At whatever point.
+    // Kills a command after `millis`, wherever it is at that time.
     let kill_after = |end: &End, command: &str, input: &str, millis: u64| {
         let mut process = end.host.command(env!("CARGO_BIN_EXE_pleach"));
         process
@@ -479,7 +480,7 @@ fn commands_that_were_killed_are_repeated() {
     assert_eq!(gateway.clients().len(), 1);
 }
 
-/// With files where they are usually, and a service manager that only notes what it is asked.
+/// Uses the default directories, and a service manager that only records its arguments.
 #[test]
 fn services_are_started_and_stopped_where_systemd_runs() {
     let Some(world) = World::new() else { return };

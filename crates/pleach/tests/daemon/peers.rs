@@ -1,4 +1,4 @@
-//! Clients of one gateway, and those who are none.
+//! Clients of one gateway, and hosts that are not its clients.
 
 use std::{net::UdpSocket, thread};
 
@@ -15,14 +15,14 @@ fn clients_of_one_gateway_are_kept_apart() {
     let Some(world) = World::new() else { return };
     let hosts = TwoClients::start(&world, false);
 
-    // The gateway reaches each at its own address, and through it they reach each other.
+    // The gateway reaches each client at its own address, and the clients reach each other through the gateway.
     for address in ["10.77.0.2", "10.77.0.3", "fd77::2", "fd77::3"] {
         assert!(ping(&world.gateway, &[address], PATIENCE), "{address}");
     }
     assert!(ping(&world.client, &["10.77.0.3"], PATIENCE));
     assert!(ping(&hosts.other, &["fd77::2"], PATIENCE));
 
-    // A takes B's address, too.
+    // Client A uses B's address as well.
     let add =
         format!("addr add 10.77.0.3/32 dev {TUNNEL}\naddr add fd77::3/128 dev {TUNNEL} nodad\n");
     world.client.ip(&add).expect("addresses");
@@ -46,7 +46,7 @@ fn clients_of_one_gateway_are_kept_apart() {
         until("the gateway counts what it refused", || {
             refused() >= before + 3
         });
-        // What is meant for B still goes to B, who has not moved.
+        // Packets for B still go to B, which has not moved.
         let received = rx_packets(&world.client);
         assert!(ping(&world.gateway, &[own], PATIENCE), "{own}");
         let more = rx_packets(&world.client) - received;
@@ -112,7 +112,7 @@ fn wrong_keys_never_come_up_beside_a_right_one() {
         let (key, secret) = (case.gateway_key, case.preshared_key);
         let before = count(&gateway);
         let daemon = case.start(&world, host);
-        // With the wrong preshared key the answer is what does not fit, and the client finds out.
+        // With the wrong pre-shared key, the client detects the mismatch in the gateway's answer.
         until(&format!("{key} {secret:?} is refused"), || {
             count(&gateway) + count(&daemon) > before + 1
         });
@@ -162,7 +162,7 @@ fn a_flood_of_random_datagrams_harms_no_transfer() {
             for _ in 0..DATAGRAMS {
                 let len = usize::try_from(rng.below(1400))? + 1;
                 rng.fill(&mut datagram[..len]);
-                // Half of them look like ours at first sight.
+                // Half of the datagrams have a first byte like pleach's.
                 datagram[0] %= if rng.chance(0.5) { 8 } else { 255 };
                 socket.send_to(&datagram[..len], "203.0.113.5:7700")?;
             }
@@ -179,7 +179,7 @@ fn a_flood_of_random_datagrams_harms_no_transfer() {
     }
     flood.join().expect("no panic").expect("the flood");
 
-    // The kernel drops what comes too fast for the socket.
+    // The kernel drops datagrams when the socket buffer is full.
     gateway.until("the flood is counted", |status| {
         sum(status) >= before + DATAGRAMS / 10
     });

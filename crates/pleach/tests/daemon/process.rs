@@ -17,14 +17,14 @@ use serde_json::Value;
 
 use crate::world::{PATIENCE, World, within};
 
-/// Where the gateway is, over IPv4.
+/// Address of the gateway over IPv4.
 pub(crate) const OUTER_V4: &str = "203.0.113.5:7700";
-/// Where the gateway is, over IPv6.
+/// Address of the gateway over IPv6.
 pub(crate) const OUTER_V6: &str = "[2001:db8::5]:7700";
-/// The tunnel's device at both ends.
+/// Name of the tunnel's device at both ends.
 pub(crate) const TUNNEL: &str = "plD0";
 
-/// A private key and its public one.
+/// A private key and its public key.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     pub(crate) private: String,
@@ -41,12 +41,12 @@ impl Keys {
         }
     }
 
-    /// The gateway's.
+    /// Returns the gateway's keys.
     pub(crate) fn gateway() -> &'static Self {
         &Self::all()[0]
     }
 
-    /// The client's whose inner addresses end in `host`, from 2 to 4.
+    /// Returns the keys of the client whose inner addresses end in `host`, from 2 to 4.
     pub(crate) fn client(host: u8) -> &'static Self {
         &Self::all()[usize::from(host) - 1]
     }
@@ -57,12 +57,12 @@ impl Keys {
     }
 }
 
-/// What a client's file says; the defaults are those of most tests.
+/// Contents of a client's file. The defaults suit most tests.
 pub(crate) struct Client<'a> {
     pub(crate) tunnel: &'a str,
-    /// End of its inner addresses.
+    /// Last part of the client's inner addresses.
     pub(crate) host: u8,
-    /// Network of its inner addresses: `10.77.0` and `fd77`, if 77.
+    /// Network of the inner addresses: `10.77.0` and `fd77` for 77.
     pub(crate) network: u8,
     pub(crate) keys: &'a Keys,
     pub(crate) gateway_key: &'a str,
@@ -70,13 +70,13 @@ pub(crate) struct Client<'a> {
     pub(crate) endpoint: &'a str,
     pub(crate) allowed_ips: &'a str,
     pub(crate) policy: &'a str,
-    /// Code of its parity.
+    /// Code of the client's parity.
     pub(crate) parity: Option<&'a str>,
     pub(crate) kill_switch: bool,
     pub(crate) split_tcp: Option<&'a str>,
-    /// Names, which are also devices.
+    /// Names of links, which are also names of devices.
     pub(crate) links: &'a [&'a str],
-    /// Tables beside.
+    /// Further tables of the file.
     pub(crate) more: &'a str,
 }
 
@@ -107,7 +107,7 @@ impl Client<'_> {
         Daemon::start(world, host, &self.text())
     }
 
-    /// Writes the file only.
+    /// Only writes the file.
     pub(crate) fn write(&self, world: &World) -> PathBuf {
         let (file, _) = write(world, &self.text());
         file
@@ -143,7 +143,7 @@ impl Client<'_> {
     }
 }
 
-/// A gateway and its client under `weighted`, with both links up.
+/// Starts a gateway and its client with the policy `weighted`, and waits until both links are up.
 pub(crate) fn weighted_pair(world: &World) -> (Daemon, Daemon) {
     let policy = "weighted";
     let gateway = Gateway {
@@ -161,7 +161,7 @@ pub(crate) fn weighted_pair(world: &World) -> (Daemon, Daemon) {
     (gateway, client)
 }
 
-/// A gateway and two clients: the world's, with both links up, and another host with the link `l2`.
+/// A gateway and two clients: the world's client, with both links up, and another host with the link `l2`.
 pub(crate) struct TwoClients {
     pub(crate) gateway: Daemon,
     _clients: [Daemon; 2],
@@ -170,7 +170,7 @@ pub(crate) struct TwoClients {
 }
 
 impl TwoClients {
-    /// Starts them; `isolate`: of the gateway.
+    /// Starts gateway and clients. `isolate`: setting of the gateway.
     pub(crate) fn start(world: &World, isolate: bool) -> Self {
         let gateway = Gateway {
             clients: vec![(2, Keys::client(2), None), (3, Keys::client(3), None)],
@@ -198,7 +198,7 @@ impl TwoClients {
     }
 }
 
-/// What a gateway's file says.
+/// Contents of a gateway's file.
 pub(crate) struct Gateway<'a> {
     pub(crate) tunnel: &'a str,
     pub(crate) network: u8,
@@ -207,9 +207,9 @@ pub(crate) struct Gateway<'a> {
     pub(crate) isolate: bool,
     pub(crate) split_tcp: bool,
     pub(crate) policy: &'a str,
-    /// Of each client: end of its inner addresses, keys, preshared key.
+    /// For each client: last part of its inner addresses, keys, pre-shared key.
     pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
-    /// Tables beside.
+    /// Further tables of the file.
     pub(crate) more: &'a str,
 }
 
@@ -271,7 +271,7 @@ fn preshared(key: Option<&str>) -> String {
     key.map_or_else(String::new, |key| format!("preshared_key = \"{key}\"\n"))
 }
 
-/// A running daemon; killed when dropped, and its log shown if the test fails.
+/// A running daemon. It is killed when dropped, and its log is printed if the test fails.
 pub(crate) struct Daemon {
     host: Netns,
     file: PathBuf,
@@ -294,7 +294,7 @@ impl Daemon {
         }
     }
 
-    /// Starts `pleach up FILE` with a file that is there, whose control socket is `control`.
+    /// Starts `pleach up FILE` with an existing file, whose control socket is `control`.
     pub(crate) fn with_file(host: &Netns, file: PathBuf, control: PathBuf) -> Self {
         let log = file.with_extension("log");
         let child = launch(host, &file, &log);
@@ -307,29 +307,29 @@ impl Daemon {
         }
     }
 
-    /// Starts it again; it must have ended.
+    /// Starts the daemon again; it must have ended.
     pub(crate) fn start_again(&mut self) {
         assert!(self.has_ended());
         self.child = launch(&self.host, &self.file, &self.log);
     }
 
-    /// A second process with the same file.
+    /// Starts a second process with the same file.
     pub(crate) fn start_twin(&self) -> Output {
         let mut command = self.host.command(env!("CARGO_BIN_EXE_pleach"));
         command.arg("up").arg(&self.file).output().expect("starts")
     }
 
-    /// Its configuration.
+    /// The configuration file of the daemon.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the daemon.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the daemon runs");
     }
 
-    /// Asks it to end, and asserts that it does with success.
+    /// Asks the daemon to end, and asserts that it ends with success.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
         let pid = Pid::from_child(&self.child);
@@ -339,7 +339,7 @@ impl Daemon {
         assert_eq!(status.code(), Some(0), "{}", self.log());
     }
 
-    /// Kills it.
+    /// Kills the daemon.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -349,7 +349,7 @@ impl Daemon {
         self.child.try_wait().expect("our child").is_some()
     }
 
-    /// What `pleach status --json` prints; `None` if the daemon does not answer.
+    /// Returns the output of `pleach status --json`; `None` if the daemon does not answer.
     pub(crate) fn status(&self) -> Option<Value> {
         let output = self.command("status", &["--json"]);
         let text = output.status.success().then_some(output.stdout)?;
@@ -366,7 +366,7 @@ impl Daemon {
             .expect("starts")
     }
 
-    /// Waits until its status fulfils `holds`; panics with `what` and the last status.
+    /// Waits until the daemon's status fulfils `holds`. Otherwise panics with `what` and the last status.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         self.until_within(PATIENCE, what, holds)
@@ -388,7 +388,7 @@ impl Daemon {
         found.unwrap_or_else(|| panic!("never happened: {what}; last status {last}"))
     }
 
-    /// Waits until it has a session; a gateway: until it listens.
+    /// Waits until a client has a session, or until a gateway listens.
     #[track_caller]
     pub(crate) fn until_up(&self) -> Value {
         self.until("the tunnel comes up", |status| status["up"] == true)
@@ -421,25 +421,25 @@ impl Drop for Daemon {
     }
 }
 
-/// The link called `name` in a client's status.
+/// Returns the link called `name` in a client's status.
 pub(crate) fn link<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
     let links = status["links"].as_array()?;
     links.iter().find(|link| link["name"] == name)
 }
 
-/// Its state; empty if there is no such link.
+/// Returns the state of the link called `name`; empty if there is no such link.
 pub(crate) fn state<'a>(status: &'a Value, name: &str) -> &'a str {
     link(status, name)
         .and_then(|link| link["state"].as_str())
         .unwrap_or_default()
 }
 
-/// How often something was dropped for `reason`.
+/// Returns the number of packets dropped for `reason`.
 pub(crate) fn drops(status: &Value, reason: &str) -> u64 {
     status["drops"][reason].as_u64().expect("a known reason")
 }
 
-/// Writes a configuration; where it is, and where the control socket will be.
+/// Writes a configuration. Returns its path, and the path of the future control socket.
 fn write(world: &World, text: &str) -> (PathBuf, PathBuf) {
     let number = fs::read_dir(world.dir.path()).expect("directory").count();
     let path = |extension| world.dir.path().join(format!("{number}.{extension}"));
@@ -476,7 +476,7 @@ fn pleach(arguments: &[&str], input: &str) -> String {
     String::from_utf8(feed(command, input).stdout).expect("text")
 }
 
-/// What `process` says to `input`.
+/// Runs `process` with `input`, and returns its output.
 pub(crate) fn feed(mut process: Command, input: &str) -> Output {
     let mut child = process
         .stdin(Stdio::piped())
@@ -484,7 +484,7 @@ pub(crate) fn feed(mut process: Command, input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
-    // A command that reads nothing may have ended.
+    // A command that does not read its input may have ended.
     let _ = child
         .stdin
         .take()

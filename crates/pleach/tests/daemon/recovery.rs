@@ -1,4 +1,4 @@
-//! Either end starts again while the other stays.
+//! Each end is restarted while the other continues to run.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn a_restart_of_either_end_is_over_within_seconds() {
     client.until_links_up(&["l0", "l1"]);
     let server = Target::new(&world.server, "10.99.0.2");
     let resumes = |what: &str| {
-        // A connection begun without a tunnel device would stay outside with its address.
+        // A connection started before the tunnel device exists would keep its address outside of the tunnel.
         let attempt = Duration::from_millis(500);
         let done = within(INTERRUPTION, || {
             try_tcp(&world.client, &server, 10_000, attempt).ok()
@@ -37,7 +37,7 @@ fn a_restart_of_either_end_is_over_within_seconds() {
     resumes("gateway");
     restart(&mut client);
     resumes("client");
-    // Killed, it says no good-bye.
+    // A killed daemon does not tell its peer that it ends.
     gateway.kill();
     gateway.start_again();
     resumes("killed gateway");

@@ -1,4 +1,4 @@
-//! `pleach reload` and SIGHUP: what changes while a transfer runs, and does not break it.
+//! `pleach reload` and SIGHUP: a transfer survives the changes that are applied while it runs.
 
 use std::{
     cell::Cell,
@@ -21,7 +21,7 @@ use crate::{
     world::{World, assert_same, picture, until},
 };
 
-/// Changes a daemon's file by `edit`, and has it read again.
+/// Changes a daemon's file with `edit`, and makes the daemon read it again.
 fn reload(daemon: &Daemon, edit: impl Fn(String) -> String) -> Output {
     let text = fs::read_to_string(daemon.file()).expect("readable");
     fs::write(daemon.file(), edit(text)).expect("written");
@@ -39,7 +39,7 @@ fn says(output: &Output, words: &[&str]) {
     assert!(words.iter().all(|word| said.contains(word)), "{said}");
 }
 
-/// Sends chunks to and fro over one connection until told to stop.
+/// Sends chunks back and forth over one connection until `is_over`.
 fn exchange(
     (client, server): (&Netns, &Netns),
     is_over: &AtomicBool,
@@ -95,7 +95,7 @@ fn links_policy_classes_and_clients_change_under_a_transfer() {
                 exchanged.load(Ordering::Relaxed) > before + 3 || transfer.is_finished()
             });
             assert!(!transfer.is_finished(), "{what}: the connection broke");
-            // Counted since the association began: a new one would begin anew.
+            // The counter starts with the association, so a new association would have a smaller one.
             let status = client.status().expect("the daemon answers");
             let now = link(&status, "l0").and_then(|link| link["tx_bytes"].as_u64());
             let earlier = carried.replace(now.expect("bytes"));
@@ -162,7 +162,7 @@ fn links_policy_classes_and_clients_change_under_a_transfer() {
             &["0 classes"],
         );
 
-        // Another client comes and goes at the gateway.
+        // A third client is added at the gateway and removed again.
         let third = Keys::client(3);
         let table = format!(
             "[[client]]\nname = \"c3\"\npublic_key = \"{}\"\nallowed_ips = [\"10.77.0.3/32\", \"fd77::3/128\"]\n",
@@ -251,7 +251,7 @@ fn what_cannot_be_applied_is_named_and_a_mistake_changes_nothing() {
     );
     assert_same("the host", &host, &picture(&world.client));
 
-    // A signal does the same, and does not end the daemon.
+    // A signal has the same effect, and does not end the daemon.
     fs::write(
         client.file(),
         good.replace("\"earliest-arrival\"", "\"min-rtt\""),

@@ -1,4 +1,4 @@
-//! `pleach speedtest`: each link alone, all together, and nothing left of it.
+//! `pleach speedtest`: measures each link alone and all together, and leaves no changes.
 
 use std::{fs, process::Output, time::Duration};
 
@@ -26,7 +26,7 @@ fn each_link_is_measured_alone_and_all_together() {
     gateway.until_up();
     let file = Client::default().write(&world);
     let text = fs::read_to_string(&file).expect("readable");
-    // Rates that a busy machine keeps up with.
+    // Rates that a busy machine can sustain.
     let limited = |text: &str, device: &str, upload: u8, download: u8| {
         let key = format!("device = \"{device}\"");
         let limits = format!("upload = \"{upload}Mbit\"\ndownload = \"{download}Mbit\"");
@@ -52,7 +52,7 @@ fn each_link_is_measured_alone_and_all_together() {
             .as_f64()
             .unwrap_or_else(|| panic!("{name} {figure}: {results}"))
     };
-    // The limits are kept, and reached; together there is more than on either.
+    // The limits are kept, and reached. Together, the links carry more than either of them.
     for (name, down, up) in [("l0", 20.0, 30.0), ("l1", 6.0, 12.0), ("all", 26.0, 42.0)] {
         for (figure, limit) in [("down_mbps", down), ("up_mbps", up)] {
             let share = of(name, figure) / limit;
@@ -67,7 +67,7 @@ fn each_link_is_measured_alone_and_all_together() {
     }
     client.until_links_up(&["l0", "l1"]);
 
-    // Who only hears of it: the other end, and a link that is not there.
+    // The command fails at the gateway's end, and with an address that does not answer.
     let output = speedtest(&world.gateway, &gateway, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("client's end"));
@@ -100,7 +100,7 @@ fn a_link_that_was_alone_is_not_left_so() {
     client.until("the other is held back", |status| {
         state(status, "l1") == "standby"
     });
-    // Nobody takes it back.
+    // No command ends the restriction; the daemon ends it after the time limit.
     client.until_links_up(&["l0", "l1"]);
     let names = |status: &Value| status["clients"][0]["links"].as_array().map_or(0, Vec::len);
     gateway.until("the gateway is told", |status| {

@@ -1,4 +1,4 @@
-//! TCP connections that the client ends and carries to the gateway.
+//! TCP connections that the client terminates and carries to the gateway.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -14,7 +14,7 @@ use crate::{
     world::{INTERRUPTION, PATIENCE, World, run, until},
 };
 
-/// A gateway that translates both families and a client that splits.
+/// A gateway that masquerades both address families, and a client that splits connections.
 struct Pair {
     _gateway: Daemon,
     client: Daemon,
@@ -69,7 +69,7 @@ fn connections_are_carried_whole_and_come_from_the_gateways_address() {
     for (address, seen_from) in [("10.99.0.2", "10.99.0.1"), ("fd99::2", "fd99::1")] {
         let seen_from: IpAddr = seen_from.parse().expect("literal");
         let to = Target::new(&world.server, address);
-        // The target answers after the end of what it is sent: one direction ends before the other.
+        // The target answers after it has received all data: one direction ends before the other.
         for len in [0, 1, 3 << 20] {
             assert_eq!(
                 tcp(&world.client, &to, len).ok(),
@@ -80,7 +80,7 @@ fn connections_are_carried_whole_and_come_from_the_gateways_address() {
     }
     assert_eq!(count(&pair.client, "carried"), 6);
     until("none is left", || count(&pair.client, "connections") == 0);
-    // The tunnel's own network is reached packet by packet.
+    // Connections to the tunnel's own network are not split.
     let gateway = Target::new(&world.gateway, "10.77.0.1");
     assert_eq!(
         tcp(&world.client, &gateway, 1000).ok(),
@@ -100,7 +100,7 @@ fn connections_are_carried_whole_and_come_from_the_gateways_address() {
 fn the_gateways_own_addresses_are_not_reached() {
     let Some(world) = World::new() else { return };
     let pair = Pair::start(&world);
-    // The second of a network is secondary: the kernel's answers name the first as the source.
+    // The second address of a network is secondary: the kernel's answers have the first one as their source.
     let addresses = "addr add 10.98.0.1/24 dev lo\naddr add 10.98.0.7/24 dev lo\n";
     world.gateway.ip(addresses).expect("addresses");
     for address in ["10.98.0.1", "10.98.0.7"] {
@@ -121,7 +121,7 @@ fn a_server_that_refuses_is_met_by_the_next_attempt() {
         let listener = listen(&Target::new(&world.server, "10.99.0.2"));
         listener.local_addr().expect("bound")
     };
-    // Accepted at the near end, then reset.
+    // The connection is accepted at the near end, then reset.
     let mut first = connect(&world.client, closed, PATIENCE).expect("accepted");
     let error = first.read(&mut [0]).expect_err("reset");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -163,7 +163,7 @@ fn what_breaks_one_end_of_a_connection_breaks_the_other() {
     reset(&far);
     drop(far);
     is_reset(near);
-    // A half that ends is not taken for the whole.
+    // The end of one direction is not mistaken for the end of the connection.
     let (mut near, mut far) = open();
     near.shutdown(Shutdown::Write).expect("the end");
     assert_eq!(far.read(&mut [0]).expect("the end"), 0);
@@ -172,7 +172,7 @@ fn what_breaks_one_end_of_a_connection_breaks_the_other() {
     let mut rest = Vec::new();
     near.read_to_end(&mut rest).expect("the rest");
     assert_eq!(rest, b"late");
-    // While no new connection is split, the others go on.
+    // If no new connections are split, existing ones continue.
     let (mut near, mut far) = open();
     let pick = format!("flush chain inet pleach_{TUNNEL}_split pick");
     run(&world.client, "nft", &[&pick]);
@@ -184,7 +184,7 @@ fn what_breaks_one_end_of_a_connection_breaks_the_other() {
 #[test]
 fn a_gateway_that_does_not_serve_leaves_connections_to_the_tunnel() {
     let Some(world) = World::new() else { return };
-    // It translates no address, so a server would see another one.
+    // The gateway does not masquerade, so a server would see another source address.
     let gateway = Gateway {
         nat: "false",
         split_tcp: true,

@@ -45,12 +45,12 @@ fn status_tells_and_weights_rule_live_traffic() {
         assert_share(&client, at_client, share);
         assert_share(&gateway, at_gateway, share);
     };
-    // A machine that stalls loses segments, too, but not at each change.
+    // A machine that stalls loses segments as well, but not at each change of weights.
     let is_smooth = (0..3).any(|_| {
         set_weights([1, 1]);
         let before = retransmitted();
         set_weights([3, 1]);
-        // A burst would be a window of segments.
+        // A burst would lose about a window of segments.
         retransmitted() - before < 20
     });
     assert!(
@@ -66,8 +66,8 @@ fn status_tells_and_weights_rule_live_traffic() {
     assert_eq!(weight(&status["links"][0]), 3, "all or nothing");
 }
 
-/// Makes the first link slow for a moment, which must not be remembered: at the pace of what it carries when traffic comes
-/// in bursts, it never carried its share again.
+/// Makes the first link slow for a moment. The engine must not remember this rate: if it did, the link would never
+/// carry its share again while traffic arrives in bursts.
 fn clog(host: &Netns, daemon: &Daemon) {
     let tc = |line: &str| run(host, "tc", &line.split(' ').collect::<Vec<_>>());
     let until_sent = |bytes: u64| {
@@ -85,12 +85,12 @@ fn weight(link: &Value) -> u64 {
     link["weight"].as_u64().expect("a number")
 }
 
-/// Bytes sent on the two links.
+/// Returns the bytes sent on the two links.
 fn links(links: &Value) -> [u64; 2] {
     [0, 1].map(|at| links[at]["tx_bytes"].as_u64().expect("a number"))
 }
 
-/// Waits until the first link carries `share` of some megabyte, within a twentieth.
+/// Waits until the first link carries `share` of about a megabyte, with a tolerance of a twentieth.
 #[track_caller]
 fn assert_share(daemon: &Daemon, sent: impl Fn(&Value) -> [u64; 2], share: f64) {
     let mut begin = sent(&daemon.until_up());
@@ -114,7 +114,7 @@ fn assert_share(daemon: &Daemon, sent: impl Fn(&Value) -> [u64; 2], share: f64) 
     );
 }
 
-/// Asserts that the contract's fields are there and make sense.
+/// Asserts that the documented fields exist and have plausible values.
 #[track_caller]
 fn assert_contract(status: &Value, mode: &str) {
     assert_eq!(status["mode"], mode);

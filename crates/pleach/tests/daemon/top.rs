@@ -1,4 +1,4 @@
-//! `pleach top` and `status --watch` on a terminal, which tmux plays.
+//! `pleach top` and `status --watch` on a terminal that tmux emulates.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::{
     world::{World, run, until},
 };
 
-/// A terminal of 80 × 24; ends with its value.
+/// A terminal of 80 × 24 that ends when dropped.
 struct Screen<'a> {
     host: &'a Netns,
     socket: String,
@@ -56,7 +56,7 @@ impl<'a> Screen<'a> {
 impl Drop for Screen<'_> {
     fn drop(&mut self) {
         let mut command = self.host.command("tmux");
-        // After its last program it has ended by itself.
+        // The server has already ended if its last program has ended.
         let _ = command.args(["-S", &self.socket, "kill-server"]).output();
     }
 }

@@ -1,4 +1,4 @@
-//! What daemons change in the host, and that nothing is left of it.
+//! Changes that daemons make to the host. None of them may remain afterwards.
 
 use std::os::unix::net::UnixStream;
 
@@ -10,7 +10,7 @@ use crate::{
     world::{PATIENCE, World, assert_same, picture, ping, run, until},
 };
 
-/// Pictures of client and gateway.
+/// Snapshots of client and gateway.
 struct Pictures([String; 2]);
 
 impl Pictures {
@@ -26,7 +26,7 @@ impl Pictures {
     }
 }
 
-/// Both ends, up.
+/// Starts both ends, and waits until their links are up.
 #[track_caller]
 fn start(world: &World) -> (Daemon, Daemon) {
     let gateway = Gateway::default().start(world);
@@ -49,7 +49,7 @@ fn tx_bytes(host: &Netns, device: &str) -> u64 {
 #[test]
 fn a_default_route_leads_everything_into_the_tunnel_and_goes_without_a_trace() {
     let Some(world) = World::new() else { return };
-    // Strict: would drop what comes in by the second link.
+    // A strict filter would drop packets that arrive on the second link.
     let strict = [
         ("ipv4/conf/l0/rp_filter", "1"),
         ("ipv4/conf/l1/rp_filter", "1"),
@@ -76,16 +76,16 @@ fn a_default_route_leads_everything_into_the_tunnel_and_goes_without_a_trace() {
     let server = Target::new(&world.server, "10.99.0.2");
     tcp(&world.client, &server, len).expect("a transfer");
     let carried = tx_bytes(&world.client, TUNNEL) - inside;
-    // No datagram of the tunnel went into the tunnel: it carried the data once, and some acknowledgements.
+    // No datagram of the tunnel was sent into the tunnel: it carried the data once, and some acknowledgements.
     assert!(
         carried > len as u64 && carried < 3 * len as u64 / 2,
         "{carried}"
     );
-    // The gateway is reached by the links only, and inside as well.
+    // The gateway's address is reached over the links only; an inner address is reached as well.
     assert!(ping(&world.client, &["203.0.113.5"], PATIENCE));
     client.until_links_up(&["l0", "l1"]);
 
-    // Somebody who asks nothing and does not hang up delays nobody.
+    // A program that connects to the control socket and sends nothing delays nobody.
     let _idle = [&client, &gateway].map(|end| UnixStream::connect(&end.control).expect("answers"));
     client.stop();
     gateway.stop();
@@ -127,7 +127,7 @@ fn after_a_kill_a_start_works_at_once_and_clears_everything() {
     gateway.stop();
     before.assert_back(&world);
 
-    // Killed twice, and other daemons of the same names clean up.
+    // Both daemons are killed, and other daemons of the same names clean up.
     let (mut client, mut gateway) = start(&world);
     client.kill();
     gateway.kill();
@@ -146,7 +146,7 @@ fn a_second_daemon_of_one_name_is_refused_and_leaves_the_first_alone() {
     let twin = client.start_twin();
     let gateway_twin = gateway.start_twin();
 
-    // Its port is taken as well, which is found out earlier.
+    // The gateway's port is in use as well, which is detected earlier.
     let line = String::from_utf8(gateway_twin.stderr).expect("text");
     assert_eq!(gateway_twin.status.code(), Some(2), "{line}");
     assert!(line.contains("cannot listen on [::]:7700"), "{line}");
@@ -196,7 +196,7 @@ fn tunnels_of_two_names_live_side_by_side() {
     with_first.assert_back(&world);
     reach(&near);
 
-    // The other way round: the first ends, the second stays.
+    // In the other order: the first tunnel ends, the second continues.
     let mut second = (client.start(&world, &world.client), gateway.start(&world));
     let (mut first_client, mut first_gateway) = first;
     second.0.until_links_up(&["l0", "l1"]);

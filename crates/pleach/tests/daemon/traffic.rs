@@ -31,14 +31,14 @@ fn every_kind_of_traffic_passes_over_ipv6() {
 
 #[test]
 fn every_kind_of_traffic_passes_if_one_end_has_parity() {
-    // What that end sends has no UDP checksums.
+    // This end sends datagrams without UDP checksums.
     every_kind_of_traffic_passes(OUTER_V6, "\"nat66\"", Some("hamming"));
 }
 
 fn every_kind_of_traffic_passes(outer: &str, nat: &str, parity: Option<&str>) {
     let Some(world) = World::new() else { return };
     if nat == "true" {
-        // IPv6 is routed: the server must know the way back.
+        // IPv6 is routed, so the server needs a route back.
         let route = "-6 route add fd77::/64 via fd99::1\n";
         world.server.ip(route).expect("route");
     }
@@ -84,15 +84,16 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Sends `len` bytes by TCP and has them sent back; asserts that they are the same. Returns whom the target saw.
+/// Sends `len` bytes over TCP to a target that sends them back, and asserts that they are unchanged. Returns the source
+/// address that the target saw.
 ///
 /// # Errors
-/// If no connection comes about within [`INTERRUPTION`], or one stalls for [`PATIENCE`].
+/// If no connection is established within [`INTERRUPTION`], or if a connection stalls for [`PATIENCE`].
 pub(crate) fn tcp(from: &Netns, to: &Target<'_>, len: usize) -> io::Result<IpAddr> {
     try_tcp(from, to, len, INTERRUPTION)
 }
 
-/// As [`tcp`], but gives up if there is no connection within `patience`.
+/// Does the same as [`tcp`], but gives up if no connection is established within `patience`.
 pub(crate) fn try_tcp(
     from: &Netns,
     to: &Target<'_>,
@@ -118,14 +119,14 @@ pub(crate) fn try_tcp(
     seen.unwrap_or_else(|_| Err(io::Error::other("the target panicked")))
 }
 
-/// Listens on the target; the port is free.
+/// Listens on a free port of the target.
 pub(crate) fn listen(to: &Target<'_>) -> TcpListener {
     let address = SocketAddr::new(to.address, 0);
     let listener = to.host.run(|| Ok(TcpListener::bind(address)?));
     listener.expect("a free port")
 }
 
-/// Connects within `patience`.
+/// Connects to `address` within `patience`.
 pub(crate) fn connect(
     from: &Netns,
     address: SocketAddr,
@@ -139,7 +140,7 @@ pub(crate) fn connect(
     Ok(stream)
 }
 
-/// A TCP connection that sends some 20 Mbit/s both ways until dropped.
+/// A TCP connection that sends about 20 Mbit/s in both directions until dropped.
 pub(crate) struct SteadyStream {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -179,7 +180,7 @@ impl Drop for SteadyStream {
     }
 }
 
-/// The host's TCP counter `name`, of `/proc/net/snmp`.
+/// Returns the host's TCP counter `name` in `/proc/net/snmp`.
 pub(crate) fn tcp_counter(host: &Netns, name: &str) -> u64 {
     let text = run(host, "cat", &["/proc/self/net/snmp"]);
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
@@ -197,7 +198,7 @@ fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Sends a datagram until it comes back; whom the target saw.
+/// Sends a datagram repeatedly until it is sent back. Returns the source address that the target saw.
 pub(crate) fn udp(from: &Netns, to: &Target<'_>) -> Option<IpAddr> {
     let bind = |host: &Netns, address: IpAddr| {
         let socket = host.run(|| Ok(UdpSocket::bind((address, 0))?));

@@ -1,4 +1,4 @@
-//! Links that are dead, come, go and change.
+//! Links that are dead, appear, disappear and change.
 
 use pleach_core::ids::PathId;
 use pleach_lab::netns::Netns;
@@ -20,7 +20,7 @@ fn a_dead_first_link_does_not_keep_the_tunnel_down() {
     let gateway = Gateway::default().start(&world);
     gateway.until_up();
     let swallow = "table inet plDrop { chain c { type filter hook input priority 0; iifname g0 udp dport 7700 drop; }; }";
-    // Silence, no carrier, nobody at the other end.
+    // A black hole, no carrier, no host at the other end.
     for (program, death) in [
         ("nft", swallow),
         ("ip", "link set dev g0 down"),
@@ -49,7 +49,7 @@ fn links_without_a_default_route_in_the_main_table_are_used() {
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);
     gateway.until_up();
-    // A host route; a default route in a table that only a rule for the source leads to.
+    // On l0, a host route. On l1, a default route in a table that is used only by a rule for the source address.
     ip(
         &world.client,
         "route del default dev l0\nroute add 203.0.113.5 via 10.1.0.1 dev l0\n\
@@ -77,7 +77,7 @@ fn links_that_go_or_change_carry_traffic_again() {
     let gateway = Gateway::default().start(&world);
     gateway.until_up();
     let client = Client {
-        // The third is plugged in later.
+        // The third link is plugged in later.
         links: &["l0", "l1", "l2"],
         policy: "round-robin",
         ..Client::default()
@@ -103,12 +103,13 @@ fn links_that_go_or_change_carry_traffic_again() {
     world.plug(&world.client, 0);
     carries("l0");
 
-    // A new address, by a new lease for example; the default routes go with the old one.
+    // A new address, for example by a new lease. The default routes disappear with the old address.
     ip(&world.client, "addr flush dev l0");
     goes("l0");
     world.number(&world.client, 0, 3);
     carries("l0");
-    // The new one comes before the old one goes: the link reaches what it did, from elsewhere.
+    // The new address is added before the old one is removed: the link reaches the gateway all the time, from a new
+    // source address.
     let promote = [("ipv4/conf/l0/promote_secondaries", "1")];
     world.client.sysctl(&promote).expect("setting");
     ip(
@@ -137,7 +138,7 @@ fn without_configured_links_default_routes_decide() {
     .start(&world, &world.client);
     client.until_links_up(&["l0", "l1"]);
 
-    // More often than there are paths: each is free again when its link has gone.
+    // More often than there are path numbers: each number is reused after its link has disappeared.
     for _ in 0..PathId::MAX {
         world.plug(&world.client, 2);
         client.until_links_up(&["l0", "l1", "l2"]);
@@ -165,7 +166,7 @@ fn without_configured_links_default_routes_decide() {
     carries(&world, &client, "l0");
 }
 
-/// Waits until `name` is up and carries data both ways.
+/// Waits until `name` is up and carries data in both directions.
 #[track_caller]
 fn carries(world: &World, client: &Daemon, name: &str) {
     client.until_links_up(&[name]);

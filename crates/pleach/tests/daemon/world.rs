@@ -1,4 +1,4 @@
-//! Hosts and wires of a test, which end with their value.
+//! Hosts and wires of a test; dropping [`World`] removes them.
 //!
 //! ```text
 //!             l0          g0
@@ -7,8 +7,8 @@
 //!                               2001:db8::5           fd99::2
 //! ```
 //!
-//! Each wire has a subnet of its own and the client a default route over each. The server knows no way back to the
-//! wires: what reaches it and is answered came through the tunnel.
+//! Each wire has a subnet of its own, and the client has a default route over each. The server has no route back to the
+//! wires. So a packet that the server answers has arrived through the tunnel.
 
 use std::{cell::RefCell, fs, os::linux::fs::MetadataExt as _, thread, time::Duration};
 
@@ -16,18 +16,18 @@ use pleach_lab::netns::Netns;
 use pleach_linux::{clock, requirement};
 use tempfile::TempDir;
 
-/// Everything a test has.
+/// The hosts and files of a test.
 pub(crate) struct World {
     pub(crate) client: Netns,
     pub(crate) gateway: Netns,
     pub(crate) server: Netns,
     others: RefCell<Vec<Netns>>,
-    /// Configuration, logs and control sockets.
+    /// Directory of configuration files, logs and control sockets.
     pub(crate) dir: TempDir,
 }
 
 impl World {
-    /// Builds it with two wires; `None`, said aloud, if that is not allowed here.
+    /// Builds a world with two wires. Returns `None`, and prints a message, if that is not permitted here.
     pub(crate) fn new() -> Option<Self> {
         let hosts = ["client", "gateway", "server"].map(Netns::new);
         let [Ok(client), Ok(gateway), Ok(server)] = hosts else {
@@ -35,7 +35,7 @@ impl World {
             return None;
         };
         for host in [&client, &gateway, &server] {
-            // Nobody else has the addresses; to ask would take a second.
+            // Switch duplicate address detection off: no other host has the addresses, and detection takes a second.
             let settings = [
                 ("ipv6/conf/all/accept_dad", "0"),
                 ("ipv6/conf/default/accept_dad", "0"),
@@ -77,7 +77,7 @@ impl World {
         Some(this)
     }
 
-    /// Another host beside the client, on wire `number`.
+    /// Makes a further host on wire `number`.
     pub(crate) fn another(&self, number: u8) -> Netns {
         let host = Netns::new("another").expect("namespace");
         self.plug(&host, number);
@@ -85,7 +85,7 @@ impl World {
         host
     }
 
-    /// Slows the two wires to 30 and 12 Mbit/s, both ways.
+    /// Limits the two wires to 30 and 12 Mbit/s, in both directions.
     pub(crate) fn slow(&self) {
         for (host, prefix) in [(&self.client, "l"), (&self.gateway, "g")] {
             for (number, rate) in [("0", "30mbit"), ("1", "12mbit")] {
@@ -132,7 +132,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The numbers of namespaces are used again: what a killed daemon left must not meet its successor.
+        // The kernel reuses the numbers of namespaces, so remove files that killed daemons have left.
         let others = self.others.take();
         for host in [&self.client, &self.gateway, &self.server]
             .into_iter()
@@ -145,7 +145,7 @@ impl Drop for World {
     }
 }
 
-/// Whether the kernel has finished with the addresses: it takes up those of IPv6 in the background.
+/// Whether the kernel has finished processing addresses. It processes IPv6 addresses in the background.
 pub(crate) fn has_settled(host: &Netns) -> bool {
     let addresses = run(host, "ip", &["-o", "-6", "addr"]);
     let routes = run(host, "ip", &["-6", "route", "show", "table", "local"]);
@@ -158,7 +158,7 @@ pub(crate) fn has_settled(host: &Netns) -> bool {
         };
         let address = net.split('/').next().unwrap_or(net);
         let route = format!("local {address} dev {device} ");
-        // Each device but the loopback has a link-local address as well.
+        // Each device except the loopback has a link-local address as well.
         let link_local = format!(" {device} inet6 fe80");
         let mut others = addresses.lines().map(|other| {
             let words: Vec<&str> = other.split_whitespace().collect();
@@ -171,7 +171,7 @@ pub(crate) fn has_settled(host: &Netns) -> bool {
     addresses.lines().all(is_taken_up)
 }
 
-/// What the kernel holds of a host's network configuration, as text to compare.
+/// Returns a snapshot of the host's network configuration in the kernel, as text to compare.
 pub(crate) fn picture(host: &Netns) -> String {
     let script = "for what in rule '-6 rule' 'route show table all' '-6 route show table all' link addr; do
              echo \"== $what\"; ip $what | grep -v ^cache
@@ -182,7 +182,7 @@ pub(crate) fn picture(host: &Netns) -> String {
     run(host, "sh", &["-c", script])
 }
 
-/// Asserts that a host's picture is what it was; shows only the lines that differ.
+/// Asserts that two snapshots of a host are equal. Prints only the lines that differ.
 #[track_caller]
 pub(crate) fn assert_same(what: &str, before: &str, after: &str) {
     let only = |one: &str, other: &str, sign: &str| -> Vec<String> {
@@ -200,7 +200,7 @@ pub(crate) fn assert_same(what: &str, before: &str, after: &str) {
     );
 }
 
-/// Runs a program inside and returns what it prints; panics if it fails.
+/// Runs a program on the host and returns its output. Panics if the program fails.
 #[track_caller]
 pub(crate) fn run(host: &Netns, program: &str, arguments: &[&str]) -> String {
     let output = host.command(program).args(arguments).output();
@@ -214,7 +214,7 @@ pub(crate) fn run(host: &Netns, program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether one ping, with `options`, is answered within `patience`; asks again till then.
+/// Whether a ping with `options` is answered within `patience`. Pings repeatedly.
 pub(crate) fn ping(host: &Netns, options: &[&str], patience: Duration) -> bool {
     within(patience, || {
         let mut command = host.command("ping");
@@ -227,7 +227,7 @@ pub(crate) fn ping(host: &Netns, options: &[&str], patience: Duration) -> bool {
     .is_some()
 }
 
-/// Asks every few milliseconds until `ask` has an answer or `patience` is over.
+/// Calls `ask` every few milliseconds until it returns a value or `patience` is over.
 pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = clock::now() + patience;
     loop {
@@ -241,16 +241,16 @@ pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
-/// Panics with `what` unless `holds` comes true within [`PATIENCE`].
+/// Panics with `what` unless `holds` becomes true within [`PATIENCE`].
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let happened = within(PATIENCE, || holds().then_some(()));
     assert!(happened.is_some(), "never happened: {what}");
 }
 
-/// For what must happen, however slow the machine is.
+/// Time to wait for a required event, long enough for a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Beyond this an interruption has not ended by itself: a busy machine takes seconds, keys last for minutes. How long one
-/// takes is for the benches to say.
+/// Longest interruption that ends by itself: a busy machine takes seconds, keys last for minutes. The benches measure
+/// how long interruptions really are.
 pub(crate) const INTERRUPTION: Duration = Duration::from_secs(12);

@@ -1,4 +1,4 @@
-//! Packets of the quicker link wait for the slower one.
+//! Packets on the link with the shorter delay are delayed to match the slower link.
 
 use std::{
     io::{Read as _, Write as _},
@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::world::{FAR_V4, FIXED, PATIENCE, World, packets, within};
 
-/// How much later the far end answers what came over link 1.
+/// Additional delay of the peer's answers to pings on link 1.
 const LATER: Duration = Duration::from_millis(60);
 
 #[test]
@@ -32,7 +32,7 @@ fn packets_of_the_quick_link_wait_and_all_arrive_in_order() {
         assert_eq!(hold_ms(&status, "l1"), 0.0, "{status}");
         assert_eq!(status["splitter"]["hold"]["probe"], FAR_V4);
 
-        // Each link keeps its order, and nothing is lost.
+        // Each link keeps its order, and no packet is lost.
         let receivers = ["r0", "r1"].map(|device| receiver(&world, device));
         send_numbers(&world, 400);
         let mut numbers = [Vec::new(), Vec::new()];
@@ -52,7 +52,7 @@ fn packets_of_the_quick_link_wait_and_all_arrive_in_order() {
             "three of four: {of_links:?}"
         );
 
-        // Super-packets come out as they went in.
+        // Super-packets are unchanged by the detour.
         stream(&world);
         let status = equalizer.status().expect("it runs");
         assert_eq!(status["splitter"]["hold"]["lost"], 0, "{status}");
@@ -98,7 +98,7 @@ fn a_flow_keeps_its_link_while_the_delays_are_unknown() {
 fn what_nobody_holds_any_more_does_not_wait() {
     let Some(world) = World::new() else { return };
     let ends = answers(&world);
-    // This program stays at work when its daemon is gone.
+    // With this backend, the BPF program remains attached after its daemon has ended.
     let equalizer = world.equalizer(&format!(
         "{FIXED}backend = \"clsact\"\nspread = \"delay\"\nprobe = \"{FAR_V4}\"\n"
     ));
@@ -133,7 +133,7 @@ fn keeps_flows(status: &Value) -> bool {
         .expect("a truth value")
 }
 
-/// Has the peer answer pings, those over link 1 later, until the result is set.
+/// Makes the peer answer pings, those on link 1 later, until the returned flag is set.
 fn answers(world: &World) -> Arc<AtomicBool> {
     let is_over = Arc::new(AtomicBool::new(false));
     let off = [("ipv4/icmp_echo_ignore_all", "1")];
@@ -158,7 +158,7 @@ fn answers(world: &World) -> Arc<AtomicBool> {
                 let Ok(len) = (&requests).read(&mut packet) else {
                     continue;
                 };
-                // Behind the IP header: type 8 becomes 0, and the checksum grows by as much.
+                // After the IP header, type 8 becomes 0, so the checksum increases by the same amount.
                 let mut message = packet[20..len].to_vec();
                 let from: [u8; 4] = packet[12..16].try_into().expect("four");
                 if message[0] != 8 {
@@ -176,7 +176,7 @@ fn answers(world: &World) -> Arc<AtomicBool> {
     is_over
 }
 
-/// A UDP socket for what comes in by `device`.
+/// Opens a UDP socket for packets that arrive on `device`.
 fn receiver(world: &World, device: &str) -> Socket {
     let open = || {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
@@ -210,7 +210,7 @@ fn send_numbers(world: &World, count: u32) {
     world.host.run(send).expect("sends");
 }
 
-/// A TCP stream from host to peer, compared.
+/// Sends a TCP stream from host to peer, and compares the data.
 fn stream(world: &World) {
     const LEN: usize = 1 << 20;
     let reader = world.receive_stream();

@@ -1,4 +1,4 @@
-//! Links that vanish, return, and carry the traffic of others.
+//! Links that disappear, return, and carry other traffic.
 
 use std::{
     net::UdpSocket,
@@ -14,7 +14,7 @@ fn a_link_that_vanishes_is_left_out_and_a_new_one_of_its_name_taken_in() {
     let Some(world) = World::new() else { return };
     let equalizer = world.equalizer(FIXED);
     for far in [FAR_V4, FAR_V6] {
-        // The one that the routes prefer.
+        // The link that the routes prefer.
         world.host.ip("link delete l0\n").expect("ip");
         let status = equalizer.until("l0 is gone", |status| status["links"][0]["state"] == "down");
         assert_eq!(status["splitter"]["last_change_why"], "l0 is down");
@@ -66,7 +66,7 @@ fn automatic_weights_make_room_for_others() {
             world.host.run(|| {
                 let socket = UdpSocket::bind("0.0.0.0:0")?;
                 while !done.load(Ordering::Relaxed) {
-                    // Next hops are no destinations: this is not spread.
+                    // A next hop is not one of the destinations, so this packet is not spread.
                     let _ = socket.send_to(&[0; 1000], ("10.10.0.2", 9));
                     thread::park_timeout(Duration::from_millis(1));
                 }

@@ -1,5 +1,5 @@
-//! The equalizer as a program, between two veth links: packets are shared as told, also while that changes; links come and
-//! go; nothing stays behind.
+//! The equalizer as a program, between two veth links. Packets are spread as configured, also while the configuration
+//! changes. Links disappear and return. No changes of the host remain.
 
 mod holding;
 mod lab;

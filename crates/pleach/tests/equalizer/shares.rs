@@ -1,4 +1,4 @@
-//! Who gets how much.
+//! Shares of the links.
 
 use std::{
     io::Write as _,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::world::{FAR_V4, FAR_V6, FIXED, PATIENCE, World, packets, within};
 
-/// Each processor keeps its own account, and each is right to a packet or two.
+/// Tolerated difference of shares: each CPU counts separately, and each count is accurate to a packet or two.
 const SLACK: f64 = 0.02;
 
 #[track_caller]
@@ -25,7 +25,7 @@ fn bytes_are_shared_by_weight_in_both_families_and_anew_after_a_change() {
         let equalizer = world.equalizer(&format!("{FIXED}backend = \"{backend}\"\n"));
         for far in [FAR_V4, FAR_V6] {
             equalizer.set_weights(&["l0=3", "l1=1"]);
-            // Every fourth is long: shares of packets would be wrong.
+            // Every fourth packet is long, so that shares of packets and of bytes differ.
             let len = |number: usize| if number.is_multiple_of(4) { 1400 } else { 10 };
             world.send(far, 1000, len);
             assert_near(equalizer.share("share_bytes"), 0.75, SLACK);

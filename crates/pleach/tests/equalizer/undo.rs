@@ -1,4 +1,4 @@
-//! What is left of an equalizer: nothing.
+//! An equalizer leaves no changes on the host.
 
 use crate::world::{FAR_V4, FIXED, PATIENCE, World, within};
 
@@ -28,7 +28,7 @@ fn nothing_is_left_after_the_end_nor_after_a_crash_and_another_run() {
         assert_eq!(world.traces(), before, "{more}");
 
         world.equalizer(&more).kill();
-        // Whoever stays gets through: the program is gone with its process or goes on, the routes are there.
+        // Traffic still passes: the BPF program has ended with its process or continues to work, and the routes exist.
         let ping = world
             .host
             .command("ping")
@@ -59,7 +59,7 @@ fn filters_of_others_stay_and_a_place_without_egress_is_refused() {
     tc("qdisc del dev l0 clsact");
     assert_eq!(world.traces(), before);
 
-    // Filters there see what comes in only.
+    // Filters of this queueing discipline see incoming packets only.
     tc("qdisc add dev l0 ingress");
     let equalizer = world.equalizer(&clsact);
     let told = within(PATIENCE, || {

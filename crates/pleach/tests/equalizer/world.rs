@@ -1,4 +1,4 @@
-//! A host with two links to a neighbour, behind whose loopback device the destinations are.
+//! A host with two links to a peer. The destinations are addresses of the peer's loopback device.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Behind both links.
+/// Destination that both links reach.
 pub(crate) const FAR_V4: &str = "10.20.0.1";
 pub(crate) const FAR_V6: &str = "fd20::1";
-/// Weights 3 and 1 unless the test says otherwise.
+/// Fixed weights: 3 and 1 unless the test changes them.
 pub(crate) const FIXED: &str = "weights = \"fixed\"\n";
 
 pub(crate) struct World {
@@ -30,7 +30,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// All that comes over the one TCP connection to port 7000 at the peer.
+    /// Returns all data of the one TCP connection to port 7000 at the peer.
     pub(crate) fn receive_stream(&self) -> JoinHandle<io::Result<Vec<u8>>> {
         let listener = self
             .peer
@@ -44,7 +44,7 @@ impl World {
         })
     }
 
-    /// `None`, said aloud, where namespaces are not allowed.
+    /// Builds a world. Returns `None`, and prints a message, if namespaces are not permitted.
     pub(crate) fn new() -> Option<Self> {
         let (host, peer) = match (Netns::new("host"), Netns::new("peer")) {
             (Ok(host), Ok(peer)) => (host, peer),
@@ -77,7 +77,7 @@ impl World {
                 "link add l{number} type veth peer name r{number}\n"
             ))
             .expect("veth");
-        // By `ip` itself: the namespace has a path and no name.
+        // Moved by a command of its own, because the namespace has a path and no name.
         let moved = self
             .host
             .command("ip")
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Starts the equalizer with `more` in `[equalizer]`; both links are up when it returns.
+    /// Starts the equalizer with the lines `more` in `[equalizer]`, and waits until both links are up.
     pub(crate) fn equalizer(&self, more: &str) -> Equalizer {
         let number = fs::read_dir(self.dir.path()).expect("directory").count();
         let path = |extension: &str| self.dir.path().join(format!("{number}.{extension}"));
@@ -133,7 +133,7 @@ impl World {
             log,
         };
         this.until("both links are up", both_up);
-        // Both families: neighbour discovery may take its time.
+        // Wait for routes of both address families: neighbour discovery may take a while.
         for far in [FAR_V4, FAR_V6] {
             let routed = within(PATIENCE, || {
                 let output = self.host.command("ip").args(["route", "get", far]).output();
@@ -144,7 +144,7 @@ impl World {
         this
     }
 
-    /// Sends `count` datagrams to `far`, the n-th of `len(n)` bytes, from one socket.
+    /// Sends `count` datagrams to `far` from one socket. Datagram `n` has a length of `len(n)` bytes.
     pub(crate) fn send(&self, far: &str, count: usize, len: impl Fn(usize) -> usize + Send + Sync) {
         let far: IpAddr = far.parse().expect("literal");
         let any = if far.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -152,7 +152,7 @@ impl World {
             .run(|| {
                 let socket = UdpSocket::bind(any)?;
                 for number in 0..count {
-                    // Nobody listens, and what ICMP says of it comes back here.
+                    // No program listens, so `send_to` may return the error of an ICMP message.
                     let data = vec![0; len(number)];
                     let _ = socket.send_to(&data, SocketAddr::new(far, 9));
                 }
@@ -161,7 +161,7 @@ impl World {
             .expect("sends");
     }
 
-    /// All that could be left behind: rules, routes, firewall, offloading, filters.
+    /// Returns everything that could be left behind: rules, routes, firewall, offloading, filters.
     pub(crate) fn traces(&self) -> String {
         let shown = |program: &str, args: &[&str]| {
             let output = self.host.command(program).args(args).output();
@@ -195,7 +195,7 @@ impl World {
     }
 }
 
-/// Packets that `device` of `of` has received and sent.
+/// Returns the number of packets that `device` of `of` has received and sent.
 pub(crate) fn packets(of: &Netns, device: &str) -> (u64, u64) {
     let table = of.run(|| Ok(fs::read_to_string("/proc/thread-self/net/dev")?));
     let table = table.expect("counters");
@@ -212,14 +212,14 @@ pub(crate) fn packets(of: &Netns, device: &str) -> (u64, u64) {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The numbers of namespaces are used again.
+        // The kernel reuses the numbers of namespaces.
         if let Ok(metadata) = fs::metadata(self.host.path()) {
             let _ = fs::remove_dir_all(format!("/run/pleach/net-{}", metadata.st_ino()));
         }
     }
 }
 
-/// A running equalizer; killed when dropped, and its log shown if the test fails.
+/// A running equalizer. It is killed when dropped, and its log is printed if the test fails.
 pub(crate) struct Equalizer {
     child: Child,
     control: PathBuf,
@@ -227,7 +227,7 @@ pub(crate) struct Equalizer {
 }
 
 impl Equalizer {
-    /// What `pleach status --json` prints; `None` if it does not answer.
+    /// Returns the output of `pleach status --json`; `None` if the equalizer does not answer.
     pub(crate) fn status(&self) -> Option<Value> {
         let output = Command::new(env!("CARGO_BIN_EXE_pleach"))
             .args(["status", "--json", "--control"])
@@ -238,7 +238,7 @@ impl Equalizer {
         Some(serde_json::from_slice(&text).expect("JSON"))
     }
 
-    /// Waits until its status fulfils `holds`.
+    /// Waits until the equalizer's status fulfils `holds`.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let mut last = None;
@@ -258,7 +258,7 @@ impl Equalizer {
         assert!(status.expect("starts").success());
     }
 
-    /// Part of link l0 in what was sent since weights changed: `share_packets` or `share_bytes`.
+    /// Returns the share of link l0 in the traffic since the weights changed: `share_packets` or `share_bytes`.
     #[track_caller]
     pub(crate) fn share(&self, of: &str) -> f64 {
         let status = self.status().expect("it runs");
@@ -267,7 +267,7 @@ impl Equalizer {
             .expect("something was sent")
     }
 
-    /// Asks it to end, and asserts that it does with success.
+    /// Asks the equalizer to end, and asserts that it ends with success.
     #[track_caller]
     pub(crate) fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
@@ -276,7 +276,7 @@ impl Equalizer {
         assert_eq!(status.code(), Some(0));
     }
 
-    /// What it has said so far.
+    /// Returns the equalizer's log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -302,7 +302,7 @@ pub(crate) fn both_up(status: &Value) -> bool {
     links.len() == 2 && links.iter().all(|link| link["state"] == "up")
 }
 
-/// Asks every few milliseconds until `ask` has an answer or `patience` is over.
+/// Calls `ask` every few milliseconds until it returns a value or `patience` is over.
 pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = clock::now() + patience;
     loop {
@@ -316,5 +316,5 @@ pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
-/// For what must happen, however slow the machine is.
+/// Time to wait for a required event, long enough for a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! What is wrong is told clearly, nothing hangs, nothing stays behind.
+//! Wrong input causes a clear error, no hang, and no leak.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,10 +11,10 @@ use crate::{
     world::{HTTP_PORT, MUTE_PORT, PATIENCE, RESET_PORT, SERVER, World, proxy_address},
 };
 
-/// Says `words` and returns all that comes back.
+/// Sends `words`, and returns everything that is sent back.
 fn answer(words: &[u8]) -> Vec<u8> {
     let mut stream = client::plain().expect("connects");
-    // The proxy may hang up before it has heard all.
+    // The proxy may close the connection before it has read everything.
     let _ = stream.write_all(words);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -180,7 +180,7 @@ fn the_slow_and_the_silent_do_not_stay() {
                 (0..50).map(|_| client::plain()).collect::<Result<_, _>>()?;
             let mut slow = TcpStream::connect(proxy_address())?;
             slow.set_read_timeout(Some(Duration::from_millis(500)))?;
-            // A byte every half a second: the whole request has a deadline, not each byte.
+            // A byte every half a second: the deadline applies to the whole request, not to each byte.
             let words = b"GET http://10.99.0.2/ HTTP/1.1\r\n".iter().cycle();
             let ended = words.take(120).any(|byte| {
                 let mut answer = [0; 500];
@@ -197,7 +197,7 @@ fn the_slow_and_the_silent_do_not_stay() {
             for mut stream in silent {
                 assert_eq!(stream.read(&mut [0])?, 0);
             }
-            // Half of a greeting and gone, half of a request and gone, a request and gone.
+            // The client disconnects after half of a greeting, after half of a request, and after a request.
             for words in [
                 b"\x05".as_slice(),
                 b"\x05\x01\0\x05\x01",
@@ -205,7 +205,7 @@ fn the_slow_and_the_silent_do_not_stay() {
             ] {
                 client::plain()?.write_all(words)?;
             }
-            // The proxy serves others as if nothing had been.
+            // The proxy still serves other clients.
             assert_eq!(client::download(client::Way::Socks5, "1000")?.len(), 1000);
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! What makes links dearer: budgets; and what tells of links that nothing else tells of: probes.
+//! Budgets, which make links less preferred; and probes, which measure links that carry no traffic.
 
 use crate::{
     client::{self, Way},
@@ -13,7 +13,7 @@ fn a_link_whose_budget_is_spent_is_used_while_no_other_is_there_and_that_is_reme
         "scheduler = \"round-robin\"\nstate = \"{}\"",
         database.display()
     );
-    // What is added to the file goes to its last link.
+    // The text added to the file belongs to its last link.
     let mut proxy = world.proxy(&keys, "budget = \"300kB\"\n");
     let used = |status: &serde_json::Value| {
         let budget = &status["budgets"]["lte"];
@@ -73,7 +73,7 @@ fn links_of_which_nothing_is_known_are_probed_once_the_proxy_is_used() {
         .run(|| {
             let status = proxy.status().expect("it runs");
             assert!(!is_known(&status, 0) && !is_known(&status, 1));
-            // Too little to tell anything by itself.
+            // Too little traffic to measure the links.
             client::download(Way::Socks5, "1000")?;
             proxy.until("both are known", |status| {
                 is_known(status, 0) && is_known(status, 1)

@@ -1,4 +1,4 @@
-//! Programs' own sockets bound to links by the kernel: no proxy in the way of the data.
+//! Sockets of programs bound to links by the kernel: the data do not pass through the proxy.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ use crate::world::{HTTP_PORT, PATIENCE, Proxy, SERVER, World, content, within};
 
 const SERVER_V6: &str = "fd99::2";
 
-/// A cgroup of its own, removed when dropped.
+/// A cgroup of the test, removed when dropped.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `None`, said aloud, where there is no cgroup v2 or it may not be changed.
+    /// Makes a cgroup. Returns `None`, and prints a message, if there is no cgroup v2 or if it must not be changed.
     fn new(name: &str) -> Option<Self> {
         let made = pleach_linux::cgroup_connect::root().and_then(|root| {
             let path = root.join(format!("pleach-{name}-{}", std::process::id()));
@@ -36,7 +36,7 @@ impl Cgroup {
         )
     }
 
-    /// `program` with `arguments`, in this cgroup and on `host`.
+    /// Returns a command that runs `program` in this cgroup on `host`.
     fn command(&self, host: &Netns, program: &str) -> Command {
         let mut command = host.command("sh");
         command.args(["-c", "echo $$ >\"$0/cgroup.procs\" && exec \"$@\""]);
@@ -44,7 +44,7 @@ impl Cgroup {
         command
     }
 
-    /// Downloads `/size` to `file`.
+    /// Starts a download of `/size` to `file`.
     fn curl(&self, host: &Netns, server: &str, size: usize, file: &Path) -> Child {
         let mut command = self.command(host, "curl");
         command.args(["-s", "--max-time", "30", "-o"]).arg(file);
@@ -61,7 +61,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Empty once its last process is reaped.
+        // The cgroup is empty once its last process has been reaped.
         let removed = within(PATIENCE, || fs::remove_dir(&self.0).ok());
         if removed.is_none() {
             eprintln!("{} is left behind", self.0.display());
@@ -69,7 +69,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Sockets bound to `link` so far.
+/// Returns the number of sockets bound to `link` so far.
 fn bound(status: &Value, link: &str) -> u64 {
     status["bound_sockets"][link].as_u64().expect("a number")
 }
@@ -106,14 +106,14 @@ fn sixteen_downloads_use_both_links_and_nothing_stays_behind() {
         let carried = Proxy::received(&status, link) - Proxy::received(&before, link);
         assert!(carried >= 3 * 200_000, "{status}");
     }
-    // This host and what is beside a link are left alone: not counted.
+    // Connections to this host and to the subnet of a link are not bound and not counted.
     for near in ["10.100.0.1", "127.0.0.1"] {
         let mut curl = cgroup.command(host, "curl");
         let url = format!("http://{near}:1/");
         let refused = curl.args(["-s", "--max-time", "2", &url]).status();
         assert!(!refused.expect("curl runs").success());
     }
-    // Longer than a window, so that the count is of now.
+    // Longer than the update interval, so that the count is up to date.
     std::thread::park_timeout(Duration::from_millis(600));
     assert_eq!(total(&proxy.status().expect("it runs")), total(&status));
     proxy.stop();
@@ -147,7 +147,7 @@ fn both_families_and_rules_and_dead_links() {
     let lte = bound(&status, "lte");
     assert!(cgroup.reaches(host, SERVER) && cgroup.reaches(host, SERVER));
     counts("one on each", 1, lte + 1);
-    // An IPv4 address on an IPv6 socket takes its turn like any other.
+    // An IPv4-mapped address on an IPv6 socket is assigned to a link like any other address.
     let mapped = format!("[::ffff:{SERVER}]");
     assert!(cgroup.reaches(host, &mapped) && cgroup.reaches(host, &mapped));
     counts("one more on each", 2, lte + 2);
@@ -173,14 +173,14 @@ fn a_killed_daemon_leaves_nothing_attached() {
         return;
     };
     let host = world.client();
-    // A strict rule for a link that is down shows whether the hook is there: connections are refused.
+    // A strict rule for a link that is down shows whether the hook is attached: connections are refused.
     host.ip("link set dev lte up\n").expect("up");
     let rule = "[[rule]]\ndestination = \"10.99.0.0/16\"\nlink = \"lte\"\nstrict = true\n";
     let proxy = world.proxy(&cgroup.keys(), rule);
     host.ip("link set dev lte down\n").expect("down");
     let refused = within(PATIENCE, || (!cgroup.reaches(host, SERVER)).then_some(()));
     refused.expect("the hook is at work");
-    // By SIGKILL.
+    // Dropping the proxy kills it with SIGKILL.
     drop(proxy);
     let free = within(PATIENCE, || cgroup.reaches(host, SERVER).then_some(()));
     free.expect("the hook went with the process");

@@ -1,4 +1,4 @@
-//! Clients of the proxy, one for each way in. Call them inside the client's namespace.
+//! Clients of the proxy, one for each protocol. Call them inside the client's namespace.
 
 use std::{
     io::{self, Read, Write},
@@ -8,7 +8,7 @@ use std::{
 
 use crate::world::{HTTP_PORT, SERVER, proxy_address};
 
-/// How to ask.
+/// Protocol in which a client asks the proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     HttpConnect,
@@ -26,7 +26,7 @@ pub(crate) const WAYS: [Way; 5] = [
     Way::Socks5Name,
 ];
 
-/// A connection to the proxy that gives up after a while.
+/// Connects to the proxy, with time limits for reading and writing.
 pub(crate) fn plain() -> io::Result<TcpStream> {
     let stream = TcpStream::connect(proxy_address())?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -34,7 +34,7 @@ pub(crate) fn plain() -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// SOCKS5's greeting and request; returns the connection and the reply's code.
+/// Sends the greeting and request of SOCKS5. Returns the connection and the reply.
 pub(crate) fn socks5(command: u8, address: &[u8], port: u16) -> io::Result<(TcpStream, [u8; 10])> {
     let mut stream = plain()?;
     stream.write_all(&[5, 1, 0])?;
@@ -48,26 +48,26 @@ pub(crate) fn socks5(command: u8, address: &[u8], port: u16) -> io::Result<(TcpS
     Ok((stream, reply))
 }
 
-/// An IPv4 address as SOCKS5 writes it.
+/// Returns an IPv4 address in the encoding of SOCKS5.
 pub(crate) fn v4(text: &str) -> Vec<u8> {
     let ip: std::net::Ipv4Addr = text.parse().expect("literal");
     [&[1], ip.octets().as_slice()].concat()
 }
 
-/// A name as SOCKS5 writes it.
+/// Returns a name in the encoding of SOCKS5.
 pub(crate) fn name(text: &str) -> Vec<u8> {
     let len = u8::try_from(text.len()).expect("short");
     [&[3, len], text.as_bytes()].concat()
 }
 
-/// A connection to `port` of the server by SOCKS5.
+/// Opens a connection to `port` of the server through SOCKS5.
 pub(crate) fn tunnel(port: u16) -> io::Result<TcpStream> {
     let (stream, reply) = socks5(1, &v4(SERVER), port)?;
     assert_eq!(reply[1], 0, "SOCKS5 reply");
     Ok(stream)
 }
 
-/// Downloads `/path` from the server, asked for in this `way`; returns the body.
+/// Downloads `/path` from the server with the protocol `way`, and returns the body.
 pub(crate) fn download(way: Way, path: &str) -> io::Result<Vec<u8>> {
     let host = format!("{SERVER}:{HTTP_PORT}");
     let mut stream = match way {

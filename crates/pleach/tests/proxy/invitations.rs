@@ -1,4 +1,4 @@
-//! Two proxies that know each other by `peer invite` at one end and `peer accept` at the other.
+//! Two proxies become peers by `peer invite` at one end and `peer accept` at the other.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use crate::{
     world::{ECHO_PORT, HTTP_PORT, Proxy, SERVER, World, content},
 };
 
-/// One end: its host and the directory of its files.
+/// An end: its host and the directory of its files.
 struct End<'a> {
     host: &'a Netns,
     dir: PathBuf,
@@ -44,7 +44,7 @@ impl<'a> End<'a> {
             .stderr(Stdio::piped())
             .spawn()
             .expect("starts");
-        // A command that reads nothing may have ended.
+        // A command that does not read its input may have ended.
         let _ = child
             .stdin
             .take()
@@ -61,7 +61,8 @@ impl<'a> End<'a> {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// It must fail with `code` and one line that has `words`, and change no file but a key that another attempt may need.
+    /// Runs a command that must fail with `code` and one line that contains `words`. It must not change any file,
+    /// except for a key that another attempt may need.
     #[track_caller]
     fn fails(&self, command: &str, input: &str, code: i32, words: &str) {
         let own = || {
@@ -91,7 +92,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// All files below `dir` with their contents, but sockets and logs.
+/// Returns all files below `dir` with their contents, except sockets and logs.
 fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -110,7 +111,7 @@ fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// A connection to the server's echo; whether it is striped.
+/// Connects to the server's echo service. Returns whether the connection is striped.
 fn is_striped(proxy: &Proxy) -> bool {
     let mut stream = client::tunnel(ECHO_PORT).expect("connects");
     stream.write_all(b"x").expect("takes it");
@@ -148,10 +149,10 @@ fn a_token_makes_two_proxies_peers_and_remove_undoes_it() {
     laptop.fails("accept --no-start", &token[..99], 2, "damaged");
     laptop.fails("accept --no-start", "pleach", 2, "no token");
     laptop.does("accept --no-start --name server", &token);
-    // It is used up for everybody else, and goes on to work for who used it.
+    // The token is used up for all others, but the peer that used it may repeat the command.
     thief.fails("accept --no-start", &token, 1, "used up");
     laptop.does("accept --no-start --name server", &token);
-    // At each address in the token.
+    // The claim was refused at each address in the token.
     let drops = peer.status().expect("it runs")["drops"].clone();
     assert!(drops["enrolment-refused"].as_u64() >= Some(1), "{drops}");
 
@@ -172,7 +173,7 @@ fn a_token_makes_two_proxies_peers_and_remove_undoes_it() {
     };
     laptop.host.run(download).expect("inside");
 
-    // The running proxy forgets one peer and takes another, without a restart.
+    // The running proxy removes one peer and adds another, without a restart.
     let second = server.token("tablet");
     server.fails("invite laptop --no-start", "", 1, "already");
     server.does("remove laptop", "");
@@ -196,7 +197,7 @@ fn a_token_makes_two_proxies_peers_and_remove_undoes_it() {
     laptop.does("remove desk", "");
     let left = files(&laptop.dir);
     assert_eq!(left, [(laptop.file(), own.into_bytes())]);
-    // The last one takes the proxy with it that `invite` has made.
+    // Removing the last peer also removes the proxy's configuration that `invite` has made.
     server.does("remove tablet", "");
     assert_eq!(peer.status(), None::<Value>);
     assert_eq!(files(&server.dir), []);

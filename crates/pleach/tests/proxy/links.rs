@@ -1,4 +1,4 @@
-//! Links that die and come back.
+//! Links that fail and return.
 
 use std::{
     io::{Read as _, Write as _},
@@ -61,7 +61,7 @@ fn a_link_that_goes_down_takes_only_its_own_and_is_used_again() {
 
 #[test]
 fn a_link_that_swallows_everything_costs_a_moment_only() {
-    // Both directions of the first link are a black hole from the beginning.
+    // The first link drops all packets in both directions from the beginning.
     let hole = "[[event]]\nat = \"0s\"\nlink = \"wifi\"\nstate = \"blackhole\"\n";
     let Some((world, events)) = World::with_events(hole) else {
         return;
@@ -83,7 +83,7 @@ fn a_link_that_swallows_everything_costs_a_moment_only() {
 
 #[test]
 fn what_was_asked_before_a_link_died_is_asked_again_over_another() {
-    // The server is reached, then nothing gets through any more.
+    // The server is reached, then the link drops all packets.
     let hole = "[[event]]\nat = \"6s\"\nlink = \"wifi\"\nstate = \"blackhole\"\n";
     let Some((world, _)) = World::with_events(hole) else {
         return;

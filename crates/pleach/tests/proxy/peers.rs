@@ -1,4 +1,4 @@
-//! Two proxies that know each other, one of them on the server's host.
+//! Two proxies that are peers, one of them on the server's host.
 
 use std::{
     io::Write as _,
@@ -13,7 +13,7 @@ use crate::{
     world::{PATIENCE, PEER_PORT, Proxy, World, within},
 };
 
-/// A private key and its public one.
+/// Returns a private key and its public key.
 pub(crate) fn key_pair() -> (String, String) {
     let run = |command: &str, input: &str| {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
@@ -33,19 +33,19 @@ pub(crate) fn key_pair() -> (String, String) {
     (private.trim().to_owned(), public.trim().to_owned())
 }
 
-/// `[peer]`'s key and a `[[known_peer]]`.
+/// Returns the key of `[peer]` and a table `[[known_peer]]`.
 pub(crate) fn trust(private: &str, public: &str) -> String {
     format!(
         "private_key = \"{private}\"\n[[known_peer]]\nname = \"other\"\npublic_key = \"{public}\"\n"
     )
 }
 
-/// The peer on the server's host and the proxy on the client's, which know each other.
+/// Starts a proxy on the server's host and one on the client's, which know each other.
 pub(crate) fn pair(world: &World, striping: &str) -> (Proxy, Proxy) {
     pair_with(world, striping, "")
 }
 
-/// The same, with more keys of the client's `[proxy]`.
+/// Starts the same proxies as [`pair`], with the additional keys `more` in the client's `[proxy]`.
 pub(crate) fn pair_with(world: &World, striping: &str, more: &str) -> (Proxy, Proxy) {
     let (ours, theirs) = (key_pair(), key_pair());
     let peer = world.peer(striping, &trust(&theirs.0, &ours.1));
@@ -54,7 +54,8 @@ pub(crate) fn pair_with(world: &World, striping: &str, more: &str) -> (Proxy, Pr
     (peer, proxy)
 }
 
-/// A striped connection to `port` with a lane on both links. The first one is plain, and asks.
+/// Opens a striped connection to `port` with a lane on each link. The first connection is plain, and makes the proxy
+/// look for a peer.
 pub(crate) fn striped(proxy: &Proxy, port: u16) -> TcpStream {
     let stream = within(PATIENCE, || {
         let stream = client::tunnel(port).expect("connects");
@@ -71,7 +72,7 @@ pub(crate) fn striped(proxy: &Proxy, port: u16) -> TcpStream {
     stream
 }
 
-/// The links of the one connection.
+/// Returns the status of the links of the only connection.
 pub(crate) fn lanes(status: &Value) -> Vec<Value> {
     let lanes = status["connections"][0]["striped"]["links"].as_array();
     lanes.cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One answer over several links, by ranges of its bytes.
+//! One HTTP answer over several links, by byte ranges.
 
 use std::{io::Read as _, io::Write as _, net::TcpStream, time::Duration};
 
@@ -8,7 +8,7 @@ use crate::{
     world::{PARTS_PORT, Proxy, SERVER, World, content},
 };
 
-/// Asks for `path` over `stream` and returns the body of `len` bytes; calls `midway` when a quarter of it is there.
+/// Requests `path` over `stream` and returns the body of `len` bytes. Calls `midway` when a quarter has arrived.
 fn ask(
     stream: &mut TcpStream,
     path: &str,
@@ -33,7 +33,7 @@ fn ask(
     Ok(body)
 }
 
-/// What came over each link.
+/// Returns the number of bytes received over each link.
 fn received(proxy: &Proxy) -> [u64; 2] {
     let status = proxy.status().expect("it runs");
     ["wifi", "lte"].map(|link| Proxy::received(&status, link))
@@ -95,7 +95,7 @@ fn a_download_goes_on_when_its_link_falls_silent() {
     let _proxy = world.proxy("", "");
     let outcome = world.client().run(|| {
         let mut stream = client::plain()?;
-        // It takes six seconds and more over both.
+        // The download takes at least six seconds over both links.
         let len = 24_000_000;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         let body = ask(&mut stream, &len.to_string(), len, || {})?;

@@ -1,4 +1,4 @@
-//! What comes through is what was sent.
+//! The proxy forwards data unchanged.
 
 use std::{
     io::{Read as _, Write as _},
@@ -42,7 +42,7 @@ fn parallel_downloads_are_whole_and_use_both_links() {
         received.iter().all(|bytes| *bytes >= SIZE as u64),
         "{received:?}"
     );
-    // Heads come on top.
+    // The sum also contains the heads.
     let sum: u64 = received.iter().sum();
     assert!((total..total + 5_000).contains(&sum), "{received:?}");
     assert_eq!(status["mode"], "proxy");
@@ -75,7 +75,7 @@ fn status_names_link_program_and_reason_of_each_connection() {
             let own = std::fs::read_to_string("/proc/self/comm")?;
             assert_eq!(connection["app"], own.trim_end());
             assert_eq!(status["scheduler"]["policy"], "round-robin");
-            // It ends in time though somebody is connected.
+            // The proxy ends in time although a client is connected.
             proxy.stop();
             assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
             Ok(())
@@ -93,13 +93,13 @@ fn what_was_learnt_survives_a_restart() {
     world
         .client()
         .run(|| {
-            // A second and a half at 20 Mbit/s: some windows of the estimator.
+            // A second and a half at 20 Mbit/s: several windows of the estimator.
             const SIZE: usize = 3_500_000;
             assert!(client::download(Way::Socks5, &SIZE.to_string())? == content(SIZE));
             Ok(())
         })
         .expect("a download");
-    // Nothing is measured any more once the connection is closed.
+    // Once the connection is closed, the estimate no longer changes.
     let status = proxy.until("it is over", |status| status["connection_count"] == 0);
     let capacity = |status: &serde_json::Value| status["links"][0]["capacity_mbps"].as_f64();
     let learnt = capacity(&status).expect("measured");
@@ -125,7 +125,7 @@ fn uploads_and_half_closes_arrive() {
     world
         .client()
         .run(|| {
-            // The end of what we say reaches the server, whose answer still reaches us.
+            // The end of the client's data reaches the server, whose answer still reaches the client.
             let mut stream = client::tunnel(ECHO_PORT)?;
             let sent = content(400_000);
             let mut writer = stream.try_clone()?;
@@ -178,7 +178,7 @@ fn datagrams_go_there_and_back() {
             socket.set_read_timeout(Some(Duration::from_secs(10)))?;
             let address = [client::v4(SERVER).as_slice(), &ECHO_PORT.to_be_bytes()].concat();
             let datagram = [&[0, 0, 0], address.as_slice(), b"hello"].concat();
-            // A fragment, then nonsense: dropped.
+            // A fragment and a malformed datagram are dropped.
             socket.send_to(&[0, 0, 1, 1, 1], (ip, port))?;
             socket.send_to(b"", (ip, port))?;
             let stranger = UdpSocket::bind("127.0.0.1:0")?;
@@ -188,7 +188,7 @@ fn datagrams_go_there_and_back() {
                 let (len, from) = socket.recv_from(&mut answer)?;
                 assert_eq!(from, SocketAddr::from((ip, port)));
                 assert_eq!(answer[..len], datagram);
-                // Nobody else may use the association.
+                // Other sockets must not use the association.
                 stranger.send_to(&datagram, (ip, port))?;
             }
             let status = proxy.until("both kinds of drops are counted", |status| {

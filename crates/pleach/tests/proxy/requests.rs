@@ -1,4 +1,4 @@
-//! Plain HTTP requests: one after the other over a connection, each over the link that suits it.
+//! Plain HTTP requests: several over one client connection, each over the link that the scheduler chooses.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -14,18 +14,18 @@ use crate::{
     },
 };
 
-/// A request's beginning: method and URL.
+/// Returns the beginning of a request: method and URL.
 fn line(method: &str, port: u16, path: &str) -> String {
     format!("{method} http://{SERVER}:{port}/{path} HTTP/1.1\r\n")
 }
 
-/// Asks for `path` over `stream` and returns the body, of the length that the answer tells.
+/// Requests `path` over `stream` and returns the body, whose length the answer states.
 fn ask(stream: &mut TcpStream, port: u16, path: &str) -> io::Result<Vec<u8>> {
     write!(stream, "{}\r\n", line("GET", port, path))?;
     take(stream)
 }
 
-/// The next answer's body.
+/// Reads the next answer, and returns its body.
 fn take(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let head = read_head(stream)?;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
@@ -38,7 +38,7 @@ fn take(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Runs a client of a proxy with `keys`, and asserts that nothing stays behind.
+/// Runs `client` against a proxy with `keys`, and asserts that no descriptors remain open.
 #[track_caller]
 pub(crate) fn served(keys: &str, client: impl FnOnce() -> io::Result<()> + Send) {
     let Some(world) = World::new() else { return };
@@ -55,33 +55,33 @@ fn one_connection_serves_many_requests() {
         let mut stream = client::plain()?;
         let first = ask(&mut stream, KEEPING_PORT, "peer")?;
         assert_eq!(ask(&mut stream, KEEPING_PORT, "peer")?, first);
-        // Another server, one that closes, and one that says so but does not.
+        // Another server, one that closes the connection, and one that announces this but does not do it.
         for port in [HTTP_PORT, STUBBORN_PORT] {
             let other = ask(&mut stream, port, "peer")?;
             assert_ne!(ask(&mut stream, port, "peer")?, other, "{port}");
         }
         assert_eq!(ask(&mut stream, KEEPING_PORT, "peer")?, first);
-        // The client's other connections find it, too.
+        // Other client connections can use the stored server connection, too.
         let mut other = client::plain()?;
         assert_eq!(ask(&mut other, KEEPING_PORT, "peer")?, first);
-        // What a server must not get twice is not said where it may be hanging up.
+        // A request that must not be repeated is not sent over a connection that the server may be closing.
         for turn in 0..3 {
             let body = content(50_000);
             let post = line("POST", FICKLE_PORT, "");
             write!(stream, "{post}Content-Length: {}\r\n\r\n", body.len())?;
             stream.write_all(&body)?;
-            // Old clients add a line end.
+            // Some old clients add a line break.
             stream.write_all(b"\r\n")?;
             assert!(take(&mut stream)? == body, "{turn}");
         }
-        // One who hangs up instead of answering is asked again.
+        // If a server closes the connection instead of answering, the request is repeated.
         for turn in 0..3 {
             assert!(
                 ask(&mut stream, FICKLE_PORT, "2000")? == content(2000),
                 "{turn}"
             );
         }
-        // Answers without bodies, in chunks, and of some length.
+        // Answers without a body, in chunks, and with a length.
         write!(stream, "{}\r\n", line("HEAD", KEEPING_PORT, "70"))?;
         assert!(read_head(&mut stream)?.contains("Content-Length: 70\r\n"));
         write!(stream, "{}\r\n", line("GET", KEEPING_PORT, "chunked/12000"))?;
@@ -114,7 +114,7 @@ fn requests_said_at_once_are_answered_one_after_the_other() {
         assert!(take(&mut stream)? == body);
         assert!(take(&mut stream)? == content(100_000));
         assert!(take(&mut stream)? == content(7));
-        // What cannot be served ends the connection, and says why.
+        // A request that cannot be served ends the connection, with an error page.
         write!(stream, "{}\r\n", line("GET", 1, ""))?;
         let refused = read_head(&mut stream)?;
         assert!(refused.starts_with("HTTP/1.1 502 "), "{refused}");
@@ -131,7 +131,7 @@ fn a_client_may_be_silent_between_requests() {
     served("", || {
         let mut stream = client::plain()?;
         assert!(ask(&mut stream, KEEPING_PORT, "9")? == content(9));
-        // Longer than the first request may take, and nothing comes, not even the end.
+        // Longer than the first request may take. Nothing is received, not even the end of the connection.
         stream.set_read_timeout(Some(Duration::from_secs(11)))?;
         let silence = stream.read(&mut [0]).expect_err("nobody was asked");
         assert_eq!(silence.kind(), io::ErrorKind::WouldBlock);
@@ -155,13 +155,13 @@ fn an_answer_may_come_before_the_request_is_whole() {
             let mut stream = client::plain()?;
             let head = ask(&mut stream, "")?;
             assert!(head.contains("Connection: close\r\n"), "{head}");
-            // What still comes is no other request, and does not spoil the answer.
+            // Further data of the client are not treated as another request, and do not damage the answer.
             let _ = stream.write_all(&content(more));
             let mut body = Vec::new();
             stream.read_to_end(&mut body)?;
             assert_eq!(body, b"early", "{more}");
         }
-        // A server that reads on gets all of it, and the next request.
+        // A server that continues to read gets all data, and the next request.
         let mut stream = client::plain()?;
         for _ in 0..2 {
             let head = ask(&mut stream, "on")?;
@@ -183,7 +183,8 @@ fn the_last_request_of_a_connection_says_so() {
             "GET /head HTTP/1.1\r\nHost: {SERVER}:{HTTP_PORT}\r\nConnection: close\r\n\r\n"
         );
         assert_eq!(String::from_utf8_lossy(&head), expected);
-        // An old client cannot tell where an answer ends; the server that stays is left when it asks again.
+        // A client with HTTP/1.0 needs the end of the connection to find the end of an answer. If the client asks
+        // again, the connection to a server that keeps it open is closed.
         let request = format!("GET http://{SERVER}:{STUBBORN_PORT}/3 HTTP/1.0\r\n\r\n");
         for is_ahead in [false, true] {
             let mut stream = client::plain()?;
@@ -201,7 +202,7 @@ fn the_last_request_of_a_connection_says_so() {
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
             }
         }
-        // Neither a server that breaks off nor one that says nothing leaves a client in doubt.
+        // If a server breaks the connection or does not answer, the client gets an error.
         let mut stream = client::plain()?;
         write!(stream, "{}\r\n", line("GET", RESET_PORT, ""))?;
         let refused = read_head(&mut stream)?;
@@ -220,14 +221,14 @@ fn each_request_takes_the_link_that_suits_it() {
         }
         assert_ne!(peers[0], peers[1], "two links");
         assert_eq!(peers[..2], peers[2..], "a connection over each");
-        // A login holds for a connection: what is asked then stays on it.
+        // A login applies to a connection, so later requests use the same server connection.
         let login = "Authorization: NTLM TlRMTVNTUAABAAAA\r\n";
         write!(stream, "{}{login}\r\n", line("GET", KEEPING_PORT, "peer"))?;
         let with_login = take(&mut stream)?;
         for _ in 0..3 {
             assert_eq!(ask(&mut stream, KEEPING_PORT, "peer")?, with_login);
         }
-        // And is nobody else's.
+        // Other clients do not use this server connection.
         assert!(!peers.contains(&with_login));
         let mut other = client::plain()?;
         for _ in 0..2 {

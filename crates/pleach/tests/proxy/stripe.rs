@@ -1,4 +1,4 @@
-//! One connection over both links, to another pleach on the server's host.
+//! One connection striped over both links, to another proxy on the server's host.
 
 use std::{
     io::{Read as _, Write as _},
@@ -26,7 +26,7 @@ fn ask_for(stream: &mut TcpStream, size: usize) -> std::io::Result<()> {
 fn a_file_and_an_echo_go_over_both_links_and_arrive_as_they_were() {
     let Some(world) = World::new() else { return };
     let (peer, proxy) = pair(&world, "osia");
-    // Lanes stay for the next connection.
+    // Lanes, the connections between the proxies, remain open for the next connection.
     let world_client = world.client();
     let before = world_client.run(|| {
         drop(striped(&proxy, ECHO_PORT));
@@ -51,7 +51,7 @@ fn a_file_and_an_echo_go_over_both_links_and_arrive_as_they_were() {
                 assert!(received > SIZE as u64 / 10, "{link}: {received}");
             }
 
-            // Both directions at once, each with an end of its own.
+            // Data in both directions at the same time, each with its own end.
             let sent = content(1_500_000);
             let mut stream = striped(&proxy, ECHO_PORT);
             let mut writer = stream.try_clone()?;
@@ -65,7 +65,7 @@ fn a_file_and_an_echo_go_over_both_links_and_arrive_as_they_were() {
             writing.join().expect("no panic")?;
             assert!(back == sent, "{} of {} bytes", back.len(), sent.len());
 
-            // A plain request is striped as well, and ends with its answer.
+            // A plain HTTP request is striped as well, and ends with its answer.
             let body = client::download(Way::HttpRequest, "300000")?;
             assert!(body == content(300_000));
             Ok(())
@@ -109,7 +109,7 @@ fn a_link_may_die_and_return_within_a_transfer() {
         let status = proxy.status().expect("it runs");
         assert!(wifi(&status) > returned + 500_000, "{status}");
 
-        // Now it swallows everything, and nobody is told.
+        // Now the link drops all packets, without any notification.
         let rules = "add table inet hole
             add chain inet hole in { type filter hook input priority 0; }
             add chain inet hole out { type filter hook output priority 0; }
@@ -131,7 +131,7 @@ fn a_link_may_die_and_return_within_a_transfer() {
 fn who_is_not_known_gets_plain_connections() {
     let Some(world) = World::new() else { return };
     let (ours, theirs, others) = (key_pair(), key_pair(), key_pair());
-    // The peer does not know us.
+    // The peer does not know this proxy.
     let peer = world.peer("osia", &trust(&theirs.0, &others.1));
     let before = peer.descriptors();
     let keys = format!("peer_port = {PEER_PORT}");
@@ -145,15 +145,15 @@ fn who_is_not_known_gets_plain_connections() {
     let mut proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &theirs.1)));
     world.client().run(|| download(&proxy)).expect("downloads");
     let drops = |status: &Value| status["drops"]["bad-peer"].as_u64().unwrap_or(0);
-    // It was asked, knew nobody of that key, and was left alone.
+    // The proxy asked the peer, which did not know its key, so the connections remained plain.
     peer.until("it was asked", |status| drops(status) > 0);
     proxy.stop();
     drop(proxy);
-    // We do not know the peer.
+    // This proxy does not know the peer.
     let proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &others.1)));
     world.client().run(|| download(&proxy)).expect("downloads");
     drop(proxy);
-    // Somebody else is on the port, who says nonsense, or nothing, or resets.
+    // Another program is on the port. It sends nonsense, sends nothing, or resets the connection.
     for port in [ECHO_PORT, MUTE_PORT, RESET_PORT] {
         let keys = format!("peer_port = {port}");
         let proxy = world.proxy(&keys, &format!("[peer]\n{}", trust(&ours.0, &theirs.1)));
@@ -211,7 +211,7 @@ fn a_peer_that_dies_takes_its_connection_and_no_other() {
             let mut stream = striped(&proxy, ECHO_PORT);
             stream.write_all(b"hello")?;
             stream.read_exact(&mut [0; 5])?;
-            // By SIGKILL.
+            // Dropping the peer kills it with SIGKILL.
             drop(peer);
             let error = stream.read(&mut [0]).expect_err("a reset, and not the end");
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -236,7 +236,7 @@ fn a_peer_that_is_restarted_ends_the_connections_that_wait_for_it_and_serves_new
             let mut waits = striped(&proxy, ECHO_PORT);
             waits.write_all(b"hello")?;
             waits.read_exact(&mut [0; 5])?;
-            // By SIGKILL; the client says nothing and waits, so that nothing of it is under way.
+            // Dropping the peer kills it with SIGKILL. The client sends nothing, so none of its packets is in flight.
             drop(peer);
             let peer = start();
             waits.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -275,24 +275,24 @@ fn garbage_on_the_peer_port_leaves_nothing() {
             ] {
                 let mut stream = TcpStream::connect((SERVER, PEER_PORT))?;
                 stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-                // It may hang up before it has heard all.
+                // The peer may close the connection before it has read everything.
                 let _ = stream.write_all(garbage);
                 waiting.push(stream);
             }
             for mut stream in waiting {
                 let mut answer = Vec::new();
                 let _ = stream.read_to_end(&mut answer);
-                // A greeting and no more; a reset may take it away.
+                // The answer is at most a greeting; a reset may discard it.
                 assert!(answer.len() <= 40, "{answer:?}");
             }
-            // What is on the host of the peer may be asked for; its proxy may not.
+            // The peer still connects to services on its own host.
             let mut stream = striped(&proxy, ECHO_PORT);
             stream.write_all(b"hello")?;
             stream.read_exact(&mut [0; 5])?;
             Ok(())
         })
         .expect("inside");
-    // Its lanes go with it.
+    // The lanes are closed when the proxy ends.
     proxy.stop();
     peer.until_clean(before);
     let status = peer.status().expect("it runs");
@@ -308,7 +308,7 @@ fn many_connections_share_two_lanes_and_one_that_does_not_read_stops_none() {
         .client()
         .run(|| {
             let mut stuck = striped(&proxy, HTTP_PORT);
-            // Far more than anybody keeps for it; nobody reads.
+            // Far more data than the proxies buffer; the client does not read.
             ask_for(&mut stuck, 12_000_000)?;
             let sockets = || -> std::io::Result<usize> {
                 let output = world
@@ -334,7 +334,7 @@ fn many_connections_share_two_lanes_and_one_that_does_not_read_stops_none() {
             assert_eq!(sockets()?, 2, "and nothing else was dialled");
             let status = proxy.status().expect("it runs");
             assert_eq!(status["drops"], serde_json::json!({}));
-            // Windows of 4 MiB at most, here and there.
+            // Both proxies buffer at most their windows of 4 MiB.
             for end in [&proxy, &peer] {
                 assert!(end.peak_memory_kib() < 120_000, "{}", end.peak_memory_kib());
             }

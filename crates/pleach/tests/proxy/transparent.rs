@@ -20,7 +20,7 @@ fn tables(host: &Netns) -> String {
     String::from_utf8_lossy(&output.expect("nft runs").stdout).into_owned()
 }
 
-/// Downloads `/size` without knowing of any proxy.
+/// Downloads `/size` without a proxy setting.
 fn download(server: &str, size: usize) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect((server, HTTP_PORT))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -51,7 +51,8 @@ fn programs_that_know_no_proxy_use_both_links_and_all_is_undone() {
         .sysctl(&[("ipv4/conf/all/forwarding", "1")])
         .expect("forwards");
     assert!(!tables(world.client()).contains("pleach_proxy"));
-    // The kernels take up IPv6 in the background; a first packet lost to that is no fault of a link.
+    // The kernels process IPv6 addresses in the background. A first packet lost for this reason must not count as a
+    // fault of a link.
     for link in ["wifi", "lte"] {
         let reached = within(PATIENCE, || {
             let mut ping = world.client().command("ping");
@@ -64,7 +65,7 @@ fn programs_that_know_no_proxy_use_both_links_and_all_is_undone() {
     }
 
     let mut proxy = world.proxy(
-        // Only the port's own clients are chosen by `allow`.
+        // `allow` applies only to clients that connect to the proxy's port.
         "transparent = true\nscheduler = \"round-robin\"\nallow = [\"127.0.0.0/8\"]",
         "",
     );
@@ -101,7 +102,7 @@ fn programs_that_know_no_proxy_use_both_links_and_all_is_undone() {
     proxy.stop();
     assert!(!tables(world.client()).contains("pleach_proxy"));
 
-    // After a crash the next start clears what is left, also if it does not redirect itself.
+    // After a crash the next start removes the leftover table, even if the next proxy does not redirect connections.
     let crashed = world.proxy("transparent = true", "");
     within(PATIENCE, is_there).expect("the table is made");
     drop(crashed);

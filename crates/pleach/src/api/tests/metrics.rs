@@ -1,4 +1,4 @@
-//! The metrics that exist, and what packaging and documentation say of them.
+//! The metrics that exist, compared with packaging and documentation.
 
 use std::{collections::BTreeSet, process::Command};
 
@@ -15,7 +15,7 @@ const ALERT_TESTS: &str = include_str!("../../../../../packaging/alerts-test.yml
 const GRAFANA: &str = include_str!("../../../../../packaging/grafana-dashboard.json");
 const DOCUMENT: &str = include_str!("../../../../../docs/metrics.md");
 
-/// Names of the series of a status that has everything.
+/// Returns the names of the series of a status in which every value is present.
 fn existing() -> BTreeSet<String> {
     let text = render(&sample());
     let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -23,7 +23,7 @@ fn existing() -> BTreeSet<String> {
     samples.map(name).collect()
 }
 
-/// Names of metrics that `text` speaks of.
+/// Returns the names of metrics that occur in `text`.
 fn named(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c))

@@ -7,10 +7,11 @@ use pleach_core::sched::AdaptiveSettings;
 use super::values::time;
 use crate::config::{classes::one_or_more, network, source::ConfigError, table::Table};
 
-/// Reads them out of `table`.
+/// Reads the policy's keys from `table`.
 ///
 /// # Errors
-/// A value of another type or out of its range; a link that is to yield and to hold; a share of nothing.
+/// If a value has the wrong type or is out of its range, if a link is in both `yield` and `hold`, or if `share` is
+/// given without `hold`.
 pub(super) fn read(table: &Table<'_>) -> Result<AdaptiveSettings<String>, ConfigError> {
     let mut settings = AdaptiveSettings::default();
     if let Some(value) = table.optional("target_delay") {

@@ -7,10 +7,10 @@ use pleach_core::sched::{AwiSettings, Count, Dwd, Gain, LossSource, Wrr};
 use super::values::{time, word};
 use crate::config::{network, source::ConfigError, table::Table};
 
-/// Reads them out of `table`; those not there have the paper's values.
+/// Reads the policy's keys from `table`. Missing keys get the paper's values.
 ///
 /// # Errors
-/// A value of another type or out of its range.
+/// If a value has the wrong type or is out of its range.
 pub(super) fn read(table: &Table<'_>) -> Result<AwiSettings<String>, ConfigError> {
     let mut settings = AwiSettings::default();
     if let Some(value) = table.optional("fixed") {
@@ -69,6 +69,6 @@ pub(super) fn read(table: &Table<'_>) -> Result<AwiSettings<String>, ConfigError
 }
 
 const T_DWD: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
-/// More often than every 5 ms is a load of its own.
+/// Permitted range of the report interval: reports more often than every 5 ms would be a load of their own.
 const T_REPORT: RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_secs(10);
 const T_LTO: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);

@@ -7,10 +7,10 @@ use pleach_core::sched::{Alpha, ConsnSettings, SrttWeightedSettings, Variant, We
 use super::values::{time, word};
 use crate::config::{source::ConfigError, table::Table};
 
-/// Reads those of `consn` out of `table`; those not there have the paper's values.
+/// Reads the keys of `consn` from `table`. Missing keys get the paper's values.
 ///
 /// # Errors
-/// A value of another type or out of its range.
+/// If a value has the wrong type or is out of its range.
 pub(super) fn read(table: &Table<'_>) -> Result<ConsnSettings, ConfigError> {
     let mut settings = ConsnSettings::default();
     if let Some(value) = table.optional("variant") {
@@ -28,7 +28,7 @@ pub(super) fn read(table: &Table<'_>) -> Result<ConsnSettings, ConfigError> {
     Ok(settings)
 }
 
-/// Reads those of `srtt-weighted`.
+/// Reads the keys of `srtt-weighted` from `table`. Missing keys get their defaults.
 ///
 /// # Errors
 /// As [`read`].
@@ -50,7 +50,7 @@ pub(super) fn read_srtt_weighted(table: &Table<'_>) -> Result<SrttWeightedSettin
     Ok(settings)
 }
 
-/// The keys both have.
+/// Fields of the keys that both policies have.
 struct Shared<'a> {
     alpha: &'a mut Alpha,
     pdc: &'a mut bool,

@@ -7,10 +7,10 @@ use pleach_core::sched::osia::{Faucets, OsiaSettings};
 use super::values::{time, word};
 use crate::config::{source::ConfigError, table::Table};
 
-/// Reads them out of `table`; those not there have the paper's values.
+/// Reads the policy's keys from `table`. Missing keys get the paper's values.
 ///
 /// # Errors
-/// A value of another type or out of its range.
+/// If a value has the wrong type or is out of its range.
 pub(super) fn read(table: &Table<'_>) -> Result<OsiaSettings, ConfigError> {
     let mut settings = OsiaSettings::default();
     if let Some(value) = table.optional("period") {

@@ -1,18 +1,19 @@
-//! Parts of a policy's profile that the user switches on or off, and rules of the engine that an experiment does without.
+//! Parts of a policy's profile that the user switches on or off, and rules of the engine that an experiment switches
+//! off.
 
 use pleach_core::profile::{Mechanism, Part, ProfileChange};
 
 use crate::config::{source::ConfigError, table::Table};
 
-/// All keys, in the order they are listed to the user.
+/// Returns all keys, in the order in which they are listed to the user.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     Part::KEYS.into_iter().chain([ProfileChange::WITHOUT])
 }
 
-/// Reads them out of `table`.
+/// Reads the changes to the profile from `table`.
 ///
 /// # Errors
-/// A value of another type; a rule that the engine does not have.
+/// If a value has the wrong type, or if the engine has no rule of the given name.
 pub(super) fn read(table: &Table<'_>) -> Result<ProfileChange, ConfigError> {
     let mut change = ProfileChange::default();
     for part in Part::ALL {

@@ -4,10 +4,10 @@ use pleach_core::sec::Code;
 
 use crate::config::{source::ConfigError, table::Value};
 
-/// Reads by which code parity is made.
+/// Reads the code with which parity is computed.
 ///
 /// # Errors
-/// Anything but the name of one.
+/// If the value is not the name of a code.
 pub(in crate::config) fn parity(value: &Value<'_>) -> Result<Code, ConfigError> {
     match value.as_text() {
         Some("hamming") => Ok(Code::Hamming),

@@ -1,4 +1,4 @@
-//! Values that more than one policy has.
+//! Readers of values that more than one policy has.
 
 use core::{ops::RangeInclusive, time::Duration};
 
@@ -7,10 +7,10 @@ use crate::config::{
     table::{Table, Value},
 };
 
-/// Reads one of two words into `field`, if the key is there.
+/// Reads one of two words into `field`, if the key is present.
 ///
 /// # Errors
-/// Anything else.
+/// If the value is neither of the words.
 pub(super) fn word<T: Copy>(
     table: &Table<'_>,
     key: &str,
@@ -35,7 +35,7 @@ pub(super) fn word<T: Copy>(
 /// Reads a duration within `range`.
 ///
 /// # Errors
-/// Anything else.
+/// If the value is not a duration within `range`.
 pub(super) fn time(
     value: &Value<'_>,
     range: &RangeInclusive<Duration>,

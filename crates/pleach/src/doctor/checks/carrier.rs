@@ -1,11 +1,11 @@
-//! Whether TCP carries a link because UDP does not get through, or what keeps it from doing so.
+//! Whether TCP carries a link because UDP is blocked, or why TCP cannot carry it.
 
 use crate::{
     control::{LinkState, LinkStatus},
     doctor::problem::Problem,
 };
 
-/// From a link's status; `is_wanted`: the user wants TCP whatever UDP does.
+/// Judges a link by its status. `is_wanted`: the user has configured TCP even where UDP works.
 pub(crate) fn verdict(link: &LinkStatus, is_wanted: bool) -> Option<Problem> {
     let is_tcp = link.carrier.as_deref() == Some("tcp");
     if let Some(error) = link
@@ -31,7 +31,7 @@ pub(crate) fn verdict(link: &LinkStatus, is_wanted: bool) -> Option<Problem> {
                 "http-proxy-refused",
                 "compare http_proxy of the link with what the network's operator says",
             ),
-            // A gateway need not listen for TCP; why UDP is silent, another check finds.
+            // A gateway need not listen on TCP. Another check finds why UDP gets no answer.
             _ => return None,
         };
         return Some(

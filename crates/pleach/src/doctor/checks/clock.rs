@@ -1,8 +1,9 @@
-//! Whether the time of day is behind.
+//! Whether the clock of this host is behind.
 //!
-//! Handshakes carry the time, and a gateway answers none that is older than the last: a client whose clock went back is not
-//! answered until the time has passed again. Files tell a time that has been; a clock before it is wrong. Limit: a clock that
-//! is ahead is not found.
+//! Handshakes carry the time, and a gateway ignores a handshake that is older than the client's last one. A client
+//! whose clock went back is therefore not answered until the clock has passed the old time again. The check compares
+//! the clock with the modification times of files; a clock before them is wrong. Limit: a clock that is ahead is not
+//! detected.
 
 use std::{
     path::Path,
@@ -13,16 +14,16 @@ use pleach_linux::clock;
 
 use crate::doctor::problem::Problem;
 
-/// What there is to know; seconds since 1970.
+/// Times to compare, in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// The clock.
+    /// Current time of the clock.
     now: u64,
-    /// The latest that a file was written.
+    /// Latest modification time of a file.
     written: u64,
 }
 
-/// Looks at the clock and at `files`.
+/// Reads the clock and the modification times of `files`.
 pub(crate) fn observe<'a>(files: impl Iterator<Item = &'a Path>) -> Facts {
     let written = files.filter_map(|file| {
         let modified = file.metadata().ok()?.modified().ok()?;
@@ -46,9 +47,10 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Problem> {
     })
 }
 
-/// 2026-11-01: no copy of this program is older.
+/// Build time, in seconds since 1970: 2026-11-01. No build of this program is older.
 const BUILT: u64 = 1_793_491_200;
-/// Time zones that were mistaken for another are found, file systems that round are not.
+/// Tolerated difference: longer than the rounding of times in file systems, shorter than the error of a wrong time
+/// zone.
 const TOLERANCE: Duration = Duration::from_secs(30 * 60);
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Whether the kernel's table of connections is full, or forgets UDP sooner than a link in reserve is probed.
+//! Whether the kernel's connection tracking table is full, or forgets UDP flows before an idle standby link is probed
+//! again.
 
 use std::{fs, time::Duration};
 
@@ -9,7 +10,7 @@ use crate::doctor::problem::Problem;
 pub(crate) struct Facts {
     count: Option<u64>,
     max: Option<u64>,
-    /// How long a UDP connection is kept that was answered, in seconds.
+    /// Timeout of a UDP flow with traffic in both directions, in seconds.
     udp_seconds: Option<u64>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn verdicts(facts: &Facts) -> Vec<Problem> {
     problems
 }
 
-/// How often a link in reserve is probed: `PROBE_RESERVE` of the engine's `path/health.rs`.
+/// Interval between probes of a standby link: `PROBE_RESERVE` of the engine's `path/health.rs`.
 const RESERVE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

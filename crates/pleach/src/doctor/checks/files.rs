@@ -1,7 +1,7 @@
 //! Whether the configuration can be used, and whether others may read its keys.
 //!
-//! The files with keys are looked for in the text of the configuration, so that each of them is named even if the first
-//! already stops the program.
+//! Key files are looked up in the text of the configuration, so that all of them are reported even if the first one
+//! already prevents the program from starting.
 
 use std::{
     fs,
@@ -14,15 +14,15 @@ use crate::{
     doctor::problem::Problem,
 };
 
-/// A file with a secret in it.
+/// A file that contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Secret {
-    /// Where it is.
+    /// Path of the file.
     pub(crate) path: PathBuf,
     mode: u32,
 }
 
-/// The key files that the configuration `file` names, as far as they are there.
+/// Returns the key files that the configuration `file` names and that exist.
 pub(crate) fn observe(file: &Path) -> Vec<Secret> {
     let text = fs::read_to_string(file).map(zeroize::Zeroizing::new);
     let names = text.map_or_else(|_| Vec::new(), |text| named(&text));
@@ -35,7 +35,7 @@ pub(crate) fn observe(file: &Path) -> Vec<Secret> {
     secrets.collect()
 }
 
-/// The values of `private_key_file` and `preshared_key_file`, wherever they are.
+/// Returns the values of `private_key_file` and `preshared_key_file` in all tables.
 fn named(text: &str) -> Vec<String> {
     fn search(value: &toml::Value, found: &mut Vec<String>) {
         match value {
@@ -61,7 +61,7 @@ fn named(text: &str) -> Vec<String> {
     found
 }
 
-/// What is wrong with the key files.
+/// Returns a problem for each key file that others may access.
 pub(crate) fn open_to_others(secrets: &[Secret]) -> Vec<Problem> {
     let open = secrets.iter().filter(|secret| secret.mode & 0o077 != 0);
     let problems = open.map(|Secret { path, mode }| {
@@ -75,7 +75,7 @@ pub(crate) fn open_to_others(secrets: &[Secret]) -> Vec<Problem> {
     problems.collect()
 }
 
-/// What is wrong with the configuration, from the error or the warnings of reading it.
+/// Returns the problems of the configuration, from the error or the warnings of loading it.
 pub(crate) fn verdicts(loaded: Result<&[Note], &ConfigError>) -> Vec<Problem> {
     match loaded {
         Ok(notes) => {

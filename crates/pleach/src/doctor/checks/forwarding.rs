@@ -1,9 +1,10 @@
-//! Whether a gateway's host lets packets through: forwarding is on, and no firewall drops what comes out of the tunnel, or the
+//! Whether a gateway's host lets packets through: forwarding is on, and no firewall drops packets from the tunnel or
 //! datagrams to the gateway's port.
 //!
-//! nftables is asked for all rules. A base chain that drops by default is in the way unless some rule that it leads to names
-//! the tunnel's device (for the port: its number), accepts everything, or cannot be read (matches of iptables). Limits: a rule that
-//! drops in a chain that accepts by default, `iptables-legacy`, and a provider's firewall are not seen.
+//! All rules are read from nftables. A base chain whose policy is drop blocks the traffic, unless it contains or jumps
+//! to a rule that names the tunnel's device (for the port: its number), that accepts everything, or that cannot be read
+//! (matches of iptables). Limits: the check does not see a rule that drops in a chain whose policy is accept,
+//! `iptables-legacy`, and a provider's firewall.
 
 use std::{fs, process::Command};
 
@@ -11,18 +12,18 @@ use serde_json::Value;
 
 use crate::doctor::problem::Problem;
 
-/// What there is to know.
+/// Facts about the host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// `net.ipv4.ip_forward`; `None` if it cannot be read.
     forwards: Option<bool>,
-    /// Whether the daemon runs, which switches it on.
+    /// Whether the daemon runs; the daemon switches forwarding on.
     is_running: bool,
-    /// What `nft -j list ruleset` prints.
+    /// Output of `nft -j list ruleset`.
     rules: Value,
 }
 
-/// `is_running`: whether the daemon is.
+/// Collects the facts. `is_running`: whether the daemon runs.
 pub(crate) fn observe(is_running: bool) -> Facts {
     let setting = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").ok();
     let output = Command::new("nft").args(["-j", "list", "ruleset"]).output();
@@ -36,7 +37,7 @@ pub(crate) fn observe(is_running: bool) -> Facts {
     }
 }
 
-/// `tunnel`: the device; `port`: where the gateway listens.
+/// Judges the facts. `tunnel`: the tunnel's device; `port`: the port on which the gateway listens.
 pub(crate) fn verdicts(facts: &Facts, tunnel: &str, port: u16) -> Vec<Problem> {
     let mut problems = Vec::new();
     if facts.forwards == Some(false) && facts.is_running {
@@ -64,7 +65,8 @@ pub(crate) fn verdicts(facts: &Facts, tunnel: &str, port: u16) -> Vec<Problem> {
 }
 
 impl Facts {
-    /// The first base chain at `hook` that drops by default with no rule that `opens` it, by family, table and name.
+    /// Returns family, table and name of the first base chain at `hook` whose policy is drop and that has no rule that
+    /// `opens` it.
     fn closed(&self, hook: &str, opens: impl Fn(&Value) -> bool) -> Option<String> {
         let chains = self.objects("chain");
         let mut closed = chains.filter(|chain| chain["hook"] == hook && chain["policy"] == "drop");
@@ -87,7 +89,7 @@ impl Facts {
         objects.filter_map(move |object| object.get(kind))
     }
 
-    /// The rules of the chain `name` in the table of `base`, and of those it jumps to, each once.
+    /// Collects the rules of the chain `name` in the table of `base`, and of the chains it jumps to, each chain once.
     fn gather<'a>(
         &'a self,
         base: &Value,
@@ -117,7 +119,7 @@ impl Facts {
     }
 }
 
-/// Whether a rule lets through what `opens` is about, as far as can be told.
+/// Whether a rule accepts the traffic that `opens` recognises, as far as the rule can be read.
 fn is_open(rule: &Value, opens: &impl Fn(&Value) -> bool) -> bool {
     let expressions = rule["expr"].as_array();
     let all = |names: &[&str]| {
@@ -142,7 +144,7 @@ fn any(value: &Value, holds: &impl Fn(&Value) -> bool) -> bool {
     within || holds(value)
 }
 
-/// A number, or `{"range": [first, last]}`.
+/// Whether `value`, a number or `{"range": [first, last]}`, contains `port`.
 fn has_port(value: &Value, port: u16) -> bool {
     let port = u64::from(port);
     let bound = |index: usize| value.get("range")?.get(index)?.as_u64();

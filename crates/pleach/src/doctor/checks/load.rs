@@ -1,7 +1,7 @@
-//! Whether the processor is too slow for what the links carry: the daemon's thread that moves packets has a whole core, or
-//! wants one that it does not get.
+//! Whether the CPU is too slow for the rate of the links: the daemon's thread that moves packets uses a whole core, or
+//! waits for a core.
 //!
-//! Found only while traffic flows: an idle daemon says nothing of what a rate costs.
+//! This is found only while traffic flows, because an idle daemon does not show how much CPU time a rate takes.
 
 use std::{fs, io, os::unix::net::UnixStream, path::Path, time::Duration};
 
@@ -9,14 +9,14 @@ use rustix::net::sockopt::socket_peercred;
 
 use crate::doctor::problem::Problem;
 
-/// What the daemon's busiest thread has had of a core, and waited for one, in nanoseconds so far.
+/// Time for which the daemon's packet thread has run and has waited for a core, in nanoseconds since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     ran: u64,
     waited: u64,
 }
 
-/// The first thread of the daemon that answers on `control`.
+/// Reads the times of the first thread of the daemon that answers on `control`.
 pub(crate) fn observe(control: &Path) -> io::Result<Times> {
     let stream = UnixStream::connect(control)?;
     let pid = socket_peercred(&stream)?.pid.as_raw_nonzero();
@@ -28,7 +28,7 @@ pub(crate) fn observe(control: &Path) -> io::Result<Times> {
     Ok(Times { ran, waited })
 }
 
-/// From what it had before and after `elapsed`.
+/// Judges two readings of the times, taken `elapsed` apart.
 pub(crate) fn verdict(before: Times, after: Times, elapsed: Duration) -> Option<Problem> {
     let elapsed = u64::try_from(elapsed.as_nanos()).ok()?.max(1);
     let percent = |more: u64, less: u64| more.saturating_sub(less).saturating_mul(100) / elapsed;
@@ -56,7 +56,7 @@ pub(crate) fn verdict(before: Times, after: Times, elapsed: Duration) -> Option<
     })
 }
 
-/// Beyond this there is no room for bursts.
+/// Sum of running and waiting time, in percent, from which on no capacity is left for bursts.
 const SATURATED_PERCENT: u64 = 92;
 
 #[cfg(test)]

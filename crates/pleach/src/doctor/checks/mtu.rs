@@ -1,21 +1,22 @@
-//! Whether long packets vanish on a link without a word: a path MTU black hole (RFC 2923 section 2.1).
+//! Whether long packets are lost silently on a link: a path MTU black hole (RFC 2923 section 2.1).
 //!
-//! Echo requests as long as the device takes are sent unfragmented. Where path MTU discovery works, the kernel is told of the
-//! narrow place and cuts the next request up, which is answered. So only a request that stays without an answer while short ones
-//! have one is swallowed. Limit: nothing is found if the gateway's host answers no echo requests.
+//! Echo requests as long as the device's MTU are sent unfragmented. Where path MTU discovery works, an ICMP message
+//! tells the kernel the smaller MTU; the kernel fragments the next request, and that request is answered. So the link
+//! has a black hole if such requests are not answered while short ones are answered. Limit: nothing is found if the
+//! gateway's host answers no echo requests.
 
 use crate::doctor::problem::Problem;
 
-/// What there is to know of a link.
+/// Facts about a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The device's MTU in bytes.
     pub(crate) device: u32,
     /// Whether a short request was answered.
     pub(crate) short: bool,
-    /// Whether one of the device's MTU was.
+    /// Whether a request of the device's MTU was answered.
     pub(crate) full: bool,
-    /// The longest that was answered in bytes.
+    /// Length in bytes of the longest request that was answered.
     pub(crate) longest: Option<u32>,
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn verdict(device: &str, facts: Facts) -> Option<Problem> {
     ))
 }
 
-/// The longest length in bytes that `passes`, from `least`, which does, to below `most`, which does not.
+/// Binary search for the longest length in bytes that `passes`. `least` is known to pass, `most` is known not to pass.
 pub(crate) fn longest(least: u32, most: u32, mut passes: impl FnMut(u32) -> bool) -> u32 {
     let (mut good, mut bad) = (least, most);
     while bad.saturating_sub(good) > GRAIN {
@@ -47,7 +48,7 @@ pub(crate) fn longest(least: u32, most: u32, mut passes: impl FnMut(u32) -> bool
     good
 }
 
-/// Each question that is not answered takes its time.
+/// Precision of the search in bytes: each further request without an answer takes time.
 const GRAIN: u32 = 8;
 
 #[cfg(test)]

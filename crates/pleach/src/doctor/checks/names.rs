@@ -1,10 +1,10 @@
-//! Whether the names of the gateway stand for addresses.
+//! Whether the host names of the gateway have addresses.
 
 use std::net::SocketAddr;
 
 use crate::{config::HostName, doctor::problem::Problem};
 
-/// `endpoints`: all addresses that are known, written or found.
+/// Judges the addresses. `endpoints`: all known addresses, from the configuration or from resolvers.
 pub(crate) fn verdict(names: &[HostName], endpoints: &[SocketAddr]) -> Option<Problem> {
     let name = names.first().filter(|_| endpoints.is_empty())?;
     Some(Problem::new(

@@ -1,11 +1,11 @@
-//! What a gateway sees of clients that do not get through: a wrong key, a clock that went back, another version.
+//! Problems of clients that a gateway sees: a wrong key, a clock that went back, another version.
 //!
-//! Counters tell it: one that grows while they are watched is about a client that tries at this moment. Limit: a wrong pre-shared
-//! key is seen at the client only.
+//! They are recognised by counters. A counter that grows between two readings concerns a client that is trying at this
+//! moment. Limit: a wrong pre-shared key is seen at the client only.
 
 use crate::{control::StatusReport, doctor::problem::Problem};
 
-/// Whether a client has failed since the gateway started, so that it is worth while to wait for it to try again.
+/// Whether a client has failed since the gateway started. If so, it is worth waiting for its next attempt.
 pub(crate) fn is_suspicious(report: &StatusReport) -> bool {
     let reasons = ["handshake_invalid", "handshake_replayed"];
     reasons
@@ -13,7 +13,7 @@ pub(crate) fn is_suspicious(report: &StatusReport) -> bool {
         .any(|reason| report.drops.get(*reason).is_some_and(|count| *count > 0))
 }
 
-/// From the status before and a second or so after.
+/// Judges two statuses, taken a second or more apart.
 pub(crate) fn verdicts(before: &StatusReport, after: &StatusReport) -> Vec<Problem> {
     let grows = |reason: &str| {
         let count = |report: &StatusReport| report.drops.get(reason).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Whether another program has the gateway's port.
+//! Whether another program uses the gateway's port.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::{config::plain, doctor::problem::Problem};
 
-/// Why this host does not let a program listen on `address`; `None` if it does.
+/// Returns the error of binding `address`; `None` if binding succeeds.
 pub(crate) fn observe(address: SocketAddr) -> Option<io::Error> {
     UdpSocket::bind(address).err()
 }

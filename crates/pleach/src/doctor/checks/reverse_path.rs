@@ -1,22 +1,23 @@
-//! Whether the kernel takes what comes by a link for forged, because another link is the way back.
+//! Whether the kernel's reverse path filter drops packets that arrive on a link because the route back leads over
+//! another link.
 //!
-//! The daemon sets the strict filter of its links to loose. So it is a problem only if the daemon runs and the filter is strict
-//! all the same, or if the setting cannot be written.
+//! The daemon sets the strict filter of its links to loose. So the strict filter is a problem only if it is in force
+//! while the daemon runs, or if the setting cannot be written.
 
 use std::fs::{self, File};
 
 use crate::doctor::problem::Problem;
 
-/// What there is to know of a link's device.
+/// Facts about a link's device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// The larger of the device's and the host's setting, which is the one that counts.
+    /// The larger of the device's and the host's `rp_filter`, which is the effective one.
     level: u8,
     is_writable: bool,
     is_running: bool,
 }
 
-/// `is_running`: whether the daemon is.
+/// Collects the facts. `is_running`: whether the daemon runs.
 pub(crate) fn observe(device: &str, is_running: bool) -> Facts {
     let path = |device: &str| format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
     let level = |device: &str| -> u8 {
@@ -41,9 +42,9 @@ pub(crate) fn verdict(device: &str, facts: Facts) -> Option<Problem> {
     })
 }
 
-/// Of the problem.
+/// Code of this problem.
 pub(crate) const CODE: &str = "reverse-path-filter";
-/// RFC 3704 section 2.2.
+/// Value of `rp_filter` for the strict mode (RFC 3704 section 2.2).
 const STRICT: u8 = 1;
 
 #[cfg(test)]

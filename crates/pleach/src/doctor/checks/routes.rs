@@ -1,4 +1,5 @@
-//! Whether ways lead to the gateway, and nothing else is in them: another VPN, a rule that forbids, no uplink at all.
+//! Whether the links have routes to the gateway that nothing blocks: no other VPN, no rule that forbids them, at least
+//! one uplink.
 
 use std::net::IpAddr;
 
@@ -6,8 +7,11 @@ use pleach_linux::watch::LinkSnapshot;
 
 use crate::doctor::problem::Problem;
 
-/// `links`: all of the host, with their ways to the gateway at `endpoints`. `tunnel`: our own device. `used`: devices of our links;
-/// empty: all that have a way.
+/// Judges the routes.
+///
+/// - `links`: all links of the host, with their routes to the gateway at `endpoints`.
+/// - `tunnel`: the device of this tunnel.
+/// - `used`: devices of the configured links; if empty, all devices with a route.
 pub(crate) fn verdicts(
     links: &[LinkSnapshot],
     endpoints: &[IpAddr],

@@ -1,11 +1,12 @@
 //! Why the gateway does not answer over a link.
 //!
-//! Four questions are asked over each link: a handshake, or the status of the daemon that has shaken hands already; an echo
-//! request; a datagram to the gateway's port; and one to a port nobody listens on. A host answers the last with "port
-//! unreachable" (RFC 1122 section 4.1.3.1), which shows that UDP passes both ways, and the third too if its gateway does not run.
+//! Four probes are used for each link: a handshake, or the status of a daemon that has a session; an echo request; and,
+//! if the handshake is not answered, a datagram to the gateway's port and one to a port without a listener. A host
+//! answers the last one with "port unreachable" (RFC 1122 section 4.1.3.1), which shows that UDP passes in both
+//! directions. It answers the datagram to the gateway's port in this way too if the gateway does not run.
 //!
-//! A gateway does not answer strangers, so a wrong key and a port that is blocked on every link look the same from here. Then the
-//! sentence names both, and `pleach doctor` at the gateway tells which.
+//! A gateway does not answer unknown clients. So a wrong key and a port that is blocked on every link look the same at
+//! the client. Then the message names both causes, and `pleach doctor` at the gateway finds which one it is.
 
 use std::net::SocketAddr;
 
@@ -13,46 +14,46 @@ use pleach_core::session::handshake::HandshakeError;
 
 use crate::doctor::problem::Problem;
 
-/// What became of a handshake over a link.
+/// Result of a handshake over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshake {
     /// The gateway answers.
     Live,
-    /// It has the key that we know of it, asks for a cookie, and does not go on.
+    /// The gateway has the configured key and asks for a cookie, but does not continue the handshake.
     Cookie,
-    /// It answers what is not for us.
+    /// The gateway's answer cannot be used by this client.
     Refused(HandshakeError),
-    /// It does not.
+    /// The gateway does not answer.
     Silent,
-    /// The link could not be used, or may not be.
+    /// The link could not be used, or must not be used.
     Untried,
 }
 
-/// What a datagram to a port brought.
+/// Result of a datagram to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// "Port unreachable": nobody listens there, and UDP passes.
+    /// "Port unreachable": no program listens on the port, and UDP passes.
     Refused,
-    /// Nothing.
+    /// No answer.
     Silence,
 }
 
-/// What there is to know of a link.
+/// Facts about a link.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub(crate) link: String,
-    /// Where the gateway is.
+    /// Address of the gateway.
     pub(crate) endpoint: SocketAddr,
     pub(crate) handshake: Handshake,
     /// Whether an echo request was answered.
     pub(crate) echo: bool,
-    /// At the gateway's port.
+    /// Answer at the gateway's port.
     pub(crate) own_port: Answer,
-    /// At a port of its host that nobody listens on.
+    /// Answer at a port of the gateway's host without a listener.
     pub(crate) other_port: Answer,
 }
 
-/// What is wrong, at most one problem a link, and one problem once.
+/// Returns at most one problem per link, and each problem once.
 pub(crate) fn verdicts(links: &[Facts]) -> Vec<Problem> {
     let any_live = links.iter().any(|link| link.handshake == Handshake::Live);
     let mut problems: Vec<Problem> = Vec::new();

@@ -1,15 +1,15 @@
-//! Whether datagrams are dropped beyond a rate.
+//! Whether datagrams above a rate are dropped.
 //!
-//! A line that is full has a queue before it drops. Loss without a queue, while a link carries traffic, is a policer's: UDP is
-//! throttled. A bad radio link looks alike; so the sentence names both. Only the way out is seen, at a client the upload; the
-//! gateway sees the download.
+//! A saturated line has a queue before it drops packets. Loss without a queue, while a link carries traffic, comes from
+//! a policer: UDP is throttled. A bad radio link looks the same, so the message names both causes. Only the sending
+//! direction is checked: at a client the upload; the gateway checks the download.
 
 use crate::{
     control::{LinkState, LinkStatus},
     doctor::problem::Problem,
 };
 
-/// From a link's status before and a second or so after.
+/// Judges two statuses of a link, taken a second or more apart.
 pub(crate) fn verdict(before: &LinkStatus, after: &LinkStatus) -> Option<Problem> {
     let sent = after.tx_bytes.saturating_sub(before.tx_bytes);
     let is_used = after.state == LinkState::Up && sent >= LEAST_BYTES;
@@ -29,11 +29,11 @@ pub(crate) fn verdict(before: &LinkStatus, after: &LinkStatus) -> Option<Problem
     })
 }
 
-/// In the time between, about 200 kbit/s: less says nothing.
+/// Minimum number of bytes sent between the two statuses, about 200 kbit/s: with less traffic, the loss means nothing.
 const LEAST_BYTES: u64 = 30_000;
-/// More than a line in order loses.
+/// Minimum loss, 0 to 1: more than a working line loses.
 const LEAST_LOSS: f64 = 0.03;
-/// What pacing and scheduling make up.
+/// Longest queue delay, in milliseconds, that counts as no queue: pacing and scheduling cause as much.
 const LONGEST_QUEUE_MS: f64 = 5.0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Whether tunnels can be made: the TUN device, and the right to configure the network.
+//! Whether tunnels can be created: the TUN device exists, and this process may configure the network.
 
 use std::{
     fs::{self, File},
@@ -7,10 +7,10 @@ use std::{
 
 use crate::{config::plain, doctor::problem::Problem};
 
-/// What there is to know.
+/// Facts about the host.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// Why the device cannot be opened.
+    /// Error of opening the device; `None` if it can be opened.
     refused: Option<io::Error>,
     /// Whether this process has `CAP_NET_ADMIN`.
     may_configure: bool,
@@ -25,7 +25,7 @@ pub(crate) fn observe() -> Facts {
     }
 }
 
-/// From `/proc/PID/status`.
+/// Whether `status`, the content of `/proc/PID/status`, has `CAP_NET_ADMIN` among the effective capabilities.
 fn has_net_admin(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let mask = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
@@ -57,7 +57,7 @@ pub(crate) fn verdicts(facts: &Facts) -> Vec<Problem> {
 }
 
 const DEVICE: &str = "/dev/net/tun";
-/// capabilities(7).
+/// Bit number of `CAP_NET_ADMIN`: capabilities(7).
 const CAP_NET_ADMIN: u32 = 12;
 
 #[cfg(test)]

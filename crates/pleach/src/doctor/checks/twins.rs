@@ -1,14 +1,14 @@
-//! Whether two links are one: both lead to the same next hop, which is told by its hardware address, since modems of one make
-//! all have the same IP address.
+//! Whether two links lead to the same next hop. Next hops are compared by hardware address, because all modems of one
+//! model have the same IP address.
 //!
-//! Limits: IPv4 only, routes of the main table, and next hops that the kernel has talked to of late. Two modems in one mobile
-//! cell are not found.
+//! Limits: IPv4 only, routes of the main table, and next hops that are in the kernel's ARP table. Two modems in one
+//! mobile cell are not detected.
 
 use std::{collections::BTreeMap, fs};
 
 use crate::doctor::problem::Problem;
 
-/// `/proc/net/route` and `/proc/net/arp`.
+/// Contents of `/proc/net/route` and `/proc/net/arp`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     routes: String,
@@ -23,7 +23,7 @@ pub(crate) fn observe() -> Facts {
     }
 }
 
-/// Which of `devices`, the links', have a next hop in common.
+/// Returns a problem for each of the links' `devices` that has the same next hop as an earlier one.
 pub(crate) fn verdicts(facts: &Facts, devices: &[&str]) -> Vec<Problem> {
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -48,13 +48,13 @@ pub(crate) fn verdicts(facts: &Facts, devices: &[&str]) -> Vec<Problem> {
 }
 
 impl Facts {
-    /// Next hops of a device's default routes.
+    /// Returns the next hops of a device's default routes.
     fn hops(&self, device: &str) -> impl Iterator<Item = String> {
         let lines = self.routes.lines().skip(1).filter_map(move |line| {
             let mut fields = line.split_whitespace();
             let is_of = fields.next() == Some(device) && fields.next() == Some("00000000");
             let hop = u32::from_str_radix(fields.next()?, 16).ok()?;
-            // In the byte order of the network, printed as a number of this host.
+            // The address is in network byte order, but printed as a number of this host.
             let hop = std::net::Ipv4Addr::from(hop.to_ne_bytes());
             (is_of && !hop.is_unspecified()).then(|| hop.to_string())
         });

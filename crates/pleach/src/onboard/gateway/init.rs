@@ -1,8 +1,8 @@
 //! `pleach gateway init`.
 //!
-//! Order: look at the host, choose, write key and configuration, start. Nothing is written before all checks have passed; a
-//! failure after that removes what was written. The configuration is the last file, so an interruption leaves at most a key
-//! (and an empty directory), which the next run takes over.
+//! Order: examine the host, choose the settings, write key and configuration, start. Nothing is written before all
+//! checks have passed. A later failure removes the files that were written. The configuration is written last, so an
+//! interruption leaves at most a key and an empty directory, which the next run uses.
 
 use std::{
     fmt::Write as _,
@@ -35,21 +35,22 @@ pub(crate) struct Init {
     /// UDP port to listen on [default: 7700]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Address, with a port or without, under which clients reach this host; may be given several times [default: those of
-    /// its devices]
+    /// Address, with or without a port, under which clients reach this host; may be given several times [default: the
+    /// addresses of this host's devices]
     #[arg(long = "endpoint", value_name = "ADDRESS", value_parser = parse_endpoint)]
     endpoints: Vec<Endpoint>,
-    /// Inner network, such as 10.77.0.0/22 or fd77::/64; may be given for each family [default: one that is free here]
+    /// Inner network, such as 10.77.0.0/22 or fd77::/64; may be given once for each address family [default: a network
+    /// that is unused on this host]
     #[arg(long = "network", value_name = "NET")]
     networks: Vec<IpNet>,
-    /// Only write the files
+    /// Only write the files, do not start the daemon
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
     place: Place,
 }
 
-/// An address, and a port if it differs from the one to listen on.
+/// An address of the gateway, with a port if it differs from the port it listens on.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::onboard) struct Endpoint {
     pub(in crate::onboard) ip: IpAddr,
@@ -155,14 +156,15 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
     draft
         .file(file, content.as_bytes(), 0o600)
         .map_err(|error| host::cannot_write(file, &error))?;
-    // What was written must be what the daemon reads.
+    // The daemon must be able to read the file that was written.
     Gateway::read(file)?;
     draft.keep();
     let _ = writeln!(text, "This host is a gateway now: {}.", file.display());
     Ok(())
 }
 
-/// The listener for links that TCP carries; none if another program has the port, as web servers do.
+/// Returns the configuration of the listener for links that TCP carries. Returns an empty string if another program,
+/// such as a web server, uses the port.
 fn carrier(listen: IpAddr) -> String {
     let address = SocketAddr::new(listen, CARRIER_PORT);
     if TcpListener::bind(address).is_err() {
@@ -215,7 +217,7 @@ fn inner_addresses(options: &Init, links: &[LinkSnapshot]) -> anyhow::Result<Vec
                 .hosts()
                 .next()
                 .filter(|_| net.prefix_len() + 2 <= net.max_prefix_len());
-            // The subnet-router anycast address (RFC 4291 section 2.6.1) is no host's.
+            // The subnet-router anycast address (RFC 4291 section 2.6.1) cannot be a host's address.
             let first = first.and_then(|first| match first {
                 IpAddr::V4(first) => Some(IpAddr::V4(first)),
                 IpAddr::V6(_) => net.hosts().nth(1),
@@ -230,7 +232,7 @@ fn inner_addresses(options: &Init, links: &[LinkSnapshot]) -> anyhow::Result<Vec
         .collect()
 }
 
-/// Options that say something else than the configuration that is there.
+/// Refuses options that contradict the existing configuration.
 fn refuse_changes(options: &Init, gateway: &Gateway, file: &Path) -> anyhow::Result<()> {
     let port = gateway.role.listen.port();
     let differs = if options.port.is_some_and(|wanted| wanted != port) {
@@ -337,7 +339,7 @@ pub(in crate::onboard) fn parse_endpoint(text: &str) -> Result<Endpoint, String>
 }
 
 const KEY_FILE: &str = "gateway.key";
-/// Where clients look for it: that of HTTPS.
+/// Port of the carrier, where clients expect it: the HTTPS port.
 const CARRIER_PORT: u16 = 443;
-/// As in all examples.
+/// Default UDP port, the one used in all examples.
 const DEFAULT_PORT: u16 = 7700;

@@ -34,10 +34,11 @@ pub(crate) struct Invite {
     /// Name of the client
     #[arg(value_name = "NAME")]
     name: String,
-    /// How long the token can be used, from 1m to 30d
+    /// Validity of the token, from 1m to 30d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_expiry)]
     expires: Duration,
-    /// What the client sends through the tunnel, comma-separated [default: everything that this gateway can pass on]
+    /// Destinations that the client sends through the tunnel, comma-separated [default: all that this gateway can
+    /// forward]
     #[arg(long, value_name = "NETS", value_delimiter = ',')]
     routes: Vec<IpNet>,
     /// Print JSON
@@ -132,7 +133,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     ))
 }
 
-/// The gateway's own address and network, one of each family.
+/// Returns the gateway's own address and network, at most one of each address family.
 fn networks(gateway: &Gateway) -> Vec<IpNet> {
     let of = |is_v4: bool| {
         let mut addresses = gateway.config.addresses.iter();
@@ -143,7 +144,7 @@ fn networks(gateway: &Gateway) -> Vec<IpNet> {
     [of(true), of(false)].into_iter().flatten().collect()
 }
 
-/// What the token says goes through the tunnel.
+/// Returns the destinations in the token that clients route through the tunnel.
 fn routes(wanted: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
     if wanted.len() > MAX_ITEMS {
         return Err(BadInput::error(format!(
@@ -160,7 +161,7 @@ fn routes(wanted: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
         return Ok(wanted.to_vec());
     }
     let links = LinkSnapshot::read_all(&Targets::default()).context("devices of this host")?;
-    // Without IPv6 here, clients keep their own.
+    // If this host has no IPv6 connectivity, clients keep their own IPv6 route.
     let has_v6 = links.iter().any(|link| link.has_default_v6);
     let all = ["0.0.0.0/0", "::/0"]
         .into_iter()
@@ -178,7 +179,7 @@ pub(in crate::onboard) fn parse_expiry(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Below, no clock of two hosts agrees.
+/// Shortest validity: clocks of two hosts may differ by less.
 const LEAST_EXPIRY: Duration = Duration::from_secs(60);
-/// Beyond, a forgotten token is a danger.
+/// Longest validity: a token that stays valid for longer and is forgotten is a risk.
 const MOST_EXPIRY: Duration = Duration::from_secs(30 * 24 * 3600);

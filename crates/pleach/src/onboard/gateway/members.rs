@@ -35,18 +35,18 @@ pub(crate) struct Remove {
     place: Place,
 }
 
-/// One client or invitation, as `clients --json` prints it.
+/// A client or invitation, as `clients --json` prints it.
 #[derive(Debug, Serialize)]
 struct Member {
     name: String,
-    /// `configured`, `enrolled`, `invited` or `expired`.
+    /// State of the client: `configured`, `enrolled`, `invited` or `expired`.
     state: &'static str,
     addresses: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     public_key: Option<String>,
-    /// `None` if the daemon does not answer, and for invitations.
+    /// Whether the client is connected; `None` if the daemon does not answer, and for invitations.
     connected: Option<bool>,
-    /// End of an invitation, or time of the enrolment.
+    /// Time at which an invitation ends, or at which a client enrolled.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
 }

@@ -1,8 +1,9 @@
 //! `pleach peer accept`.
 //!
-//! Order: read the token; make a key unless the proxy has one; present the claim at each address of the other end until one
-//! takes it; write down the peer, then `[peer]` of the configuration. The key is on disk before anything is sent, and stays if
-//! the other end got the claim and did not answer: it may know the key, and takes the token from no other one.
+//! Order: read the token; make a key unless the proxy has one; present the claim at each address of the other end until
+//! one of them accepts it; store the peer; write `[peer]` of the configuration. The key is on disk before anything is
+//! sent. The key remains if the other end received the claim and did not answer: the other end may have stored this
+//! key, and accepts the token with no other key.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -25,16 +26,16 @@ use crate::{
     onboard::{bad_input::BadInput, durable::Draft, host, join::read_token, place::Place},
 };
 
-/// Options of `pleach peer accept`. A token is no option: other users see the arguments of a process.
+/// Options of `pleach peer accept`. The token is not an option, because other users see the arguments of a process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Accept {
     /// Read the token from FILE [default: standard input, or a prompt]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// What to call the peer [default: the name of its host]
+    /// Name for the peer [default: the host name of the other end]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Only write the files
+    /// Only write the files, do not start or restart the proxy
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
@@ -72,7 +73,7 @@ pub(super) fn run(options: &Accept) -> anyhow::Result<String> {
     if keys::public_of(&section.key) == token.public_key {
         bail!("this token was printed on this host: run `pleach peer accept` on the other one");
     }
-    // Found out before anything is claimed.
+    // Made before the invitation is claimed, so that an error of the disk is noticed here.
     let peers = path.join(known::PEERS);
     let made = draft.directory(&peers, 0o700);
     made.map_err(|error| host::cannot_write(&peers, &error))?;
@@ -105,14 +106,14 @@ pub(super) fn run(options: &Accept) -> anyhow::Result<String> {
     ))
 }
 
-/// Why nobody took the claim.
+/// Why no address accepted the claim.
 struct Unaccepted {
-    /// Whether the other end may have got it.
+    /// Whether the other end may have received the claim.
     is_sent: bool,
     why: anyhow::Error,
 }
 
-/// Presents the claim at the addresses in the token, in order; where it was taken.
+/// Presents the claim at the addresses in the token, in order. Returns the address that accepted it.
 fn present(token: &PeerToken, keys: &StaticKeys, claim: &Claim) -> Result<SocketAddr, Unaccepted> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -157,7 +158,7 @@ fn present(token: &PeerToken, keys: &StaticKeys, claim: &Claim) -> Result<Socket
     })
 }
 
-/// The host of the other end, and what it serves.
+/// Returns the addresses of the other end and the networks that it serves.
 fn networks(token: &PeerToken) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = token
         .endpoints

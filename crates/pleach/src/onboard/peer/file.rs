@@ -1,7 +1,7 @@
-//! `[peer]` in the proxy's configuration: made where there is none, in a part of the file between two marks, which is replaced
-//! and removed as a whole. A `[peer]` that the user has written is left alone.
+//! The section `[peer]` of the proxy's configuration. If the file has none, it is written between two marks, and later
+//! replaced and removed as a whole. A `[peer]` that the user has written is left alone.
 //!
-//! A changed file is read as the proxy reads it before it takes the place of the old one.
+//! A changed file replaces the old one only after it has been read successfully in the way the proxy reads it.
 
 use std::{
     fs,
@@ -24,26 +24,26 @@ use crate::{
     },
 };
 
-/// `[peer]` as it is, or is to be.
+/// Contents of `[peer]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PeerSection {
-    /// Where this end answers; `None`: it only asks.
+    /// Address on which this end answers; `None`: this end only asks.
     pub(super) listen: Option<SocketAddr>,
-    /// Where invitations say that it does.
+    /// Addresses of this end that are written into invitations.
     pub(super) endpoints: Vec<SocketAddr>,
-    /// Where peers may go beside this host's own addresses.
+    /// Destinations that peers may reach through this proxy, besides this host's own addresses.
     pub(super) allow: Vec<IpNet>,
-    /// Invitations and peers.
+    /// Directory of invitations and peers.
     pub(super) store: PathBuf,
     pub(super) key: SecretKey,
-    /// Whether it is this program's, and may be replaced.
+    /// Whether this program has written the section and may replace it.
     pub(super) is_ours: bool,
 }
 
-/// What is there; `None`: no `[peer]`, or no file.
+/// Reads the section; `None` if the file or its `[peer]` does not exist.
 ///
 /// # Errors
-/// The file cannot be read, or its `[peer]` takes no invitations.
+/// If the file cannot be read, or if its `[peer]` does not allow invitations.
 pub(super) fn read(place: &Place) -> anyhow::Result<Option<PeerSection>> {
     let path = place.config(FILE);
     if !path.exists() {
@@ -80,10 +80,10 @@ pub(super) fn read(place: &Place) -> anyhow::Result<Option<PeerSection>> {
     }))
 }
 
-/// A section with a new key, which is in a file from now on, or the one that an interruption left.
+/// Makes a section with a new key, which is written to its file here, or with the key that an interruption left.
 ///
 /// # Errors
-/// The disk's.
+/// The disk's errors.
 pub(super) fn create(place: &Place, draft: &mut Draft) -> anyhow::Result<PeerSection> {
     let directory = place.directory();
     let store = store(place);
@@ -101,10 +101,10 @@ pub(super) fn create(place: &Place, draft: &mut Draft) -> anyhow::Result<PeerSec
     })
 }
 
-/// Writes `section` into the file, which is made if it is not there; whether the file has changed.
+/// Writes `section` into the file, which is created if missing. Returns whether the file has changed.
 ///
 /// # Errors
-/// The file cannot be written, or the section does not fit the rest of it.
+/// If the file cannot be written, or if the section does not fit the rest of the file.
 pub(super) fn write(place: &Place, section: &PeerSection) -> anyhow::Result<bool> {
     let path = place.config(FILE);
     let old = read_text(&path)?;
@@ -119,10 +119,11 @@ pub(super) fn write(place: &Place, section: &PeerSection) -> anyhow::Result<bool
     Ok(changed)
 }
 
-/// Takes this program's section and key away, and the file if it has nothing else. Whether the whole file is gone.
+/// Removes this program's section and key, and the file if this program has made it. Returns whether the whole file was
+/// removed.
 ///
 /// # Errors
-/// The disk's.
+/// The disk's errors.
 pub(super) fn remove(place: &Place) -> anyhow::Result<bool> {
     let path = place.config(FILE);
     let cannot = |path: &Path, error| host::cannot_write(path, &error);
@@ -141,7 +142,7 @@ pub(super) fn remove(place: &Place) -> anyhow::Result<bool> {
     Ok(is_all)
 }
 
-/// Where the store of this program's section is.
+/// Returns the directory of the store of this program's section.
 pub(super) fn store(place: &Place) -> PathBuf {
     let store = place.state(STORE);
     std::path::absolute(&store).unwrap_or(store)
@@ -155,10 +156,10 @@ fn read_text(path: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Replaces the file at `path`, if `text` is a proxy's configuration.
+/// Replaces the file at `path`, if `text` is a valid configuration of a proxy.
 fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let mode = fs::metadata(path).map_or(0o600, |old| old.permissions().mode() & 0o777);
-    // Beside it, because paths in it are relative to it.
+    // Written to the same directory, because paths in the file are relative to it.
     let candidate = path.with_file_name(".proxy.toml.candidate");
     let cannot = |error| host::cannot_write(path, &error);
     durable::write(&candidate, text.as_bytes(), 0o600, Existing::Replace).map_err(cannot)?;

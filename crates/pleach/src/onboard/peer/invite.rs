@@ -1,7 +1,7 @@
 //! `pleach peer invite`.
 //!
-//! Order: look at the host; make key, store and `[peer]` in the proxy's configuration unless they are there; make the invitation;
-//! have the proxy answer. A failure removes what was made.
+//! Order: examine the host; make key, store and `[peer]` of the proxy's configuration unless they exist; make the
+//! invitation; make the proxy answer. A failure removes the files that were made.
 
 use std::{
     io,
@@ -41,23 +41,23 @@ pub(crate) struct Invite {
     /// Name of the peer
     #[arg(value_name = "NAME")]
     name: String,
-    /// How long the token can be used, from 1m to 30d
+    /// Validity of the token, from 1m to 30d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_expiry)]
     expires: Duration,
-    /// TCP port to answer on [default: that of the configuration, else 7701]
+    /// TCP port to answer on [default: the port of the configuration, else 7701]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Address, with a port or without, under which the peer reaches this host; may be given several times [default: those
-    /// of the configuration, else those of its devices]
+    /// Address, with or without a port, under which the peer reaches this host; may be given several times [default:
+    /// the addresses of the configuration, else those of this host's devices]
     #[arg(long = "endpoint", value_name = "ADDRESS", value_parser = parse_endpoint)]
     endpoints: Vec<Endpoint>,
-    /// Networks behind this host that the peer may go to, comma-separated [default: only this host]
+    /// Networks behind this host that the peer may reach, comma-separated [default: only this host]
     #[arg(long, value_name = "NETS", value_delimiter = ',')]
     networks: Vec<IpNet>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Only write the files
+    /// Only write the files, do not start or restart the proxy
     #[arg(long)]
     no_start: bool,
     #[command(flatten)]
@@ -111,7 +111,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
         key: token.key(),
         expires_at,
     };
-    // The configuration first: an invitation of which the proxy knows nothing would be of no use.
+    // The configuration comes first: an invitation is useless if the proxy does not know its store.
     let is_changed = section.is_ours && file::write(place, &wanted)?;
     draft.keep();
     let store = Store::open(path).map_err(|error| cannot(&error))?;
@@ -142,7 +142,7 @@ fn check(options: &Invite) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `section` as it must be for the invitation.
+/// Returns `section` with the changes that the invitation needs.
 fn answering(
     options: &Invite,
     mut section: file::PeerSection,
@@ -183,7 +183,7 @@ fn answering(
     Ok(section)
 }
 
-/// The address to listen on at `port`.
+/// Returns the address to listen on at `port`.
 fn free_listen_address(port: u16) -> anyhow::Result<SocketAddr> {
     let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
     let address = if has_v6 {
@@ -200,7 +200,7 @@ fn free_listen_address(port: u16) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-/// What this host is called, as far as that is a name for a peer.
+/// Returns the host name if it is valid as the name of a peer, else "peer".
 fn host_name() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy();
@@ -236,5 +236,5 @@ fn tell(options: &Invite, token: &PeerToken, expires_at: u64, said: &str) -> Str
     )
 }
 
-/// As in all examples.
+/// Default TCP port, the one used in all examples.
 const DEFAULT_PORT: u16 = 7701;

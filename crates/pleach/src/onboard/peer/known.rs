@@ -25,25 +25,25 @@ use crate::{
     },
 };
 
-/// A peer whose invitation was accepted.
+/// A peer whose invitation this end accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Accepted {
     pub(super) name: String,
     #[serde(with = "store::public")]
     pub(super) public_key: [u8; KEY_LEN],
-    /// Where it answers.
+    /// Address on which the peer answers.
     pub(super) endpoint: SocketAddr,
-    /// What it takes connections to.
+    /// Destinations to which the peer accepts connections.
     pub(super) networks: Vec<IpNet>,
-    /// Its invitation, hexadecimal.
+    /// Id of the invitation, hexadecimal.
     pub(super) invitation: String,
 }
 
-/// All peers in the store at `path`, those that accepted an invitation and those whose invitation was accepted. A directory that
-/// is not there has none.
+/// Returns all peers in the store at `path`: peers that accepted an invitation of this end, and peers whose invitation
+/// this end accepted. A directory that does not exist contains no peers.
 ///
 /// # Errors
-/// A file cannot be read.
+/// If a file cannot be read.
 pub(crate) fn peers(path: &Path) -> io::Result<Vec<KnownPeer>> {
     let mut peers: Vec<KnownPeer> = Vec::new();
     for accepted in all(path)? {
@@ -70,7 +70,8 @@ pub(crate) fn peers(path: &Path) -> io::Result<Vec<KnownPeer>> {
     Ok(peers)
 }
 
-/// What decides on claims to invitations in the store at `path`, for the owner of `own_key`.
+/// Returns the handler that decides on claims to invitations in the store at `path`. `own_key` is this end's public
+/// key.
 pub(crate) fn enrolment(path: PathBuf, own_key: [u8; KEY_LEN]) -> Enrolment {
     Enrolment::new(move |claim, key| {
         claimed(&path, claim, key, &own_key)
@@ -95,10 +96,10 @@ fn claimed(
     })
 }
 
-/// All accepted invitations, by name.
+/// Returns all accepted invitations, by name.
 ///
 /// # Errors
-/// A file cannot be read.
+/// If a file cannot be read.
 pub(super) fn all(path: &Path) -> io::Result<Vec<Accepted>> {
     let directory = path.join(PEERS);
     let entries = match fs::read_dir(&directory) {
@@ -121,23 +122,23 @@ pub(super) fn all(path: &Path) -> io::Result<Vec<Accepted>> {
     Ok(found)
 }
 
-/// Writes an accepted invitation down.
+/// Stores an accepted invitation.
 ///
 /// # Errors
-/// The disk's.
+/// The disk's errors.
 pub(super) fn write(path: &Path, peer: &Accepted) -> io::Result<()> {
     store::write(&file(path, &peer.name), peer, Existing::Replace)
 }
 
-/// Removes an accepted invitation; whether it was there.
+/// Removes an accepted invitation. Returns whether it existed.
 ///
 /// # Errors
-/// The disk's.
+/// The disk's errors.
 pub(super) fn remove(path: &Path, name: &str) -> io::Result<bool> {
     durable::remove(&file(path, name))
 }
 
-/// `name`: as [`crate::config`] takes them, so it has no separator.
+/// Returns the file of the peer `name`. [`crate::config`] has checked the name, so it contains no path separator.
 fn file(path: &Path, name: &str) -> PathBuf {
     path.join(PEERS).join(format!("{name}.json"))
 }

@@ -1,4 +1,4 @@
-//! `pleach peer remove`: the peer first, then, if it was the last, what `invite` and `accept` have made.
+//! `pleach peer remove`: removes the peer and, if it was the last one, the files that `invite` and `accept` have made.
 
 use std::fs;
 
@@ -77,7 +77,7 @@ pub(super) fn run(options: &Remove) -> anyhow::Result<String> {
         let _ = fs::remove_dir(path.join(directory));
     }
     let _ = fs::remove_file(path.join("lock"));
-    // Only if nothing else is in them.
+    // Succeeds only if the directories are empty.
     for directory in [Some(path.as_path()), path.parent(), Some(place.directory())] {
         let _ = directory.map(fs::remove_dir);
     }

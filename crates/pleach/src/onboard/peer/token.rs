@@ -1,8 +1,12 @@
 //! The token of `pleach peer invite`.
 //!
-//! `pleachpeer1` and base32 as in [`crate::onboard::token`] of: version (1), secret (32), public key of the end that invites
-//! (32), end of its life in seconds since 1970 (4), length (1) and name of that end, count and addresses at which it answers,
-//! count and networks that it takes connections to, checksum (4).
+//! A token is `pleachpeer1` followed by base32, as in [`crate::onboard::token`], of these fields, lengths in bytes:
+//!
+//! - version (1), secret (32), public key of the inviting end (32), end of validity in seconds since 1970 (4),
+//! - length of the inviting end's name (1), and the name,
+//! - count and list of the addresses on which the inviting end answers,
+//! - count and list of the networks to which it accepts connections,
+//! - checksum (4).
 
 use std::{fmt, net::SocketAddr};
 
@@ -21,34 +25,34 @@ use crate::{
     },
 };
 
-/// What a proxy needs to become a peer.
+/// The data that a proxy needs to become a peer.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct PeerToken {
     pub(super) secret: Secret,
-    /// Of the end that invites.
+    /// Public key of the inviting end.
     pub(super) public_key: [u8; 32],
-    /// Seconds since 1970.
+    /// End of validity, in seconds since 1970.
     pub(super) expires_at: u32,
-    /// What the end that invites is called.
+    /// Name of the inviting end.
     pub(super) name: String,
-    /// Where it answers; at least one.
+    /// Addresses on which the inviting end answers; at least one.
     pub(super) endpoints: Vec<SocketAddr>,
-    /// Where else it takes connections to.
+    /// Networks to which the inviting end accepts connections, besides its own addresses.
     pub(super) networks: Vec<IpNet>,
 }
 
 impl PeerToken {
-    /// Which invitation it is.
+    /// Returns the id of the invitation.
     pub(super) fn id(&self) -> [u8; 16] {
         id(&self.secret)
     }
 
-    /// What the end that invites keeps of the secret.
+    /// Returns the key that the inviting end stores instead of the secret.
     pub(super) fn key(&self) -> InvitationKey {
         InvitationKey::from_secret(&self.secret)
     }
 
-    /// The token as text, lower case.
+    /// Returns the token as text, in lower case.
     ///
     /// # Panics
     /// If a list is longer than [`token::MAX_ITEMS`].
@@ -68,7 +72,7 @@ impl PeerToken {
     /// Finds the token in `text`, as [`token::Token::from_text`] does.
     ///
     /// # Errors
-    /// One sentence.
+    /// A sentence for the user.
     pub(super) fn from_text(text: &str) -> Result<Self, String> {
         let bytes = decode_text(PREFIX, VERSION, text).map_err(|error| error.to_string())?;
         let Some(bytes) = bytes else {
@@ -116,7 +120,7 @@ impl fmt::Debug for PeerToken {
     }
 }
 
-/// How every token of a peer begins.
+/// Prefix of every token of a peer.
 pub(super) const PREFIX: &str = "pleachpeer1";
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ fn a_second_invitation_for_a_name_withdraws_the_first_and_a_clients_name_is_refu
 fn a_claim_that_cannot_be_written_leaves_the_invitation_open() {
     let bench = Bench::new();
     bench.invite(7, "home").expect("made");
-    // As on a full disk, the client's file cannot be made.
+    // The client's file cannot be made, as on a full disk.
     let clients = bench.store.path.join(CLIENTS);
     fs::remove_dir(&clients).expect("empty");
     fs::create_dir(&clients).expect("made");

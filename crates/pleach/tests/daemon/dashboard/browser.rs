@@ -1,7 +1,8 @@
 //! A browser without a screen, driven by the DevTools protocol over its pipe: JSON, each message ended by a zero byte.
 //!
-//! <https://chromedevtools.github.io/devtools-protocol/>, `--remote-debugging-pipe`: the browser reads commands on descriptor
-//! 3 and writes answers and events on descriptor 4. Here these are FIFOs, which a shell opens for it.
+//! <https://chromedevtools.github.io/devtools-protocol/>, `--remote-debugging-pipe`: the browser reads commands on
+//! descriptor 3 and writes answers and events on descriptor 4. Both are FIFOs here, which a shell opens for the
+//! browser.
 
 use std::{
     fs::{self, File},
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::world::{PATIENCE, run, within};
 
-/// Debian's package, and its program.
+/// Name of the program, and of Debian's package.
 const PROGRAM: &str = "chromium-headless-shell";
 
 /// A browser with one page.
@@ -29,12 +30,13 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     session: Option<String>,
     last_id: u64,
-    /// What the page complained of.
+    /// Errors that the page has reported.
     pub(crate) errors: Vec<String>,
 }
 
 impl Browser {
-    /// Starts one on `host` that keeps its things in `dir`; `None`, said aloud, if there is no browser.
+    /// Starts a browser on `host` that stores its files in `dir`. Returns `None`, and prints a message, if there is no
+    /// browser.
     pub(crate) fn start(host: &Netns, dir: &Path) -> Option<Self> {
         if Command::new(PROGRAM).arg("--version").output().is_err() {
             requirement::skip(format_args!(
@@ -48,7 +50,7 @@ impl Browser {
         for fifo in [&to, &from] {
             run(host, "mkfifo", &[&fifo.display().to_string()]);
         }
-        // Without a sandbox: the tests are root's.
+        // The sandbox is switched off because the tests run as root.
         let child = host
             .command("sh")
             .args([
@@ -105,7 +107,7 @@ impl Browser {
         })
     }
 
-    /// Opens `url` in a new page, which is the one that everything from here on is about.
+    /// Opens `url` in a new page. All further calls refer to this page.
     pub(crate) fn open(&mut self, url: &str, width: u32, height: u32, scheme: &str) {
         self.session = None;
         let target = self.call("Target.createTarget", json!({ "url": "about:blank" }));
@@ -124,7 +126,7 @@ impl Browser {
         self.call("Page.navigate", json!({ "url": url }));
     }
 
-    /// The value of a JavaScript expression in the page.
+    /// Returns the value of a JavaScript expression in the page.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let result = self.call(
             "Runtime.evaluate",
@@ -137,7 +139,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Waits until `expression` is true; panics with `what` and the page's text.
+    /// Waits until `expression` is true. Otherwise panics with `what` and the page's text.
     #[track_caller]
     pub(crate) fn until(&mut self, what: &str, expression: &str) {
         let found = within(PATIENCE, || {
@@ -152,7 +154,7 @@ impl Browser {
         }
     }
 
-    /// Writes a picture of the page's upper part, in PNG.
+    /// Saves a picture of the page's upper part as PNG.
     pub(crate) fn picture(&mut self, file: &Path, width: u32, height: u32) {
         let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
         let shot = json!({ "format": "png", "clip": clip, "captureBeyondViewport": true });
@@ -207,7 +209,7 @@ impl Drop for Browser {
     }
 }
 
-/// RFC 4648, section 4.
+/// Decodes base64 (RFC 4648, section 4).
 fn base64_decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
     let (mut bits, mut count) = (0_u32, 0);
