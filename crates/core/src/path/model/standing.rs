@@ -44,5 +44,5 @@ impl Standing {
 
 /// A delay that lasts this long is not jitter: radio schedulers and Wi-Fi aggregates hold packets for 10 to 30 ms.
 pub(in crate::path) const STANDING: Duration = Duration::from_millis(40);
-/// Minimum number of packets: fewer may all be late.
+/// Minimum number of packets in the window: all of a smaller number of packets may be late.
 pub(super) const STANDING_PKTS: u64 = 24;

@@ -17,7 +17,8 @@ fn line(mbps: Option<u64>) -> Line {
     line
 }
 
-/// Milliseconds until 100 ms deliver nine tenths of the capacity with a queue below 20 ms, and do so for 200 ms.
+/// Returns the time in milliseconds until the line delivers nine tenths of its capacity with a queue below 20 ms,
+/// during three successive periods of 100 ms.
 fn time_to_fill(mut line: Line) -> u64 {
     let mut good = 0;
     for tenth in 1..100 {
