@@ -64,7 +64,7 @@ pub struct Path {
     id: PathId,
     /// The role of this end.
     role: Role,
-    /// Parts of the scheduling policy's behaviour beside choosing paths.
+    /// What this end does for its packets besides path selection.
     profile: Profile,
     link: link::Link,
     announced: link::Announced,

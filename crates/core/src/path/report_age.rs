@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_path_that_becomes_slow_is_late_before_that_is_usual() {
-        // Interval of reports in ms, growth of the report age per report in us, maximum number of reports until
+        // Interval of reports in ms, growth of the report age per report in µs, maximum number of reports until
         // detection.
         for (every, older_us, most) in [(10, 9_000, 12), (5, 2_500, 60)] {
             let mut ages = ReportAge::default();
