@@ -165,7 +165,7 @@ impl Path {
         self.link_ack
     }
 
-    /// The user's settings.
+    /// The user's settings of the link.
     #[must_use]
     pub const fn link(&self) -> &link::Link {
         &self.link
@@ -200,7 +200,7 @@ impl Path {
         &mut self.address
     }
 
-    /// Whether the local socket is full.
+    /// Whether the send buffer of the local socket is full.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
         self.is_blocked
@@ -290,7 +290,7 @@ impl Path {
         &self.pacer
     }
 
-    /// Datagrams in flight.
+    /// The sending side of the path: datagrams in flight.
     #[must_use]
     pub const fn sender(&self) -> &sender::Sender {
         &self.sender
@@ -301,7 +301,7 @@ impl Path {
         &mut self.sender
     }
 
-    /// Arrived datagrams, and the reports on them.
+    /// The receiving side of the path: arrivals, and the reports on them.
     #[must_use]
     pub const fn receiver(&self) -> &receiver::Receiver {
         &self.receiver
@@ -430,15 +430,16 @@ impl Path {
     }
 }
 
-/// For this long after a change of network, the maximum delivery rate may still be the previous network's.
+/// Time after a change of network for which the maximum delivery rate may still be that of the previous network.
 const SETTLED: Duration = Duration::from_secs(3);
-/// How much later than the short ping the padded ping, sent before it, may arrive on a path without jitter.
-const PROBE_LATENESS: Duration = Duration::from_millis(25);
-/// A datagram that is later than usual by this much has met congestion. Longer than the longest standing queue that a
-/// user may request.
-const OVERDUE: Duration = Duration::from_millis(50);
-/// Ten full packets.
-const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
-/// Cap on the learned usual report age: this much beyond the min RTT, three feedback intervals and four times the
+/// Time after the answer to the short ping within which the answer to the padded ping must arrive, on a path without
 /// jitter.
+const PROBE_LATENESS: Duration = Duration::from_millis(25);
+/// Excess over the usual report age from which a datagram counts as delayed by congestion. Longer than the longest
+/// standing queue that a user may request.
+const OVERDUE: Duration = Duration::from_millis(50);
+/// Length of ten full packets.
+const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
+/// Maximum by which the learned report age may exceed the sum of the min RTT, three feedback intervals and four times
+/// the jitter.
 const MOST_JITTER: Duration = Duration::from_millis(40);

@@ -182,15 +182,16 @@ impl Queue {
         Bytes::new(self.bytes)
     }
 
-    /// Number of bytes waiting that belong to the flow or to flows that share its place.
+    /// Number of bytes waiting that belong to the flow or to flows that share its [place](FlowId::place).
     #[must_use]
     pub fn flow_bytes(&self, flow: FlowId) -> Bytes {
         let flow = self.flows.get(flow.index());
         flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
     }
 
-    /// Number of bytes that will leave until the last packet of the flow, or of the flows that share its place, has
-    /// left. `taken`: bytes of the flow that were taken out of turn. Zero if no packet of the flow waits.
+    /// Number of bytes that will leave until the last packet of the flow, or of the flows that share its
+    /// [place](FlowId::place), has left. `taken`: bytes of the flow that were taken out of turn. Zero if no packet of
+    /// the flow waits.
     #[must_use]
     pub fn bytes_to_last(&self, flow: FlowId, taken: Bytes) -> Bytes {
         let own = self.flow_bytes(flow) + taken;
@@ -277,7 +278,7 @@ impl Queue {
         }
     }
 
-    /// Returns the next packet to send; `None` if no packet waits. Packets that CoDel drops are passed to `dropped`.
+    /// Returns the next packet to send; `None` if no packet is left. Packets that CoDel drops are passed to `dropped`.
     pub fn dequeue(
         &mut self,
         now: Instant,
@@ -329,7 +330,7 @@ impl Queue {
         }
     }
 
-    /// Takes the next packet of the flow, or of a flow that shares its place, out of turn.
+    /// Takes the next packet of the flow, or of a flow that shares its [place](FlowId::place), out of turn.
     pub fn dequeue_of(
         &mut self,
         now: Instant,

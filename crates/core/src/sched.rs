@@ -78,8 +78,8 @@ pub struct PathView {
     pub weight: u32,
     /// Smoothed round-trip time (RFC 9002 section 5.3); `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
-    /// One-way delay in this direction, less the one-way delay of the quickest path, which is the path with the
-    /// shortest one; zero before the first sample.
+    /// One-way delay in this direction, less that of the quickest path, which is the path with the shortest one-way
+    /// delay; zero before the first sample.
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,

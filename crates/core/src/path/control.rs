@@ -2,12 +2,12 @@
 //!
 //! It reads the network model ([`super::model`]) and is in one of five states:
 //!
-//! | state | pace | file |
+//! | state | pacing rate | file |
 //! | --- | --- | --- |
 //! | startup | 250 % of the maximum delivery rate; with a remembered rate it begins at 70 % of that rate | `control/startup.rs` |
 //! | unpaced | no pacing: the profile does not search, and the path has not been saturated | this file |
-//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | here |
-//! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | here |
+//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | this file |
+//! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | this file |
 //! | drain | 8 to 40 % below the capacity, until the standing queue is below `low` | `control/drain.rs` |
 //!
 //! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms by default, or set by the
@@ -30,7 +30,7 @@
 //! | drain | probe up | queue below `low`, or the drain showed that the delay is not a queue |
 //! | drain | drain | the queue remains after four RTTs: a new drain, paced by the rate delivered during this one |
 //! | all but startup | startup | not saturated for 60 s, path became slow, or a remembered rate is recalled |
-//! | all but unpaced | unpaced | as above but without search, or no queue for 1 s |
+//! | all but unpaced | unpaced | the profile does not search, and: not saturated for 60 s, path became slow, or no queue for 1 s |
 //!
 //! `State::allows` encodes this table, and `Controller::enter` checks it in debug builds.
 
@@ -99,7 +99,7 @@ impl State {
 }
 
 impl Controller {
-    /// A controller in its first state.
+    /// Creates a controller in startup.
     #[must_use]
     pub(super) fn new(mechanisms: Mechanisms) -> Self {
         Self {
@@ -274,7 +274,7 @@ impl Controller {
     }
 
     /// Restarts startup with a remembered rate. Returns `false`, without effect, if the profile does not search or
-    /// does not recall.
+    /// does not use remembered rates.
     pub(super) fn recall(&mut self, memory: &PathMemory, model: &mut Model) -> bool {
         let recalls = self.searches && self.mechanisms.has(Mechanism::Recall);
         if recalls {

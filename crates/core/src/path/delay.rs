@@ -68,7 +68,7 @@ impl Default for OneWayDelay {
 }
 
 impl OneWayDelay {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {

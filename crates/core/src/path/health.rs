@@ -74,8 +74,9 @@ pub struct Health {
     response_time: Duration,
     /// Estimate of the 99th percentile of this path's silences.
     usual_silence: Duration,
-    /// Whether the path is only in reserve, and whether the other end probes an idle path first.
+    /// Whether the path is only in reserve.
     is_reserve: bool,
+    /// Whether the other end probes an idle path first.
     is_second: bool,
     /// Interval and end of the RTT sampling requested by a policy.
     sampled: Option<(Duration, Instant)>,

@@ -27,7 +27,7 @@ pub struct Loss {
     accounted: u64,
     /// Number of losses that [`Self::take_lost`] has returned.
     taken: u64,
-    /// Number of losses before the receiver's first NACK-capable report; `None` before this report.
+    /// Number of losses before the first report of a receiver that sends NACKs; `None` before this report.
     untold: Option<u64>,
     /// When the current window of the loss floor began, and the totals at that time.
     floor_from: (Instant, u64, u64),
@@ -43,7 +43,7 @@ impl Default for Loss {
 }
 
 impl Loss {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {

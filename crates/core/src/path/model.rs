@@ -83,11 +83,11 @@ pub struct Signals {
 /// The length from which a queue is significant: the maximum of the three fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
-    /// As a delay.
+    /// The minimum length as a delay.
     pub delay: Duration,
-    /// As bytes, for slow paths.
+    /// The minimum length in bytes, for slow paths.
     pub bytes: Bytes,
-    /// As a multiple of the jitter.
+    /// The minimum length as a multiple of the jitter.
     pub jitters: u32,
 }
 
@@ -108,7 +108,7 @@ pub const HIGH: Level = Level {
 };
 
 impl Model {
-    /// A model without samples.
+    /// Creates a model without samples.
     #[must_use]
     pub(super) fn new(mechanisms: Mechanisms) -> Self {
         Self {

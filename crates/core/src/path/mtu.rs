@@ -92,7 +92,7 @@ impl Default for PathMtu {
 }
 
 impl PathMtu {
-    /// The state of a path that has not been probed.
+    /// Creates the state of a path that has not been probed.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// A path that takes datagrams of `width`, has a round trip of 50 ms, and is silent at times.
+    /// A path that carries datagrams of up to `width` bytes, has an RTT of 50 ms, and is silent at times.
     struct Line {
         mtu: PathMtu,
         width: usize,

@@ -22,7 +22,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer without limit, for packets of at most `max_packet` bytes on the wire.
+    /// Creates a pacer without limit, for packets of at most `max_packet` bytes on the wire.
     #[must_use]
     pub const fn new(max_packet: Bytes) -> Self {
         Self {

@@ -156,8 +156,8 @@ impl Path {
             .on_acked(now, self.sender.in_flight() > Bytes::ZERO);
     }
 
-    /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured anew, because datagrams
-    /// longer than the MTU had been sent.
+    /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured again from the start,
+    /// because datagrams longer than the MTU had been sent.
     pub fn take_narrowed(&mut self, now: Instant) -> bool {
         let is_narrowed = self.mtu.take_news();
         if is_narrowed {

@@ -78,7 +78,7 @@ impl Default for WindowedRate {
 }
 
 impl WindowedRate {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -38,7 +38,7 @@ impl ReportAge {
 
 /// Minimum time between two samples.
 const SPACING: Duration = Duration::from_millis(25);
-/// The weight of a sample is 1/64.
+/// Divisor: a sample has a weight of 1/64.
 const WEIGHT: u32 = 64;
 /// Maximum of a sample: a packet in flight for longer was delayed by more than jitter.
 const MOST_AGE: Duration = Duration::from_millis(500);

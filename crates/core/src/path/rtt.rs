@@ -37,7 +37,7 @@ impl Default for Rtt {
 }
 
 impl Rtt {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -80,8 +80,8 @@ impl Rtt {
             let mix = |mean: Duration, new: u16| {
                 (mean * u32::from(1_000 - new) + adjusted * u32::from(new)) / 1_000
             };
-            // If the previous sample was low only for a moment, as when a queue runs empty now and then, give it the
-            // usual weight.
+            // If the previous sample was low only for a moment, as when a queue runs empty from time to time, give it
+            // the usual weight.
             let unfallen = self.unfallen.take();
             let unfallen = unfallen.filter(|mean| !has_fallen(*mean) && adjusted > smoothed);
             let smoothed = unfallen.unwrap_or(smoothed);
@@ -151,7 +151,7 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 /// Maximum of an RTT sample; a longer RTT indicates a sleeping host or a broken clock.
 pub const MAX_RTT: Duration = Duration::from_secs(60);
 
-/// Weight of a sample, in thousandths.
+/// Default weight of a sample, in thousandths.
 const DEFAULT_GAIN: u16 = 125;
 /// Weight of a sample below half of the mean and lower by more than `LEAST_FALL`, in thousandths.
 const FALLEN_GAIN: u16 = 500;

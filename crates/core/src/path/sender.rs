@@ -78,7 +78,7 @@ struct Outstanding {
     /// Length in bytes; 0 once the datagram is no longer in flight.
     len: u32,
     sent_at: Instant,
-    /// Whether it was NACKed or written off.
+    /// Whether the datagram was NACKed or written off.
     is_told: bool,
     /// The packet; `None` if it was taken, or if a copy was sent on another path.
     numbered: Option<Numbered>,
@@ -135,8 +135,8 @@ impl Sender {
         number
     }
 
-    /// Distance of `global_seq` from the last data datagram's; 0 if it does not fit the wire field, or if there is no
-    /// last datagram.
+    /// Distance of `global_seq` from the global sequence number of the last data datagram; 0 if it does not fit the
+    /// wire field, or if there is no last datagram.
     #[must_use]
     pub fn path_step(&self, global_seq: Seq) -> i16 {
         let step = self.last_global.map(|last| global_seq.distance_from(last));

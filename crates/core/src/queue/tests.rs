@@ -95,7 +95,7 @@ fn one_flow_keeps_its_order_and_a_steady_load_does_not_grow_the_table() {
 #[test]
 fn backlogged_flows_share_by_bytes_whatever_they_offer() {
     let mut queue = queue();
-    // Flow 1: 4000 large packets; flow 2: 4000 small packets; flow 3: 4000 packets of half the length.
+    // Flow 1: large packets; flow 2: small packets; flow 3: packets of half the length of those of flow 1.
     for n in 0..4_000 {
         for (flow, len) in [(1, 1_400), (2, 200), (3, 700)] {
             let packet = packet(flow, len, false);

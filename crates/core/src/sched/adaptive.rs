@@ -80,7 +80,7 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Starts with all paths empty.
+    /// Creates a scheduler for which all paths are empty.
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -41,7 +41,7 @@ impl AutoWeightSettings {
     /// The keys, in the order they are listed to users.
     pub const KEYS: &[&str] = &["interval"];
 
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn scheduler(&self) -> AutoWeight {
         AutoWeight::new(*self)
@@ -61,7 +61,8 @@ pub struct AutoWeight {
 struct Line {
     /// The smoothed rate in kbit/s; `None` before the first rate.
     kbps: Option<u64>,
-    /// Whether the last rate was far above or below the weight.
+    /// Whether the last rate was far above (`true`) or far below (`false`) the smoothed rate; `None` if it was
+    /// neither.
     far: Option<bool>,
     /// The weight in force; zero before the first update.
     weight: u32,

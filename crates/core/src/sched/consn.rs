@@ -87,7 +87,7 @@ impl ConsnSettings {
         "in_order",
     ];
 
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn scheduler(&self) -> Consn {
         Consn::new(*self)
@@ -157,7 +157,7 @@ impl Consn {
         }
     }
 
-    /// The settings.
+    /// The settings of the scheduler.
     #[must_use]
     pub const fn settings(&self) -> &ConsnSettings {
         &self.settings

@@ -27,7 +27,7 @@ impl<L> Default for SingleSettings<L> {
 }
 
 impl<L> SingleSettings<L> {
-    /// The keys.
+    /// The keys in a configuration.
     pub const KEYS: &[&str] = &["link"];
 
     /// The links that the settings name, each with its key.
@@ -44,7 +44,7 @@ impl<L> SingleSettings<L> {
 }
 
 impl SingleSettings<PathId> {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn scheduler(&self) -> Single {
         Single::new(self.link)

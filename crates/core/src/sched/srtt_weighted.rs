@@ -65,7 +65,7 @@ impl SrttWeightedSettings {
     /// The keys, in the order they are listed to users.
     pub const KEYS: &[&str] = &["weights", "pdc", "alpha", "deadline", "in_order"];
 
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn scheduler(&self) -> SrttWeighted {
         SrttWeighted::new(*self)

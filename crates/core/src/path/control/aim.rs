@@ -3,8 +3,8 @@
 //! A queue that a drain does not reduce is caused by cross traffic, or the delay is not a queue. Then:
 //!
 //! - [`Sharing::Auto`]: the remaining delay counts as the path's base delay.
-//! - [`Sharing::Yield`]: the queue counts as our own, so the drain continues while the delay exceeds the base delay of
-//!   the last 10 s. Cross traffic that keeps the queue filled gets the whole path except 200 kbit/s.
+//! - [`Sharing::Yield`]: the queue counts as caused by this end, so the drain continues while the delay exceeds the
+//!   base delay of the last 10 s. Cross traffic that keeps the queue filled gets the whole path except 200 kbit/s.
 //! - [`Sharing::Hold`]: as `Auto`, but for 30 s after cross traffic was last seen the pacing rate is at least the
 //!   given share of the capacity measured without cross traffic. If less arrives than is sent, the path itself has
 //!   become slower, and the share is taken of the delivered rate.

@@ -6,8 +6,8 @@
 //!
 //! Each drain is also a test whether the delay is a queue, because the base delay may have grown, or may grow with
 //! load as on radio links. The delay is not a queue if, after four RTTs, it has not shrunk although the drain should
-//! have removed half of the queue, and everything sent arrived. Then the base delay is measured anew. If less arrived
-//! than was sent, the path has become slower, and a new drain starts from the delivered rate.
+//! have removed half of the queue, and everything sent arrived. Then the base delay is measured again. If less
+//! arrived than was sent, the path has become slower, and a new drain starts from the delivered rate.
 
 use core::time::Duration;
 
@@ -21,10 +21,11 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drain {
     since: Instant,
-    /// Standing queue when the drain began, and the longest since.
+    /// Standing queue when the drain began.
     from: Duration,
+    /// Longest standing queue since the drain began.
     peak: Duration,
-    /// Maximum delivery rate, scaled by the loss floor, since about one RTT after the drain began.
+    /// Maximum delivery rate, divided by (1 - loss floor), since about one RTT after the drain began.
     delivered: Bitrate,
     pace: Bitrate,
     /// Percentage by which the pacing rate is below the capacity.

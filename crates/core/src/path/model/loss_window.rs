@@ -1,4 +1,5 @@
-//! Loss windows: sequences of at least 300 packets whose loss is checked for congestion.
+//! Loss windows: sequences of about 300 packets whose loss is checked for congestion. If more than a quarter is lost,
+//! 40 packets are sufficient.
 
 use super::Signals;
 use crate::{path::rate::DeliveryRate, units::Bitrate};

@@ -20,7 +20,7 @@ pub(in crate::path) struct Rounds {
     pace: Option<Bitrate>,
     /// Whether the previous round sent over a quarter more than the capacity.
     is_pushed: bool,
-    /// Whether a tenth more was sent than arrived in the round before.
+    /// Whether the previous round sent over a tenth more than arrived in it.
     is_overrun: bool,
 }
 
@@ -64,7 +64,7 @@ impl Rounds {
         self.pace
     }
 
-    /// Whether more than a tenth more was sent than arrived in the round before.
+    /// Whether the previous round sent over a tenth more than arrived in it.
     pub(in crate::path) const fn is_overrun(&self) -> bool {
         self.is_overrun
     }

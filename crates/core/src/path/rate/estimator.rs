@@ -85,7 +85,7 @@ pub trait RateEstimator: fmt::Debug + Send {
         MIN_TIME
     }
 
-    /// Takes a packet train's estimate of the capacity.
+    /// Processes a packet train's estimate of the capacity.
     fn guess(&mut self, guess: &Guess) {
         let _ = guess;
     }

@@ -1,5 +1,5 @@
 //! The groups of paths that a large flow uses together, and the choice of the group. The near paths are the group of
-//! the quickest path; late paths are explained in [`super::adaptive`](super).
+//! the quickest path; [the module above](super) explains late paths.
 
 use core::time::Duration;
 

@@ -4,8 +4,8 @@
 //! plus a retransmission if the path loses packets). The packet takes the candidate on which it arrives earliest. If
 //! the quickest paths are not ready, the packet waits for them as long as its backlog does not use up a quarter of
 //! the time left. After that it takes a later path: a packet that is in time gains nothing by being earlier, and the
-//! next packet needs the quick path. If no path is certain to deliver the packet in time, it takes a path that
-//! probably does, unless another path has room for it.
+//! next packet needs the quick path. If no ready path is certain to deliver the packet in time, the packet takes a path
+//! that probably does, unless a path that is not ready yet is certain to deliver it in time.
 //!
 //! A second path gets a copy if the packet's class asks for one ([`crate::class::Duplicate`]) and the copy would be in
 //! time.

@@ -112,7 +112,7 @@ impl<L> AwiSettings<L> {
 }
 
 impl AwiSettings<PathId> {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn scheduler(&self) -> Awi {
         Awi::new(self.clone())

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A line of 50 Mbit/s with a deep queue, with a remembered rate of `mbps`.
+/// A line of 50 Mbit/s with a long buffer. `mbps`: the remembered rate, if any.
 fn line(mbps: Option<u64>) -> Line {
     let mut line = Line::new(50, 1_500_000);
     if let Some(mbps) = mbps {
@@ -48,7 +48,7 @@ fn a_path_that_returns_is_full_sooner() {
 #[test]
 fn a_wrong_memory_costs_at_most_a_second() {
     let cold = time_to_fill(line(None));
-    // The network became twice and ten times as slow, or as fast.
+    // The remembered rate is two and ten times the capacity, half of it, and a tenth.
     for mbps in [100, 500, 25, 5] {
         let wrong = time_to_fill(line(Some(mbps)));
         assert!(
