@@ -2,52 +2,53 @@
 
 use crate::queue::QueueDrop;
 
-/// The reasons an inner packet or a datagram is dropped. Every one dropped is counted under exactly one.
+/// The reasons why an inner packet or a datagram is dropped. Every drop is counted under exactly one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum DropReason {
     // Alphabetical.
-    /// Inner packet: CoDel asked its sender to slow down.
+    /// Inner packet: CoDel dropped it so that its sender slows down.
     Aqm,
-    /// Inner packet: a copy had arrived before.
+    /// Inner packet: a copy arrived before.
     Duplicate,
-    /// Handshake: its sender is unknown and showed no invitation that is open.
+    /// Handshake: the sender is unknown and presented no open invitation.
     EnrolmentRefused,
-    /// Inner packet: taken back from a silent path, and no other worked in time.
+    /// Inner packet: taken back from a silent path, and no other path worked in time.
     Expired,
-    /// Datagram: the tag does not fit; damaged, or sealed by a stranger.
+    /// Datagram: the tag is wrong, because the datagram is damaged or a stranger sealed it.
     Forged,
-    /// Handshake: not valid for our key, or the sender is unknown.
+    /// Handshake: not valid for this end's key, or the sender is unknown.
     HandshakeInvalid,
-    /// Handshake: over the rate limit; a cookie was asked for or the client has used up its share.
+    /// Handshake: above the rate limit. A cookie was requested, or the client has used up its share.
     HandshakeLimited,
-    /// Handshake: seen before.
+    /// Handshake: received before.
     HandshakeReplayed,
-    /// Datagram: none of ours by its form.
+    /// Datagram: does not have the form of a pleach datagram.
     Malformed,
-    /// Inner packet: no peer has its destination.
+    /// Inner packet: its destination belongs to no peer.
     NoRoute,
-    /// Inner packet: neither IPv4 nor IPv6, or cut short.
+    /// Inner packet: neither IPv4 nor IPv6, or truncated.
     NotIp,
-    /// Data datagram: its peer has made this end work too much ([`crate::tunnel`]).
+    /// Data datagram: the peer has caused this end too much work ([`crate::tunnel`]).
     OverBudget,
     /// Inner packet: the tunnel queue was full.
     QueueFull,
-    /// Datagram: seen before.
+    /// Datagram: received before.
     Replayed,
-    /// Inner packet: still queued or held when its association ended.
+    /// Inner packet: still in the tunnel queue or the resequencer when its association ended.
     Reset,
     /// Inner packet: its source address is not the peer's.
     SourceNotAllowed,
-    /// Inner packet: an acknowledgement, while a later one of its flow waited behind it and says all that it said.
+    /// Inner packet: an acknowledgement; a later one of the same flow waited behind it and contains all of its
+    /// information.
     Superseded,
-    /// Inner packet: arrived when nothing was known any more of its place.
+    /// Inner packet: arrived so late that its position in the order was no longer known.
     TooOld,
     /// Inner packet: longer than the tunnel's MTU.
     TooLong,
-    /// Datagram: no session of ours.
+    /// Datagram: belongs to no session of this end.
     UnknownSession,
-    /// Inner packet: what its headers leave out is not known.
+    /// Inner packet: the header bytes that it omits are not known.
     UnknownTemplate,
 }
 
@@ -116,7 +117,7 @@ impl From<QueueDrop> for DropReason {
     }
 }
 
-/// Drops by reason.
+/// Number of drops by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops([u64; DropReason::ALL.len()]);
 
@@ -126,13 +127,13 @@ impl Drops {
         self.0[reason as usize] += n;
     }
 
-    /// One drop counted for `reason` was none after all.
+    /// Takes back one drop counted under `reason`, because the packet was not dropped after all.
     pub fn take_back(&mut self, reason: DropReason) {
         let count = &mut self.0[reason as usize];
         *count = count.saturating_sub(1);
     }
 
-    /// Drops for `reason` so far.
+    /// Number of drops counted under `reason` so far.
     #[must_use]
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
@@ -152,7 +153,7 @@ impl Drops {
             .map(|reason| (reason, self.get(reason)))
     }
 
-    /// Drops for all reasons.
+    /// Number of drops for all reasons.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

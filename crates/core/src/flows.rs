@@ -1,23 +1,23 @@
 //! The table of the flows that a tunnel sends: one key, one look-up per packet, one expiry.
 //!
 //! A flow is identified by a keyed hash that is the same for both of its directions ([`PacketView::flow_hash`]). The
-//! table assigns a *place*, a number below [`PLACES`], to the flow. Each part with state per flow stores it under that
-//! place: rate and shape ([`crate::class`]), waiting packets ([`crate::queue`]), headers ([`crate::compression`]),
-//! order, and the policy's state.
+//! table assigns a *place*, a number below [`PLACES`], to the flow. Each part with state per flow stores it under
+//! that place: rate and shape ([`crate::class`]), waiting packets ([`crate::queue`]), headers
+//! ([`crate::compression`]), order, and the policy's state.
 //!
 //! *Algorithm.* A set-associative table: the top bits of the hash select a set of four places, its last bits the
-//! preferred place of the set. A new flow takes its preferred place, or else another of its set, if that place is
-//! empty or its flow has sent nothing for [`EXPIRY`]. If no place is free, the flow shares its preferred place: the
-//! two flows are treated as one that sends more, and are kept in order with each other. The new flow stays there until
-//! the place has not been shared for [`EXPIRY`], because a flow that moved to another place would overtake its own
-//! packets.
+//! preferred place in the set. A new flow takes its preferred place, or else another place of its set, if that place
+//! is empty or its flow has sent nothing for [`EXPIRY`]. If no place is free, the flow shares its preferred place:
+//! the two flows are treated as one flow that sends more, and are kept in order with each other. The new flow stays
+//! there until the place has not been shared for [`EXPIRY`], because a flow that moved to another place would
+//! overtake its own packets.
 //!
-//! *Bounds.* The table takes 32 KiB from the first packet on. All parts together keep at most 900 bytes per flow,
+//! *Bounds.* The table takes 32 KiB from the first packet on. All parts together store at most 900 bytes per flow,
 //! besides waiting packets: queues 128, class 64, `adaptive` 200, order 8, headers 430 once they are compressed.
 //!
 //! *Limits.* CoDel remembers for 30 s that the sender at a place does not respond to congestion signals, even if
-//! another flow has taken the place. A flow that is silent for longer than its packets wait here may get another place
-//! and overtake them.
+//! another flow has taken the place. If a flow is silent for [`EXPIRY`] while its packets still wait here, its later
+//! packets may get another place and overtake them.
 
 use core::{fmt, time::Duration};
 
@@ -28,13 +28,13 @@ use crate::{packet::PacketView, time::Instant};
 pub struct FlowKey(u64);
 
 impl FlowKey {
-    /// A key of random bits.
+    /// Creates a key from random bits.
     #[must_use]
     pub const fn new(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// The hash that identifies a packet's flow.
+    /// Returns the hash that identifies a packet's flow.
     #[must_use]
     pub fn hash(self, packet: &PacketView<'_>) -> u64 {
         packet.flow_hash(self.0)
@@ -47,11 +47,11 @@ impl fmt::Debug for FlowKey {
     }
 }
 
-/// A flow, and its place in the tables of flows. Two are equal if their hashes are equal.
+/// A flow, and its place in the tables of flows. Two values are equal if their hashes are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowId {
     hash: u64,
-    /// Below [`PLACES`].
+    /// The flow's place; below [`PLACES`].
     place: u16,
 }
 
@@ -64,23 +64,23 @@ impl PartialEq for FlowId {
 impl Eq for FlowId {}
 
 impl FlowId {
-    /// A flow at its preferred place.
+    /// Creates a flow at its preferred place.
     #[must_use]
     pub fn of_hash(hash: u64) -> Self {
         Self::new(hash, usize::try_from(hash % WAYS as u64).unwrap_or(0))
     }
 
-    /// The flow of a hash at one of the places of its set.
+    /// Creates the flow with the hash `hash` at the place number `way` of its set.
     fn new(hash: u64, way: usize) -> Self {
         let place = set_of(hash) * WAYS + way;
         Self {
             hash,
-            // There are fewer places than that.
+            // The number of places fits a `u16`.
             place: u16::try_from(place).unwrap_or(0),
         }
     }
 
-    /// The flow of a place.
+    /// Creates a flow at the place `place`.
     #[cfg(test)]
     #[expect(clippy::cast_possible_truncation, reason = "checked")]
     pub(crate) const fn at(place: u64) -> Self {
@@ -91,7 +91,7 @@ impl FlowId {
         }
     }
 
-    /// Another flow of the same place.
+    /// Creates another flow with the same place.
     #[cfg(test)]
     pub(crate) const fn with_hash(self, hash: u64) -> Self {
         Self { hash, ..self }
@@ -103,13 +103,13 @@ impl FlowId {
         self.hash
     }
 
-    /// The place, below [`PLACES`]. Flows with the same place share their state.
+    /// The flow's place, below [`PLACES`]. Flows with the same place share their state.
     #[must_use]
     pub const fn place(self) -> u16 {
         self.place
     }
 
-    /// The place as an index.
+    /// The flow's place as an index.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.place)
@@ -126,21 +126,21 @@ impl FlowId {
 #[derive(Debug)]
 pub struct FlowTable {
     key: FlowKey,
-    /// Empty until the first packet.
+    /// The places; empty until the first packet.
     places: Vec<Place>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     hash: u64,
-    /// When its flow last sent a packet.
+    /// When the flow of the place last sent a packet.
     seen_at: Option<Instant>,
     /// When a flow that shares the place last sent a packet.
     shared_at: Option<Instant>,
 }
 
 impl FlowTable {
-    /// A table without flows.
+    /// Creates a table without flows.
     #[must_use]
     pub const fn new(key: FlowKey) -> Self {
         Self {
@@ -149,19 +149,19 @@ impl FlowTable {
         }
     }
 
-    /// The flow of a packet that is about to be sent.
+    /// Returns the flow of a packet that is about to be sent.
     pub fn on_packet(&mut self, now: Instant, packet: &PacketView<'_>) -> FlowId {
         self.on_hash(now, self.key.hash(packet))
     }
 
-    /// The flow with this hash; one of its packets is about to be sent.
+    /// Returns the flow with the hash `hash`, of which a packet is about to be sent.
     fn on_hash(&mut self, now: Instant, hash: u64) -> FlowId {
         if self.places.is_empty() {
             self.places.resize(PLACES, Place::default());
         }
         let is_it = |place: &Place| place.hash == hash && place.seen_at.is_some();
         let flow = FlowId::of_hash(hash);
-        // Most packets are of a flow at its preferred place.
+        // Most packets belong to a flow at its preferred place.
         let place = &mut self.places[flow.index()];
         if is_it(place) {
             place.seen_at = Some(now);
@@ -195,7 +195,7 @@ impl FlowTable {
     }
 }
 
-/// The set of a hash, by its top bits.
+/// The set of a hash, given by its top bits.
 fn set_of(hash: u64) -> usize {
     let set = hash >> (64 - (PLACES / WAYS).ilog2());
     usize::try_from(set).unwrap_or(0)
@@ -203,10 +203,10 @@ fn set_of(hash: u64) -> usize {
 
 /// The number of places for flows, as in RFC 8290 section 5.2.
 pub const PLACES: usize = 1024;
-/// The number of places that a flow may take. With 500 flows at a time 7 % share a place; with one place for each hash
-/// 39 % would.
+/// The number of places that a flow may take. With 500 flows at a time 7 % share a place; with one place per hash 39
+/// % would.
 const WAYS: usize = 4;
-/// A flow that has sent nothing for this time is removed: as long as `adaptive` remembers a flow.
+/// Time without packets after which a flow is removed. `adaptive` remembers a flow equally long.
 pub const EXPIRY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn flows_of_one_set_have_places_of_their_own_until_it_is_full() {
         let mut table = FlowTable::new(FlowKey::default());
-        // All of them prefer the first place.
+        // All of these flows prefer the first place.
         let places = [0, 4, 8, 12].map(|hash| table.on_hash(at(1), hash).place());
         assert_eq!(places, [0, 1, 2, 3]);
         let fifth = table.on_hash(at(2), 16);
@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(u64::from(table.on_hash(at(1), hash).place()), hash);
         }
         assert_eq!(table.on_hash(at(5_000), 0).place(), 0);
-        // The first prefers that place, which is not free; the others are.
+        // The new flow prefers place 0, which is not free; the other places are.
         assert_eq!(table.on_hash(at(5_002), 4).place(), 1);
         assert_eq!(table.on_hash(at(5_003), 1).place(), 2, "its own is taken");
     }
@@ -247,11 +247,11 @@ mod tests {
             table.on_hash(at(1), hash);
         }
         for ms in (10..20_000).step_by(100) {
-            // The owner goes on; those of the other places do not.
+            // The owner of the place continues to send; the flows of the other places do not.
             table.on_hash(at(ms), 0);
             assert_eq!(table.on_hash(at(ms), 4).place(), 0, "{ms}");
         }
-        // The owner ends, and the place is the other's as long as it sends.
+        // The owner ends. The place belongs to the other flow as long as that flow sends.
         for ms in (20_000..40_000).step_by(100) {
             assert_eq!(table.on_hash(at(ms), 4).place(), 0, "{ms}");
         }

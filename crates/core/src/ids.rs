@@ -1,20 +1,21 @@
-//! Names of things, as types: which path, which sequence number.
+//! Identifiers as types: paths and sequence numbers.
 
 use core::fmt;
 
-/// One uplink of the client, and with it the path over that uplink: the client numbers its links, and the gateway
-/// knows the path by the same number. Both ends index per-path tables with it.
+/// The number of a path. Each path uses one uplink of the client: the client numbers its links, and the gateway knows
+/// the path by the same number. Both ends use it as an index of per-path tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u8);
 
 impl PathId {
-    /// How many paths a session can have; ids are `0..MAX`.
+    /// Maximum number of paths of a session; ids are `0..MAX`.
     pub const MAX: usize = 16;
 
-    /// How many AEAD counters a session keeps: per path one for data and one for control datagrams.
+    /// Number of AEAD counters of a session: for each path one for data datagrams and one for control datagrams. Each
+    /// of these counters belongs to a *lane*.
     pub const LANES: usize = 2 * Self::MAX;
 
-    /// The lane of this path's control datagrams; the lane of its data is the path's own number.
+    /// The lane of this path's control datagrams; the lane of its data datagrams has the path's own number.
     #[must_use]
     pub const fn control_lane(self) -> Self {
         Self(self.0 | 0x10)
@@ -35,12 +36,13 @@ impl fmt::Display for PathId {
 
 /// A 32-bit sequence number that wraps (RFC 1982 serial number arithmetic).
 ///
-/// It has no `Ord`: of two numbers 2^31 apart neither is later. Use [`Seq::is_after`] and [`Seq::distance_from`].
+/// The type has no `Ord`: of two numbers 2^31 apart neither is later. Use [`Seq::is_after`] and
+/// [`Seq::distance_from`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// The low 32 bits of a counter, as they travel.
+    /// The low 32 bits of a counter, as in the wire format.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -50,19 +52,19 @@ impl Seq {
         Self(counter as u32)
     }
 
-    /// The number `n` after this one.
+    /// The sequence number `n` after this one.
     #[must_use]
     pub const fn plus(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n))
     }
 
-    /// The number `n` before this one.
+    /// The sequence number `n` before this one.
     #[must_use]
     pub const fn minus(self, n: u32) -> Self {
         Self(self.0.wrapping_sub(n))
     }
 
-    /// How far this number is ahead of `base`; negative if behind. Meaningful below 2^31 of distance.
+    /// Distance of this number from `base`; negative if this number is before `base`. Valid for distances below 2^31.
     #[must_use]
     #[expect(
         clippy::cast_possible_wrap,

@@ -1,17 +1,19 @@
-//! Reports of losses per path, for policies that steer by them ("Multipath bonding at Layer 3", ANRW 2016, section 3).
+//! Reports of losses per path, for policies whose control loop uses losses ("Multipath bonding at Layer 3", ANRW
+//! 2016, section 3).
 //!
-//! The receiver ([`LossWatch`]) looks at the paths' own sequence numbers: one that is skipped and has not come within
-//! the loss timeout `T_lto` of that is lost, whatever comes later. Every `T_report` it tells totals per path, and the
-//! number of the interval: a report that is lost does no harm, and the sender knows how much time without loss has
-//! passed, whatever the network did to the reports. It falls silent when no data has come for [`IDLE`], and catches up
-//! with the next.
+//! The receiver ([`LossWatch`]) checks the sequence numbers of each path. If a number is skipped and its datagram
+//! does not arrive within the loss timeout `T_lto`, the datagram is lost, even if it arrives later. Every `T_report`
+//! the receiver reports totals per path and the number of the interval. So a lost report does no harm, and the sender
+//! knows how much time without loss has passed, however the network delays reports. Reports stop when no data have
+//! arrived for [`IDLE`]; the first report after that covers the intervals in between.
 //!
-//! How long a lost datagram was nobody knows: it counts as the mean of the two around the gap.
+//! The length of a lost datagram is unknown. It counts as the mean of the two datagrams around the gap.
 //!
-//! The sender ([`LossLedger`]) takes differences, and adds what it has sent between the two reports. What was under way
-//! on a path when it fell silent is no sign of a full line, and was sent again elsewhere: those losses are passed over.
+//! The sender ([`LossLedger`]) computes the differences between two reports, and adds the number of packets that it
+//! sent between them. Packets in flight on a path when it fell silent were retransmitted on another path. Their loss
+//! does not show that the path is saturated, so these losses are not counted.
 //!
-//! Bounds: [`MAX_GAPS`] gaps per path; beyond that the oldest counts as lost at once.
+//! Bounds: [`MAX_GAPS`] gaps per path; if there are more, the oldest counts as lost at once.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -23,19 +25,19 @@ use crate::{
     wire::control::LossReport,
 };
 
-/// Most gaps of a path that are waited for.
+/// Maximum number of gaps per path for which the receiver waits.
 pub const MAX_GAPS: usize = 1024;
-/// Reports end when no data has come for this long.
+/// Time without data after which reports stop.
 pub const IDLE: Duration = Duration::from_secs(30);
 
-/// The receiving side: what is missing.
+/// The receiving side: detects missing datagrams.
 #[derive(Debug)]
 pub struct LossWatch {
     interval: Duration,
     timeout: Duration,
     /// When the next interval ends.
     due: Instant,
-    /// Intervals that have ended.
+    /// Number of intervals that have ended.
     passed: u32,
     last_arrival_at: Option<Instant>,
     paths: [PathWatch; PathId::MAX],
@@ -44,25 +46,25 @@ pub struct LossWatch {
 #[derive(Debug, Default)]
 struct PathWatch {
     highest: Option<Seq>,
-    /// Oldest first; neither empty nor overlapping.
+    /// The gaps, oldest first; no gap is empty, and gaps do not overlap.
     gaps: VecDeque<Gap>,
     totals: LossReport,
-    /// Length of the last that came.
+    /// Length of the last datagram that arrived.
     last_len: u64,
 }
 
-/// Datagrams missing in a row.
+/// A run of missing datagrams.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     first: Seq,
     count: u32,
-    /// Estimated length of each.
+    /// Estimated length of each missing datagram.
     len: u64,
     seen_at: Instant,
 }
 
 impl LossWatch {
-    /// Begins to count: a report every `interval`, a datagram lost after `timeout`.
+    /// Starts counting. `interval`: time between two reports. `timeout`: time after which a missing datagram is lost.
     #[must_use]
     pub fn new(now: Instant, interval: Duration, timeout: Duration) -> Self {
         Self {
@@ -75,7 +77,7 @@ impl LossWatch {
         }
     }
 
-    /// Goes on with other times.
+    /// Continues with other values of interval and timeout.
     pub fn set_times(&mut self, now: Instant, interval: Duration, timeout: Duration) {
         self.interval = interval.max(LEAST_INTERVAL);
         self.timeout = timeout;
@@ -90,14 +92,15 @@ impl LossWatch {
         }
     }
 
-    /// When [`Self::take`] is due; `None` while there is nothing to tell.
+    /// When [`Self::take`] is due; `None` while there is nothing to report.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let last = self.last_arrival_at?;
         (self.due.since(last) < IDLE + self.interval).then_some(self.due)
     }
 
-    /// The reports of all paths on which data has come, if they are due. Taking them counts as sending them.
+    /// Passes the reports of all paths on which data have arrived to `report`, if the reports are due. They then
+    /// count as sent.
     pub fn take(&mut self, now: Instant, mut report: impl FnMut(PathId, &LossReport)) {
         if self.due > now {
             return;
@@ -146,7 +149,7 @@ impl PathWatch {
         }
     }
 
-    /// Takes `seq` out of the gap it lies in, if that is still open.
+    /// Removes `seq` from its gap, if that gap is still open.
     fn fill(&mut self, seq: Seq) {
         let after = self.gaps.partition_point(|gap| !gap.first.is_after(seq));
         let Some(at) = after.checked_sub(1) else {
@@ -178,7 +181,7 @@ impl PathWatch {
         }
     }
 
-    /// Counts lost what has been missing for `timeout`.
+    /// Counts datagrams as lost that have been missing for `timeout`.
     fn expire(&mut self, now: Instant, timeout: Duration) {
         while let Some(gap) = self.gaps.front()
             && now.since(gap.seen_at) >= timeout
@@ -199,27 +202,27 @@ impl PathWatch {
     }
 }
 
-/// The sending side: what the reports say since the last.
+/// The sending side: losses since the previous report.
 #[derive(Debug)]
 pub struct LossLedger {
     paths: [Option<Entry>; PathId::MAX],
     outages: [Option<Outage>; PathId::MAX],
-    /// Intervals in which the losses of an outage are told, once the path carries again.
+    /// Number of intervals in which losses of an outage may be reported, once the path delivers again.
     outage_intervals: u32,
 }
 
-/// What a path took with it when it fell silent.
+/// The datagrams in flight on a path when it fell silent.
 #[derive(Clone, Copy, Debug)]
 struct Outage {
-    /// Datagrams that were under way.
+    /// Number of datagrams that were in flight and are not reported as lost yet.
     pkts: u64,
-    /// The first number sent after it.
+    /// The first number sent after the outage.
     next: Seq,
-    /// The interval in which a later number was first reported.
+    /// The interval in which `next` or a later number was first reported.
     over_in: Option<u32>,
 }
 
-/// What was known at the last report.
+/// The last report, and the totals of packets and bytes sent at that time.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     report: LossReport,
@@ -227,7 +230,7 @@ struct Entry {
 }
 
 impl LossLedger {
-    /// Nothing is reported yet. `interval`, `timeout`: what the other end was asked for.
+    /// Creates a ledger without reports. `interval`, `timeout`: the values requested from the other end.
     #[must_use]
     pub fn new(interval: Duration, timeout: Duration) -> Self {
         let intervals = saturating_nanos(timeout) / saturating_nanos(interval).max(1);
@@ -240,7 +243,8 @@ impl LossLedger {
         }
     }
 
-    /// The path fell silent with `pkts` data datagrams under way; the next will be number `next`.
+    /// Records that the path fell silent with `pkts` data datagrams in flight; the next datagram will have the number
+    /// `next`.
     pub fn on_outage(&mut self, path: PathId, pkts: u64, next: Seq) {
         if let Some(outage) = self.outages.get_mut(path.index()) {
             let before = outage.map_or(0, |outage| outage.pkts);
@@ -252,8 +256,8 @@ impl LossLedger {
         }
     }
 
-    /// Takes a report on `path`, on which `sent_pkts` of `sent_bytes` have been sent in all. `None` if it is not newer
-    /// than the last.
+    /// Processes a report on `path`. `sent_pkts`, `sent_bytes`: totals sent on the path so far. `None` if the report
+    /// is not newer than the last one.
     pub fn on_report(
         &mut self,
         path: PathId,
@@ -290,7 +294,7 @@ impl LossLedger {
         Some(counts)
     }
 
-    /// Takes the losses of an outage out of `counts`.
+    /// Subtracts the losses of an outage from `counts`.
     fn pass_over_outage(&mut self, path: PathId, report: &LossReport, counts: &mut LossCounts) {
         let Some(slot) = self.outages.get_mut(path.index()) else {
             return;
@@ -353,11 +357,11 @@ mod tests {
         let report = take(&mut watch, 49);
         assert_eq!(report, None, "not due");
         let report = take(&mut watch, 50).expect("due");
-        // 12, 14, 17 and 18 are missing.
+        // Numbers 12, 14, 17 and 18 are missing.
         assert_eq!((report.interval, report.lost_pkts), (1, 4));
         assert_eq!((report.lost_bytes, report.received_pkts), (4000, 7));
         assert_eq!((report.received_bytes, report.highest_seq), (7000, Seq(20)));
-        // What comes after its timeout stays lost.
+        // A datagram that arrives after its timeout stays lost.
         arrive(&mut watch, 60, [17]);
         let report = take(&mut watch, 100).expect("due");
         assert_eq!((report.interval, report.lost_pkts), (2, 4));
@@ -444,11 +448,11 @@ mod tests {
         assert_eq!(lost(&mut ledger, 1, 5, 10), 5);
         ledger.on_outage(PATH, 30, Seq(40));
         assert_eq!(lost(&mut ledger, 2, 5, 10), 0);
-        // The path returns: 28 of the 30 are missing, and two others.
+        // The path returns: 28 of the 30 datagrams are missing, and two others.
         assert_eq!(lost(&mut ledger, 3, 5, 50), 0);
         assert_eq!(lost(&mut ledger, 4, 33, 60), 0);
         assert_eq!(lost(&mut ledger, 5, 37, 60), 2);
-        // A false alarm excuses nothing later.
+        // After a false alarm, later losses count in full.
         ledger.on_outage(PATH, 30, Seq(70));
         for interval in 6..=8 {
             assert_eq!(lost(&mut ledger, interval, 37, 80), 0);

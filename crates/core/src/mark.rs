@@ -9,9 +9,9 @@ pub struct Mark {
     pub found: Found,
     /// The deadline for its arrival at the other end.
     pub due: Option<Instant>,
-    /// When it is dropped if it has not been sent.
+    /// When the packet is dropped if it has not been sent.
     pub give_up_at: Option<Instant>,
-    /// Whether it is marked as the last packet of a frame ([`crate::packet::PacketView::ends_frame`]).
+    /// Whether the packet is marked as the last packet of a frame ([`crate::packet::PacketView::ends_frame`]).
     pub ends_frame: bool,
 }
 
@@ -24,6 +24,7 @@ pub struct Found {
     pub is_small: bool,
 }
 
-/// A class. A change of the classes gives them new numbers, so that packets marked before keep their own.
+/// The number of a class. After a change of the classes, classes get new numbers, so that packets marked before the
+/// change keep their class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassId(pub u8);

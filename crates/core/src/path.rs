@@ -1,18 +1,18 @@
 //! One path: the estimates of its sending direction, the pacing rate derived from them, and the state of its link.
 //!
-//! A path is a link of the client and the route over it to the other end. [`Path`] owns its parts and passes each event to them
-//! in a fixed order. The owner of a path reports events, one method for each kind, and reads the parts:
+//! A path is a link of the client and the route over it to the other end. [`Path`] owns its parts and passes each
+//! event to them in a fixed order. The owner of a path reports events, one method for each kind, and reads the parts:
 //!
 //! | event | method | file |
 //! | --- | --- | --- |
 //! | a report, an answer, a train result arrives | [`Path::on_report`], [`Path::on_pong`], [`Path::on_train_result`] | `path/pipeline.rs` |
-//! | the MTU fell, the path became slow, or is known | [`Path::take_narrowed`], [`Path::collapse`], [`Path::recall`] | `path/pipeline.rs` |
+//! | the path MTU fell, the path became slow, or its network was used before | [`Path::take_narrowed`], [`Path::collapse`], [`Path::recall`] | `path/pipeline.rs` |
 //! | a datagram leaves | [`Path::on_sent`], [`Path::on_data_sent`], [`Path::write_control`] | `path/outgoing.rs` |
 //! | a datagram arrives | [`Path::on_authentic`], [`Path::on_data`], [`Path::on_control`] | `path/incoming.rs` |
 //! | the user, the peer or the host changes the link | [`Path::configure`], [`Path::describe`], [`Path::set_route`] | `path/setup.rs` |
 //!
-//! Every method that changes an estimate or a limit also recomputes the pacing rate, as the role and the profile of this end
-//! require.
+//! Every method that changes an estimate or a limit also recomputes the pacing rate, as the role and the profile of
+//! this end require.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -62,15 +62,16 @@ pub(crate) use setup::Former;
 #[derive(Debug)]
 pub struct Path {
     id: PathId,
-    /// The role of this end, and the services that it gives its packets.
+    /// The role of this end.
     role: Role,
+    /// What this end does for its packets besides path selection.
     profile: Profile,
     link: link::Link,
     announced: link::Announced,
     route: Option<Route>,
     /// Whether the remote address is proven to be the peer's.
     address: address::Address,
-    /// The local socket is full.
+    /// Whether the send buffer of the local socket is full.
     is_blocked: bool,
     health: health::Health,
     rtt: rtt::Rtt,
@@ -90,7 +91,8 @@ pub struct Path {
     link_ack: Option<u32>,
     /// The health state last reported to the host.
     told: health::State,
-    /// Highest data and control counters received. The source address of the newest datagram becomes the remote address.
+    /// Highest data and control counters received. The source address of the newest datagram becomes the remote
+    /// address.
     newest: [Option<u64>; 2],
     /// The remote address last reported to the host, and when.
     found: Option<(IpAddr, Instant)>,
@@ -102,9 +104,10 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path without any sample, at the end `role`.
+    /// Creates a path without samples. `role`: the role of this end.
     ///
-    /// A client paces the path from the start. A gateway paces it once it has an RTT sample or a description of the link.
+    /// A client paces the path from the start. A gateway paces it once it has an RTT sample or a description of the
+    /// link.
     #[must_use]
     pub fn new(now: Instant, id: PathId, link: link::Link, role: Role, profile: Profile) -> Self {
         let mut path = Self {
@@ -162,7 +165,7 @@ impl Path {
         self.link_ack
     }
 
-    /// The user's settings.
+    /// The user's settings of the link.
     #[must_use]
     pub const fn link(&self) -> &link::Link {
         &self.link
@@ -174,7 +177,7 @@ impl Path {
         self.route
     }
 
-    /// Whether it works.
+    /// Health of the path, which says whether the path works.
     #[must_use]
     pub const fn health(&self) -> &health::Health {
         &self.health
@@ -186,30 +189,30 @@ impl Path {
         self.health.is_usable() && self.route.is_some() && self.address.is_proven()
     }
 
-    /// Whether its remote address is the peer's own.
+    /// Validation state of the path's remote address: whether the address is proven to be the peer's own.
     #[must_use]
     pub const fn address(&self) -> &address::Address {
         &self.address
     }
 
-    /// Whether its remote address is the peer's own.
+    /// See [`address`](Self::address).
     pub const fn address_mut(&mut self) -> &mut address::Address {
         &mut self.address
     }
 
-    /// Whether the local socket is full.
+    /// Whether the send buffer of the local socket is full.
     #[must_use]
     pub const fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// Whether the socket has room and the pacer allows a datagram now.
+    /// Whether the socket has free buffer space and the pacer allows a datagram now.
     #[must_use]
     pub fn can_send(&self, now: Instant) -> bool {
         !self.is_blocked && self.pacer.can_send(now)
     }
 
-    /// Round-trip time, from probes that go and return on the path.
+    /// Round-trip time, measured with probes that go and return on the path.
     #[must_use]
     pub const fn rtt(&self) -> &rtt::Rtt {
         &self.rtt
@@ -241,7 +244,8 @@ impl Path {
         &self.model.loss
     }
 
-    /// The path's own loss in parts per million: the loss floor, or the remembered loss before the floor has been measured.
+    /// The path's own loss in parts per million: the loss floor, or the remembered loss before the floor has been
+    /// measured.
     #[must_use]
     pub fn loss_floor_ppm(&self) -> u32 {
         self.model
@@ -286,7 +290,7 @@ impl Path {
         &self.pacer
     }
 
-    /// Datagrams in flight.
+    /// The sending side of the path: datagrams in flight.
     #[must_use]
     pub const fn sender(&self) -> &sender::Sender {
         &self.sender
@@ -297,7 +301,7 @@ impl Path {
         &mut self.sender
     }
 
-    /// Arrived datagrams, and the reports on them.
+    /// The receiving side of the path: arrivals, and the reports on them.
     #[must_use]
     pub const fn receiver(&self) -> &receiver::Receiver {
         &self.receiver
@@ -314,8 +318,8 @@ impl Path {
         &self.mtu
     }
 
-    /// Conditions of an MTU probe: how much later than the short ping the padded ping, sent before it, may arrive, and the
-    /// path's loss.
+    /// Returns the conditions of an MTU probe: how long after the answer to the short ping the answer to the padded
+    /// ping may arrive, and the path's loss.
     #[must_use]
     pub fn mtu_conditions(&self) -> mtu::Conditions {
         let known = self
@@ -329,8 +333,8 @@ impl Path {
         }
     }
 
-    /// The estimates to remember about the network of this path; `None` if the path has not been saturated on this network
-    /// recently.
+    /// Returns the estimates to remember about the network of this path. `None` if the path was not saturated in the
+    /// last 60 s, or only in the first seconds after a change of network.
     #[must_use]
     pub fn memory(&self, now: Instant) -> Option<memory::PathMemory> {
         let (_, since) = self.found?;
@@ -346,7 +350,8 @@ impl Path {
         })
     }
 
-    /// The remembered rate, if any, while startup has not contradicted it.
+    /// The rate remembered from an earlier use of the network; `None` if there is no such rate, or once startup has
+    /// contradicted it.
     #[must_use]
     pub fn remembered_rate(&self) -> Option<Bitrate> {
         self.control.remembered(self.rtt.smoothed()?)
@@ -359,8 +364,8 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// How much the one-way delay exceeds its minimum. A probe newer than the last report replaces the reported excess if the
-    /// RTT's excess over the min RTT is smaller, because an unused path gets no reports.
+    /// How much the one-way delay exceeds its minimum. An unused path gets no reports. If the latest RTT sample is
+    /// newer than the last report, the excess of that sample over the min RTT is used instead, if it is smaller.
     #[must_use]
     pub fn lateness(&self) -> Duration {
         let reported = self.model.delay.queue_delay();
@@ -379,15 +384,16 @@ impl Path {
         self.model.queue.remaining(now)
     }
 
-    /// The probable capacity: the maximum delivery rate, and a quarter more while samples are application-limited, so that a
-    /// path that is never saturated is not considered slow.
+    /// The likely capacity: the maximum delivery rate, multiplied by 1.25 while samples are application-limited, so
+    /// that a path that is never saturated is not considered slow.
     #[must_use]
     pub fn likely_rate(&self) -> Option<Bitrate> {
         Some(self.model.capacity()?.high)
     }
 
-    /// When the oldest datagram in flight becomes overdue, which means that the path has become slow: its usual age when it is
-    /// reported, plus a queue of 50 ms or of ten full packets.
+    /// When the oldest datagram in flight becomes overdue; the path is then considered to have become slow. This is
+    /// the sending time plus the usual report age plus the transmission time of ten full packets (at least 50 ms, at
+    /// most 200 ms).
     #[must_use]
     pub fn overdue_at(&self) -> Option<Instant> {
         let (_, oldest_at) = self.sender.oldest_under_way()?;
@@ -402,8 +408,8 @@ impl Path {
         Some(oldest_at + usual + queue)
     }
 
-    /// The path's next deadline: a transition of its health, a probe, a report, a tail frame, a packet train, or a link
-    /// description.
+    /// The path's next deadline: a health transition, a probe, a report, a tail frame, a packet train, an address
+    /// challenge, or a link description.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let announce = self.announced.due.filter(|_| self.role == Role::Client);
@@ -424,14 +430,16 @@ impl Path {
     }
 }
 
-/// For this long after a change of network, the maximum delivery rate may still be the previous network's.
+/// Time after a change of network for which the maximum delivery rate may still be that of the previous network.
 const SETTLED: Duration = Duration::from_secs(3);
-/// How much later than the short ping the padded ping, sent before it, may arrive on a path without jitter.
+/// Time after the answer to the short ping within which the answer to the padded ping must arrive, on a path without
+/// jitter.
 const PROBE_LATENESS: Duration = Duration::from_millis(25);
-/// A datagram that is later than usual by this much has met congestion. Longer than the longest standing queue that a user may
-/// request.
+/// Excess over the usual report age from which a datagram counts as delayed by congestion. Longer than the longest
+/// standing queue that a user may request.
 const OVERDUE: Duration = Duration::from_millis(50);
-/// Ten full packets.
+/// Length of ten full packets.
 const OVERDUE_BYTES: Bytes = Bytes::new(15_000);
-/// Cap on the learned usual report age: this much beyond the min RTT, three feedback intervals and four times the jitter.
+/// Maximum by which the learned report age may exceed the sum of the min RTT, three feedback intervals and four times
+/// the jitter.
 const MOST_JITTER: Duration = Duration::from_millis(40);

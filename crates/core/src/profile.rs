@@ -1,13 +1,13 @@
 //! What a tunnel does besides path selection.
 //!
-//! A scheduling policy decides which path a packet takes. Everything else that one end of a tunnel may do for its traffic
-//! (repair losses, search capacities, pace acknowledgements …) is a part of the [`Profile`]. Each policy states its default
-//! in its own file ([`Scheduler::profile`](crate::sched::Scheduler::profile)); `[scheduler]` of a configuration and `[tunnel]`
-//! of a scenario override single parts ([`ProfileChange`]). So any policy runs with any part, and each part can be measured
-//! by itself.
+//! A scheduling policy decides which path a packet takes. Everything else that one end of a tunnel may do for its
+//! traffic (repair losses, search capacities, pace acknowledgements …) is a part of the [`Profile`]. Each policy
+//! states its default in its own file ([`Scheduler::profile`](crate::sched::Scheduler::profile)). `[scheduler]` of a
+//! configuration and `[tunnel]` of a scenario override single parts ([`ProfileChange`]). So any policy runs with any
+//! part, and each part can be measured by itself.
 //!
-//! Finer than the parts of a profile are [`Mechanism`]s: rules inside the engine that an experiment can switch off
-//! (`without = ["late-paths"]`). They are on unless an experiment says otherwise.
+//! [`Mechanism`]s are finer than the parts of a profile: each is a rule inside the engine that an experiment can
+//! switch off (`without = ["late-paths"]`). All mechanisms are on by default.
 
 use core::time::Duration;
 
@@ -24,31 +24,32 @@ pub use self::{
 /// What one end of a tunnel does for the packets it sends, besides path selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Retransmission of lost packets: the receiver NACKs them; packets on a silent or overdue path are sent on
-    /// another.
+    /// Lost packets are retransmitted: the receiver NACKs missing packets, and packets on a silent or overdue path
+    /// are sent on another path.
     pub repair: bool,
     /// Repair symbols are sent where paths lose packets (`docs/algorithms.md`, forward erasure correction).
     pub fec: bool,
-    /// The capacity of a path is searched from the start: the path is paced at a multiple of what it has delivered. Needs
-    /// [`pacing`](Self::pacing).
+    /// The capacity of a path is searched from the start: the path is paced at a multiple of its delivery rate.
+    /// Requires [`pacing`](Self::pacing).
     pub search: bool,
     /// Packet trains give a first estimate of a path's capacity.
     pub trains: bool,
-    /// ACKs of young flows are paced, so that the round-trip time of a flow stays the same when it spreads to later paths.
+    /// ACKs of flows in their first RTTs are paced, so that the RTT of a flow stays the same when it spreads to later
+    /// paths.
     pub ack_pacing: bool,
     /// Flows that look like voice get a class with a deadline.
     pub voice: bool,
-    /// Paths are paced at their estimated capacity. Otherwise only the user's limits hold, for a policy that finds
-    /// capacities by loss.
+    /// Paths are paced at their estimated capacity. Without this part only the user's limits apply, for a policy that
+    /// finds capacities by loss.
     pub pacing: bool,
-    /// The policy places packets on paths that are not ready, so that later packets leave before them.
+    /// The policy places packets on paths that are not ready, so that later packets are sent before them.
     pub look_ahead: bool,
-    /// Ranks of cost are filled in order: a path is usable only while no path of a lower rank is ready. Otherwise the
-    /// policy sees all paths and handles ranks itself.
+    /// Ranks of cost are filled in order: a path is usable only while no path of a lower rank is ready. Without this
+    /// part the policy sees all paths and handles ranks itself.
     pub ranks: bool,
     /// The other end delivers each flow in order.
     pub in_order: bool,
-    /// How the other end treats what this end sends, and which loss reports it returns.
+    /// How the other end treats the packets of this end, and which loss reports it returns.
     pub reception: Reception,
     /// How RTTs are sampled while there is traffic, in addition to the probes of path health.
     pub rtt_sampling: Option<RttSampling>,
@@ -56,10 +57,10 @@ pub struct Profile {
     pub mechanisms: Mechanisms,
 }
 
-/// How paths are paced. The user's own limits hold in any case.
+/// How paths are paced. The user's own limits apply in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// Only the user's limits: the policy finds the capacity of a path by losses, and must be able to overflow the
+    /// Only by the user's limits: the policy finds the capacity of a path by losses, and must be able to overflow the
     /// path.
     Limits,
     /// At the estimated capacity, once the path has been saturated.
@@ -78,7 +79,8 @@ pub struct RttSampling {
 }
 
 impl Default for Profile {
-    /// The profile of a policy without requirements: paths paced at their capacity, flows in order, no repair.
+    /// Returns the profile of a policy without requirements: paths paced at their capacity, flows in order, no
+    /// repair.
     fn default() -> Self {
         Self {
             repair: false,
@@ -105,13 +107,13 @@ impl Profile {
         self.mechanisms.has(mechanism)
     }
 
-    /// Whether the receiver detects and NACKs missing packets: retransmission and FEC need to know the losses.
+    /// Whether the receiver detects and NACKs missing packets. Retransmission and FEC both require this.
     #[must_use]
     pub const fn detects_losses(&self) -> bool {
         self.repair || self.fec
     }
 
-    /// How paths are paced.
+    /// Returns how paths are paced.
     #[must_use]
     pub const fn path_pacing(&self) -> Pacing {
         match (self.pacing, self.search) {

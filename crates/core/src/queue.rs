@@ -1,28 +1,30 @@
 //! The tunnel queue: the one place where packets wait and where congestion is signalled.
 //!
-//! If paths are paced at their capacity, the standing queue of a busy tunnel is here and not in a modem. The queue has four
-//! parts:
+//! If paths are paced at their capacity, the standing queue of a busy tunnel is here and not in a modem. The queue
+//! has four parts:
 //!
-//! - Flow queueing with deficit round robin (RFC 8290); a flow is found by its place ([`crate::flows`]). In each round a flow
-//!   may send one quantum (1514 bytes). A flow that arrives with no packet queued joins the list of new flows, which is served
-//!   first for one quantum, so sparse flows (DNS, voice, games, handshakes) overtake bulk flows.
-//! - CoDel on every flow (RFC 8289, in `codel`): if waiting times stay above 5 ms for 100 ms, packets are marked (ECN, RFC
-//!   3168) or, if the flow is not ECN-capable, dropped. A flow that does not respond loses all packets that have waited longer
-//!   than a limit.
-//! - ACK filtering (RFC 3449 section 5.2.1): if TCP ACKs have to wait, only the newest of successive ACKs is kept, so that a
-//!   slow line in one direction does not slow down the other direction.
-//! - A cap in bytes and packets. Above it the flow with the most bytes loses packets from its head. Finding it costs a pass
-//!   over the active flows, so one pass drops one packet per 16 active flows: 16 visits per packet dropped.
+//! - Flow queueing with deficit round robin (RFC 8290). A flow is looked up by its *place*, the index of its state
+//!   ([`crate::flows`]). In each round a flow may send one quantum (1514 bytes). A flow whose packet arrives while
+//!   none of its packets is queued joins the list of new flows. This list is served first, for one quantum per flow,
+//!   so sparse flows (DNS, voice, games, handshakes) overtake bulk flows.
+//! - CoDel on every flow (RFC 8289, in `codel`): if waiting times stay above 5 ms for 100 ms, packets are marked
+//!   (ECN, RFC 3168) or, if the flow is not ECN-capable, dropped. If a flow does not respond, all of its packets that
+//!   have waited longer than a limit are dropped.
+//! - ACK filtering (RFC 3449 section 5.2.1): if TCP ACKs have to wait, only the newest of successive ACKs is kept, so
+//!   that a slow line in one direction does not slow down the other direction.
+//! - A cap in bytes and packets. Above the cap, packets are dropped from the head of the flow with the most bytes.
+//!   Finding this flow costs a pass over the active flows, so one pass drops one packet per 16 active flows: 16
+//!   visits per packet dropped.
 //!
-//! Every packet leaves exactly once: from [`Queue::dequeue`], [`Queue::next_turn`] or [`Queue::dequeue_of`], or through the
-//! `dropped` callback with the reason.
+//! Every packet leaves exactly once: through [`Queue::dequeue`], [`Queue::next_turn`] or [`Queue::dequeue_of`], or
+//! through the `dropped` callback with the reason.
 //!
-//! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 64 KiB, both allocated when first
-//! needed and freed by [`Queue::release_memory`]. No allocation once the slots have grown to the load. O(1) per packet except
-//! for CoDel's drops and the cap.
+//! Bounds: packets and bytes by the cap; memory 96 bytes per packet slot plus a flow table of 64 KiB, both allocated
+//! when first needed and freed by [`Queue::release_memory`]. Once the number of slots has grown to the load, nothing
+//! is allocated. O(1) per packet except for CoDel's drops and the cap.
 //!
-//! Source: RFC 8290 section 4. Differences: the caller finds the flow; the cap is also in bytes; and an overflow drops fewer
-//! packets: Linux drops half of the flow, up to 64 packets, which is harsh if the cap is small.
+//! Source: RFC 8290 section 4. Differences: the caller looks up the flow; the cap is also in bytes; and an overflow
+//! drops fewer packets. Linux drops half of the flow, up to 64 packets, which is harsh if the cap is small.
 
 use core::time::Duration;
 
@@ -47,26 +49,28 @@ mod tests;
 pub struct QueueConfig {
     /// Acceptable standing waiting time (CoDel's `TARGET`).
     pub target: Duration,
-    /// Bytes of all flows together that may stand here as long as no packet has waited longer than `allowed`.
+    /// Bytes of all flows together that may stay in the queue as long as no packet has waited longer than `allowed`.
     pub allowance: Bytes,
-    /// Above this many waiting bytes of a flow, only the newest of its ACKs is kept.
+    /// Number of waiting bytes of a flow above which only the newest of its ACKs is kept.
     pub ack_room: Bytes,
-    /// See [`allowance`](Self::allowance).
+    /// Maximum waiting time for which [`allowance`](Self::allowance) applies.
     pub allowed: Duration,
-    /// How long `target` may be exceeded before CoDel marks or drops: about the longest usual RTT.
+    /// How long waiting times may exceed `target` before CoDel marks or drops: about the longest usual RTT.
     pub interval: Duration,
-    /// Packets that have waited longer are dropped if the flow's waiting time has been above `target` for `patience`.
+    /// Waiting time above which packets are dropped if the flow's waiting time has been above `target` for
+    /// `patience`.
     pub limit: Duration,
     /// How long a flow's waiting time may stay above `target` before its sender is considered unresponsive.
     pub patience: Duration,
-    /// Maximum bytes held; at most 4 GiB.
+    /// Maximum bytes in the queue; at most 4 GiB.
     pub max_bytes: Bytes,
-    /// Maximum packets held.
+    /// Maximum number of packets in the queue.
     pub max_packets: usize,
 }
 
 impl Default for QueueConfig {
-    /// RFC 8290 section 5.2, with a cap of 16 MiB: one second at 128 Mbit/s; limit and patience for RTTs of 100 ms.
+    /// Returns the values of RFC 8290 section 5.2, with a cap of 16 MiB (one second at 128 Mbit/s), and limit and
+    /// patience for RTTs of 100 ms.
     fn default() -> Self {
         Self {
             target: Duration::from_millis(5),
@@ -82,34 +86,34 @@ impl Default for QueueConfig {
     }
 }
 
-/// A waiting packet.
+/// A packet in the queue.
 #[derive(Debug)]
 pub struct Queued {
     /// The packet.
     pub packet: PacketBuf,
-    /// Its flow.
+    /// The packet's flow.
     pub flow: FlowId,
-    /// When it was enqueued.
+    /// When the packet was enqueued.
     pub enqueued_at: Instant,
 }
 
 /// Why the queue dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueDrop {
-    /// CoDel: its flow has had a standing queue for too long.
+    /// By CoDel: the packet's flow has had a standing queue for too long.
     Aqm,
-    /// The cap was reached, and its flow held the most bytes.
+    /// The cap was reached, and the packet's flow had the most bytes.
     Overflow,
-    /// An ACK: a later ACK of its flow supersedes it and has taken its place.
+    /// The packet is an ACK that a later ACK of its flow supersedes. The later ACK has taken its place in the queue.
     Superseded,
 }
 
-/// Whose turn it is.
+/// The packet or flow whose turn it is to send.
 #[derive(Debug)]
 pub enum Turn {
-    /// The turn of this packet.
+    /// It is the turn of this packet.
     Queued(Queued),
-    /// The turn of the flow whose packets were [taken out of turn](Queue::dequeue_of).
+    /// It is the turn of the flow whose packets were [taken out of turn](Queue::dequeue_of).
     Taken,
 }
 
@@ -117,7 +121,7 @@ pub enum Turn {
 #[derive(Debug)]
 pub struct Queue {
     config: QueueConfig,
-    /// Empty until the first packet, then [`PLACES`].
+    /// The state of each flow. Empty until the first packet, then [`PLACES`] entries.
     flows: Vec<Flow>,
     slab: Slab,
     new_flows: FlowList,
@@ -129,7 +133,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty queue; takes no memory yet.
+    /// Creates an empty queue, which takes no memory yet.
     #[must_use]
     pub const fn new(config: QueueConfig) -> Self {
         Self {
@@ -167,26 +171,27 @@ impl Queue {
         self.config.patience = patience;
     }
 
-    /// Sets the cap in bytes; takes effect with the next packet enqueued.
+    /// Sets the cap in bytes, which takes effect when the next packet is enqueued.
     pub fn set_max_bytes(&mut self, max_bytes: Bytes) {
         self.config.max_bytes = max_bytes;
     }
 
-    /// Bytes waiting.
+    /// Number of bytes waiting.
     #[must_use]
     pub const fn bytes(&self) -> Bytes {
         Bytes::new(self.bytes)
     }
 
-    /// Bytes waiting of a flow and of the flows that share its place.
+    /// Number of bytes waiting that belong to the flow or to flows that share its [place](FlowId::place).
     #[must_use]
     pub fn flow_bytes(&self, flow: FlowId) -> Bytes {
         let flow = self.flows.get(flow.index());
         flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
     }
 
-    /// Bytes that will leave until the last packet of a flow, or of the flows that share its place, has left. `taken`: bytes of
-    /// it taken out of turn. Zero if none of it waits.
+    /// Number of bytes that will leave until the last packet of the flow, or of the flows that share its
+    /// [place](FlowId::place), has left. `taken`: bytes of the flow that were taken out of turn. Zero if no packet of
+    /// the flow waits.
     #[must_use]
     pub fn bytes_to_last(&self, flow: FlowId, taken: Bytes) -> Bytes {
         let own = self.flow_bytes(flow) + taken;
@@ -195,25 +200,25 @@ impl Queue {
         Bytes::new((self.bytes + taken.get()).min(in_turn))
     }
 
-    /// Packets waiting.
+    /// Number of packets waiting.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.packets
     }
 
-    /// Whether nothing waits.
+    /// Whether no packet waits.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.packets == 0
     }
 
-    /// Packets that CoDel has marked instead of dropped since the start.
+    /// Number of packets that CoDel has marked instead of dropped since the start.
     #[must_use]
     pub const fn ce_marked(&self) -> u64 {
         self.ce_marked
     }
 
-    /// Frees all memory, including CoDel's state, if nothing waits. For tunnels that have long been idle.
+    /// Frees all memory, including CoDel's state, if no packet waits. Meant for tunnels that have long been idle.
     pub fn release_memory(&mut self) {
         if self.is_empty() {
             let ce_marked = self.ce_marked;
@@ -222,8 +227,8 @@ impl Queue {
         }
     }
 
-    /// Enqueues a packet. Above the cap, `dropped` gets packets until the queue is within the cap; the new packet may be among
-    /// them.
+    /// Enqueues a packet. Above the cap, packets are passed to `dropped` until the queue is within the cap; the new
+    /// packet may be among them.
     pub fn enqueue(
         &mut self,
         now: Instant,
@@ -273,7 +278,7 @@ impl Queue {
         }
     }
 
-    /// The next packet to send; `None` if nothing waits. `dropped` gets the packets that CoDel drops.
+    /// Returns the next packet to send; `None` if no packet is left. Packets that CoDel drops are passed to `dropped`.
     pub fn dequeue(
         &mut self,
         now: Instant,
@@ -285,8 +290,9 @@ impl Queue {
         }
     }
 
-    /// The next turn, if packets of the flow `taken` were taken out of turn and have not left yet. That flow keeps its turns
-    /// even if none of its packets wait; packets that leave in these turns must be [charged](Self::charge) to it.
+    /// Returns the next turn. `taken`: the flow whose packets were taken out of turn and have not been sent yet. That
+    /// flow keeps its turns even if none of its packets wait; packets sent in these turns must be
+    /// [charged](Self::charge) to it.
     pub fn next_turn(
         &mut self,
         now: Instant,
@@ -314,8 +320,8 @@ impl Queue {
             }
             self.unlist_first(from_new.is_some());
             if from_new.is_some() && self.old_flows.first().is_some() {
-                // RFC 8290 section 4.2: an emptied new flow joins the old flows for one round. Otherwise it could return as new
-                // at once and starve the old flows.
+                // RFC 8290 section 4.2: an emptied new flow joins the old flows for one round. Otherwise it could
+                // return as new at once and starve the old flows.
                 self.old_flows.push_back(&mut self.flows, index);
             } else {
                 self.flows[usize::from(index)].is_listed = false;
@@ -324,7 +330,7 @@ impl Queue {
         }
     }
 
-    /// The next packet of a flow, or of a flow that shares its place, out of turn.
+    /// Takes the next packet of the flow, or of a flow that shares its [place](FlowId::place), out of turn.
     pub fn dequeue_of(
         &mut self,
         now: Instant,
@@ -337,7 +343,7 @@ impl Queue {
         self.dequeue_from(now, flow.place(), &mut dropped)
     }
 
-    /// Charges the flow for a packet of `len` bytes that left in its turn.
+    /// Charges the flow for a packet of `len` bytes that was sent in its turn.
     pub fn charge(&mut self, flow: FlowId, len: usize) {
         let len = i32::try_from(len).unwrap_or(i32::MAX);
         if let Some(flow) = self.flows.get_mut(flow.index()) {
@@ -345,7 +351,7 @@ impl Queue {
         }
     }
 
-    /// Runs CoDel on one flow.
+    /// Runs CoDel on the flow at place `index`. Returns the packet to send.
     fn dequeue_from(
         &mut self,
         now: Instant,
@@ -382,8 +388,9 @@ impl Queue {
         self.packets > self.config.max_packets || self.bytes > max_bytes
     }
 
-    /// Drops one packet per 16 active flows from the head of the flow with the most bytes. There is such a flow whenever the
-    /// cap is exceeded; an empty packet counts as one byte, so that flows of empty packets are found as well.
+    /// Drops one packet per 16 active flows from the head of the flow with the most bytes. Such a flow always exists
+    /// when the cap is exceeded: an empty packet counts as one byte, so that flows of empty packets are found as
+    /// well.
     fn drop_from_fattest(&mut self, dropped: &mut impl FnMut(PacketBuf, QueueDrop)) {
         let mut fattest: Option<(u64, u16)> = None;
         for list in [&self.new_flows, &self.old_flows] {
@@ -412,19 +419,20 @@ impl Queue {
     }
 }
 
-/// A flow queue.
+/// The queue of one flow.
 #[derive(Debug, Default)]
 struct Flow {
     codel: Codel,
     fifo: Fifo,
     /// Bytes that the flow may still send in this round; negative if its last packet overdrew.
     deficit: i32,
-    /// The next flow in its list.
+    /// The next flow in the list that contains this flow.
     next: u16,
+    /// Whether the flow is in one of the lists.
     is_listed: bool,
 }
 
-/// A list of flows through [`Flow::next`].
+/// A list of flows, linked by [`Flow::next`].
 #[derive(Debug)]
 struct FlowList {
     first: u16,
@@ -469,13 +477,13 @@ fn supersedes(packet: &PacketBuf, earlier: &PacketBuf) -> bool {
     views.is_some_and(|(packet, earlier)| packet.supersedes(&earlier))
 }
 
-/// RFC 8290 section 5.2: a full Ethernet frame.
+/// Bytes that a flow may send per round: a full Ethernet frame (RFC 8290 section 5.2).
 const QUANTUM: i32 = 1514;
 
 /// Maximum length of a pure ACK: an IPv6 header, and a TCP header with all options.
 const MOST_OF_ACK: usize = 100;
 
-/// Flows that may be visited per packet dropped by an overflow.
+/// Number of flows that may be visited per packet dropped by an overflow.
 const VISITS_PER_DROP: usize = 16;
 
 // The flow table must fit in 64 KiB.

@@ -1,4 +1,4 @@
-//! A small seeded generator for everything random that is not a secret: losses, jitter, test inputs.
+//! A small seeded generator for all random values that are not secret: losses, jitter, test inputs.
 //!
 //! xoshiro256++ 1.0 (Blackman and Vigna, 2019) seeded through splitmix64. Its output for a seed never changes
 //! between versions, because traces and published figures depend on it. Not for keys.
@@ -10,7 +10,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// A generator for `seed`; every seed, zero included, is good.
+    /// Creates a generator for `seed`; every seed, including zero, is suitable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut x = seed;
@@ -47,7 +47,7 @@ impl Rng {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// True with `probability` (clamped to 0..=1).
+    /// Returns true with the probability `probability` (clamped to 0..=1).
     pub fn chance(&mut self, probability: f64) -> bool {
         self.uniform() < probability
     }

@@ -4,7 +4,7 @@
 //! `policies!` below. The table generates everything else: [`AnyScheduler`], which dispatches by enum; [`Policy`],
 //! which is read from the configuration and builds a scheduler; the names, keys and lists; and an entry in the
 //! contract suite (`sched/tests.rs`), which checks every policy against the same rules. Policies see paths only
-//! through [`PathView`] and keep no packets: the tunnel asks for one decision per packet and carries it out.
+//! through [`PathView`] and store no packets: the tunnel asks for one decision per packet and carries it out.
 //!
 //! Another crate can implement [`Scheduler`] and use it in the same engine and simulator without a change here: see
 //! [`OwnPolicy`] and `docs/own-scheduler.md`.
@@ -62,23 +62,24 @@ policies! {
     "weighted" => weighted::Weighted {},
 }
 
-/// The state of one path at this moment, as a policy sees it.
+/// The state of one path at the time of a decision, as a policy sees it.
 #[derive(Clone, Debug)]
 pub struct PathView {
     /// The path's id.
     pub id: PathId,
-    /// Whether a packet may be sent on it now: healthy, allowed by the user's cost rules, pacer and socket have room.
-    /// Implies [`usable`](Self::usable).
+    /// Whether a packet may be sent on the path now: the path is healthy and allowed by the user's cost rules, and
+    /// its pacer and socket have room. Implies [`usable`](Self::usable).
     pub ready: bool,
     /// Whether the path is healthy and allowed, even if it is not [`ready`](Self::ready) at this moment.
     pub usable: bool,
-    /// The user's rank: lower is filled first. See [`Profile::ranks`].
+    /// The user's rank of the path: paths of a lower rank are filled first. See [`Profile::ranks`].
     pub cost: u8,
     /// The user's weight for proportional policies; at least 1.
     pub weight: u32,
     /// Smoothed round-trip time (RFC 9002 section 5.3); `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
-    /// One-way delay in this direction beyond that of the quickest path; zero before the first sample.
+    /// One-way delay in this direction, less that of the quickest path, which is the path with the shortest one-way
+    /// delay; zero before the first sample.
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,
@@ -88,15 +89,16 @@ pub struct PathView {
     pub lateness: Duration,
     /// The recent min RTT; `None` before the first sample.
     pub least_rtt: Option<Duration>,
-    /// How much longer than the min RTT almost all RTTs are.
+    /// Upper estimate of the excess of RTTs over the min RTT; almost no RTT exceeds it.
     pub rtt_spread: Duration,
-    /// How much the one-way delay varies from report to report.
+    /// Mean change of the one-way delay from one report to the next.
     pub jitter: Duration,
     /// Whether the capacity is still being searched; then [`rate`](Self::rate) is the highest rate reached so far.
     pub is_searching: bool,
     /// Random loss of the path, in parts per million.
     pub loss_ppm: u32,
-    /// Whether nothing has come back from the other end for half the time after which the path becomes suspect.
+    /// Whether a datagram is unacknowledged and nothing has been acknowledged for half the time after which the path
+    /// becomes suspect.
     pub is_silent: bool,
     /// Bytes in flight: sent and not yet reported as received or lost.
     pub in_flight: Bytes,
@@ -137,28 +139,29 @@ impl PathView {
 pub struct PacketInfo {
     /// Length on the wire in bytes.
     pub len: Bytes,
-    /// The flow, and its place in the tables of flows.
+    /// The flow, and its index in the tables of flows.
     pub flow: FlowId,
-    /// Whether its loss does no harm: for example a pure ACK.
+    /// Whether the packet's loss does no harm, as for a pure ACK.
     pub is_expendable: bool,
     /// Bytes that wait in the tunnel queue behind this packet.
     pub backlog: Bytes,
-    /// The part of [`backlog`](Self::backlog) that belongs to its flow, or to a flow with the same place in the queue;
+    /// The part of [`backlog`](Self::backlog) that belongs to the packet's flow, or to a flow with the same index;
     /// zero if the flow's packets wait outside the tunnel queue ([`crate::class::Class`]).
     pub own_backlog: Bytes,
-    /// Bytes that leave the queue until the last packet of its flow leaves. Zero for a retransmission, which leaves
-    /// first; everything that waits in its lane for a pinned packet.
+    /// Bytes that leave the queue until the last packet of the packet's flow leaves it. For a retransmission, which
+    /// is sent first, this is zero. For a packet that is pinned to certain links, it is everything that waits in the
+    /// packet's lane, a queue of its own.
     pub to_last: Bytes,
-    /// The RTT that ACK pacing keeps for its flow; zero if none is kept.
+    /// The RTT to which ACK pacing extends the RTTs of the packet's flow; zero if it does not extend them.
     pub round_trip: Duration,
-    /// Whether the policy may answer [`Pick::Behind`].
+    /// Whether the policy may return [`Pick::Behind`] for this packet.
     pub has_behind: bool,
     /// The packet's deadline; `None` if it has none.
     pub urgency: Option<Urgency>,
 }
 
 impl PacketInfo {
-    /// A packet of `len` bytes on the wire, without deadline, flow or backlog, as a base for others.
+    /// A packet of `len` bytes on the wire, without deadline, flow or backlog, as a base for other descriptions.
     #[must_use]
     pub fn of_len(len: Bytes) -> Self {
         Self {
@@ -178,11 +181,11 @@ impl PacketInfo {
 /// The deadline of a packet, as a policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Urgency {
-    /// The time left until the deadline, beyond the one-way delay of the quickest path.
+    /// The time left until the deadline, less the one-way delay of the quickest path.
     pub left: Duration,
-    /// When to send the packet twice, within the present budget.
+    /// Whether to send the packet twice, within the present budget.
     pub duplicate: Duplicate,
-    /// Whether its flow sends little.
+    /// Whether the packet's flow sends little.
     pub is_small: bool,
 }
 
@@ -204,26 +207,27 @@ pub enum Pick {
         /// The paths of the copies, without the packet's path.
         copies: u16,
     },
-    /// Send on `paths[index]` the packet of the same flow that is `ahead` bytes behind this one, or the last packet of
-    /// the flow, so that it arrives in order. This packet itself waits.
+    /// Send on `paths[index]` a later packet of the same flow, so that it arrives in order: the packet that is
+    /// `ahead` bytes behind this one, or the last packet of the flow. This packet itself waits.
     Behind {
         /// The later packet's path.
         index: usize,
-        /// Bytes of the flow before it.
+        /// Bytes of the flow before the later packet.
         ahead: Bytes,
     },
 }
 
-/// The losses of one path according to one loss report, since the last report that was not older.
+/// The losses of one path since the previous report, according to one loss report. Reports that arrive out of order
+/// are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossCounts {
-    /// The number of report intervals covered: more than one if reports were lost; at least 1.
+    /// The number of report intervals covered: at least 1, and more if reports were lost.
     pub intervals: u32,
-    /// Packets that the receiver considered lost in that time.
+    /// Packets that the receiver considered lost in these intervals.
     pub lost_pkts: u64,
     /// Bytes of the lost packets; each is counted with the mean length of the two packets around its gap.
     pub lost_bytes: u64,
-    /// Packets this end has sent on the path between the two reports' arrivals.
+    /// Packets that this end sent on the path between the arrivals of the two reports.
     pub sent_pkts: u64,
     /// Bytes of the sent packets.
     pub sent_bytes: u64,
@@ -266,18 +270,20 @@ pub struct LossCounts {
 /// assert_eq!(pick(0, &paths), Pick::One(1));
 /// ```
 ///
-/// [`SchedulerSettings::own`] passes it to an endpoint or the simulator.
+/// [`SchedulerSettings::own`] passes such a policy to an endpoint or the simulator.
 pub trait Scheduler: fmt::Debug + Send {
-    /// Chooses for one packet, and counts it as sent unless the answer is [`Pick::Wait`].
+    /// Chooses the path of one packet, and counts the packet as sent unless the answer is [`Pick::Wait`].
     ///
-    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`], ids below
-    /// that, at least one [`ready`](PathView::ready). The set may change from call to call. The answer names ready
-    /// paths only (but see [`Pick::One`]), and is [`Pick::Wait`] only where the policy's doc says so, or when against the rule no path is
-    /// ready. Ties break towards the lower id unless the policy's doc says otherwise. The same calls give the same
-    /// answers. Cost: O(paths), no allocation.
+    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`] views with ids
+    /// below that, at least one of them [`ready`](PathView::ready). The set may change from call to call.
+    ///
+    /// The answer names ready paths only (but see [`Pick::One`]). It is [`Pick::Wait`] only if the policy's
+    /// documentation says so, or if no path is ready although the contract requires one. If paths are equal, the
+    /// lower id wins unless the policy's documentation says otherwise. The same calls give the same answers. Cost:
+    /// O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 
-    /// What this end does for the policy's packets besides path selection, unless the user's settings differ.
+    /// What this end does for the policy's packets in addition to path selection, unless the user's settings differ.
     fn profile(&self) -> Profile {
         Profile::default()
     }
@@ -296,21 +302,23 @@ pub trait Scheduler: fmt::Debug + Send {
         &[]
     }
 
-    /// Why the policy would not use `path`, one of `paths` that is usable, for a large flow now; `None` if it would.
+    /// Returns why the policy would not use `path`, a usable path among `paths`, for a large flow now; `None` if it
+    /// would use the path.
     fn exclusion(&self, paths: &[PathView], path: &PathView) -> Option<IdleReason> {
         let _ = (paths, path);
         None
     }
 
-    /// The RTT to keep for a flow that begins now: the RTT over all paths that the flow would use once it has grown,
-    /// jitter included, or less where that RTT would cost the flow much. Zero if it is unknown or irrelevant.
+    /// The RTT to which ACK pacing shall extend the RTTs of a flow that begins now. It is the RTT over all paths that
+    /// the flow would use once it has grown, jitter included, or less where such a long RTT would cost the flow much.
+    /// Zero if the RTT is unknown or irrelevant.
     fn round_trip(&self, paths: &[PathView]) -> Duration {
         let _ = paths;
         Duration::ZERO
     }
 
-    /// How long packets of a flow must wait in the queue before the flow uses the slowest path it may use; zero if no
-    /// path requires a wait.
+    /// How long packets of a flow must wait in the queue before the flow uses the slowest path that it may use; zero
+    /// if no path requires a wait.
     fn longest_wait(&self, paths: &[PathView]) -> Duration {
         let _ = paths;
         Duration::ZERO
@@ -327,8 +335,8 @@ pub trait Scheduler: fmt::Debug + Send {
         let _ = paths;
     }
 
-    /// The weight that the policy gives a path at this moment; `None` if it has no weights of its own or has not seen
-    /// the path.
+    /// The weight that the policy gives a path at this moment; `None` if the policy has no weights of its own or has
+    /// not seen the path.
     fn weight(&self, id: PathId) -> Option<u32> {
         let _ = id;
         None
@@ -336,7 +344,7 @@ pub trait Scheduler: fmt::Debug + Send {
 }
 
 impl AnyScheduler {
-    /// The policy, if it works in blocks of packets.
+    /// Returns the policy if it works in blocks of packets.
     pub fn blocks(&mut self) -> Option<&mut Consn> {
         if let Self::Consn(policy) = self {
             return Some(policy);
@@ -397,7 +405,7 @@ fn slot(path: &PathView) -> usize {
     path.id.index() % PathId::MAX
 }
 
-/// Sends on `paths[index]` if that path is ready; waits if it is not ready or `index` is `None`.
+/// Returns `paths[index]` if that path is ready, and [`Pick::Wait`] if it is not ready or `index` is `None`.
 fn only(paths: &[PathView], index: Option<usize>) -> Pick {
     match index {
         Some(index) if paths[index].ready => Pick::One(index),

@@ -1,8 +1,8 @@
-//! Points in time as the state machines see them.
+//! Points in time for the state machines.
 //!
-//! An [`Instant`] is a number of nanoseconds since an arbitrary epoch that the caller chose. It has no
-//! `now()`: the daemon reads `CLOCK_BOOTTIME`, the simulator its virtual clock, and both hand the value in.
-//! Durations are [`core::time::Duration`].
+//! An [`Instant`] is a number of nanoseconds since an arbitrary epoch that the caller chose. It has no `now()`: the
+//! daemon reads `CLOCK_BOOTTIME`, the simulator its virtual clock, and both pass the value in. Durations are
+//! [`core::time::Duration`].
 
 use core::{
     ops::{Add, AddAssign, Sub},
@@ -11,12 +11,12 @@ use core::{
 
 /// A monotonic point in time: nanoseconds since the caller's epoch.
 ///
-/// Arithmetic saturates: 2^64 ns are 584 years, so saturation means a bug upstream, not a wrap.
+/// Arithmetic saturates: 2^64 ns are 584 years, so saturation indicates a bug in the caller, not a wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The epoch itself.
+    /// The epoch.
     pub const ZERO: Self = Self(0);
 
     /// The instant `nanos` after the epoch.
@@ -37,9 +37,9 @@ impl Instant {
         self.0
     }
 
-    /// The low 32 bits of the microseconds since the epoch, as timestamps travel on the wire.
+    /// The low 32 bits of the microseconds since the epoch, which is the form of timestamps on the wire.
     ///
-    /// Wraps every 71.6 minutes; compare with wrapping subtraction only.
+    /// They wrap every 71.6 minutes; compare them with wrapping subtraction only.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,8 +1,8 @@
 //! Decisions of the engine as typed events, for logs and tests.
 //!
-//! An [`Observer`] gets each event as it happens: why a packet took its path, how a path's health and rate controller change,
-//! which losses count as congestion, what is repaired. Without an observer an event costs one comparison with a null pointer,
-//! and the policy keeps no candidates.
+//! An [`Observer`] gets each event as it happens: why a packet took its path, how a path's health and rate controller
+//! change, which losses count as congestion, and which packets are retransmitted. Without an observer an event costs
+//! one comparison with a null pointer, and the policy stores no candidates.
 //!
 //! The engine also knows at any time why a path is idle ([`IdleReason`]); `status` shows it.
 
@@ -27,33 +27,33 @@ pub trait Observer: fmt::Debug + Send {
 
 /// Creates observers for the tunnels of a program.
 pub trait Observers: fmt::Debug + Send + Sync {
-    /// An observer for the tunnel to the peer called `peer`.
+    /// Creates an observer for the tunnel to the peer called `peer`.
     fn observer(&self, peer: &str) -> Box<dyn Observer>;
 }
 
-/// An event.
+/// An event of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// The health of a path changed.
     Health {
         /// The path.
         path: PathId,
-        /// Its health before.
+        /// The path's health before the change.
         from: State,
-        /// Its health from now on.
+        /// The path's health after the change.
         to: State,
     },
-    /// The policy has decided about a packet.
+    /// The policy has decided on a packet.
     Pick(PickEvent<'a>),
     /// The rate controller of a path changed its state.
     RateControl {
         /// The path.
         path: PathId,
-        /// The state before.
+        /// The state before the change.
         from: &'static str,
-        /// The state from now on.
+        /// The state after the change.
         to: &'static str,
-        /// The pace from now on; `None` if the path is not paced.
+        /// The pacing rate after the change; `None` if the path is not paced.
         pace: Option<Bitrate>,
     },
     /// Packets are to be retransmitted.
@@ -72,7 +72,7 @@ pub enum Event<'a> {
 pub struct PickEvent<'a> {
     /// Keyed hash of the flow.
     pub flow: u64,
-    /// Length on the wire.
+    /// Length of the packet on the wire.
     pub len: Bytes,
     /// Bytes that wait behind the packet.
     pub backlog: Bytes,
@@ -87,8 +87,8 @@ pub struct PickEvent<'a> {
 pub struct Candidate {
     /// The path.
     pub path: PathId,
-    /// When the packet is predicted to arrive on it, beyond the delay of the quickest path; losses and jitter count as delay.
-    /// `None` if the path was not considered.
+    /// When the packet is predicted to arrive on the path, less the one-way delay of the quickest path; losses and
+    /// jitter count as delay. `None` if the path was not considered.
     pub arrival: Option<Instant>,
     /// The policy's verdict.
     pub verdict: Verdict,
@@ -97,7 +97,7 @@ pub struct Candidate {
 /// A policy's verdict on a path for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The path has no room now, but waiting for it could pay.
+    /// The path has no room now, but waiting for room could pay.
     Awaited,
     /// The path has no room now, and the wait for room would be too long.
     Busy,
@@ -105,7 +105,7 @@ pub enum Verdict {
     Excluded(IdleReason),
     /// The path may take the packet now.
     Ready,
-    /// The path may take a packet from further behind in the flow now.
+    /// The path may now take only a later packet of the flow.
     ReadyBehind,
 }
 
@@ -114,7 +114,7 @@ pub enum Verdict {
 pub enum Choice {
     /// A later packet of the flow is sent on the path.
     Behind(PathId),
-    /// Copies are sent on all paths whose bit is set.
+    /// Copies are sent on all paths whose bits are set.
     Copies(u16),
     /// The packet is sent on the path.
     One(PathId),
@@ -125,11 +125,11 @@ pub enum Choice {
 /// Why packets are retransmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairCause {
-    /// The receiver NACKed them.
+    /// The receiver NACKed the packets.
     Nacked,
-    /// They have been in flight for much longer than usual.
+    /// The packets have been in flight for much longer than usual.
     Overdue,
-    /// Their path is silent.
+    /// The path of the packets is silent.
     Silent,
 }
 
@@ -146,7 +146,7 @@ impl Tracer {
         self.0.is_some()
     }
 
-    /// Tells the observer what `event` makes, if there is one.
+    /// Passes the result of `event` to the observer, if there is one.
     pub(crate) fn tell<'a>(&mut self, now: Instant, event: impl FnOnce() -> Event<'a>) {
         if let Some(observer) = &mut self.0 {
             observer.on_event(now, &event());

@@ -1,20 +1,20 @@
 //! Datagrams ready to send, gathered into batches that one system call can send (UDP GSO).
 //!
-//! A [`TxBatch`] is a run of datagrams of equal length (the last may be shorter) for one [`Route`]. The engine reserves
-//! room, writes header and packet, and seals in place: no further copy is made. A [`TxQueue`] holds the batches of one
-//! pass of the loop and reuses their memory.
+//! A [`TxBatch`] is a run of datagrams of equal length (the last may be shorter) for one [`Route`]. The engine
+//! reserves space, writes header and packet, and seals in place: no further copy is made. A [`TxQueue`] holds the
+//! batches of one pass of the event loop and reuses their memory.
 
 use core::net::{IpAddr, SocketAddr};
 
-/// Where a datagram leaves and where it goes: link, source and destination address.
+/// The link, the source address and the destination address of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The client's link, by path number. On a gateway 0, which has one socket for all, or a number of the host's for what does
-    /// not come over that socket.
+    /// At a client: the link, by path number. At a gateway: 0 for its one socket, which serves all paths, or another
+    /// number that the host assigns to datagrams that do not use that socket.
     pub link: u8,
     /// The destination.
     pub remote: SocketAddr,
-    /// The source address to send from; `None` lets the kernel choose.
+    /// The source address of datagrams; `None` lets the kernel choose.
     pub local: Option<IpAddr>,
 }
 
@@ -30,7 +30,7 @@ pub struct TxBatch {
 }
 
 impl TxBatch {
-    /// Where the batch goes.
+    /// The route of the batch.
     #[must_use]
     pub fn route(&self) -> &Route {
         &self.route
@@ -42,7 +42,7 @@ impl TxBatch {
         &self.bytes
     }
 
-    /// Length of every datagram but the last, which may be shorter.
+    /// Length of every datagram except the last, which may be shorter.
     #[must_use]
     pub fn segment_len(&self) -> usize {
         self.segment_len
@@ -68,19 +68,19 @@ impl TxBatch {
     }
 }
 
-/// The batches of one pass. Bounded by the number of batches given to [`TxQueue::new`].
+/// The batches of one pass of the event loop, at most as many as were given to [`TxQueue::new`].
 #[derive(Debug)]
 pub struct TxQueue {
     batches: Vec<TxBatch>,
-    /// How many of `batches` are in use; the rest keep their memory.
+    /// Number of `batches` in use; the others only retain their memory.
     used: usize,
     limit: usize,
-    /// How many may be in use in this turn.
+    /// Value of `used` at which the present turn ends.
     turn_end: usize,
 }
 
 impl TxQueue {
-    /// An empty queue of at most `limit` batches of up to 64 KiB.
+    /// Creates an empty queue of at most `limit` batches of up to 64 KiB.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -97,39 +97,39 @@ impl TxQueue {
         &self.batches[..self.used]
     }
 
-    /// Removes all batches; their memory is kept.
+    /// Removes all batches but retains their memory.
     pub fn clear(&mut self) {
         self.used = 0;
         self.turn_end = self.limit;
     }
 
-    /// Begins the turn of one of `sharers` that have datagrams to send. It may open its share of all batches, at least
-    /// `LEAST_SHARE`.
+    /// Begins the turn of one of `sharers` peers that have datagrams to send. In its turn a peer may open its share
+    /// of all batches, at least `LEAST_SHARE`.
     pub fn begin_turn(&mut self, sharers: usize) {
         let share = (self.limit / sharers.max(1)).max(LEAST_SHARE);
         self.turn_end = (self.used + share).min(self.limit);
     }
 
-    /// Ends the turn. Returns whether there is room for another.
+    /// Ends the turn. Returns whether there are batches left for another turn.
     pub fn end_turn(&mut self) -> bool {
         self.turn_end = self.limit;
         !self.is_full()
     }
 
-    /// Whether nothing is queued.
+    /// Whether no datagram is queued.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Whether another datagram might find no room in this turn on some route. If so, send the batches first.
+    /// Whether a further datagram might not fit in this turn on some route. If so, send the batches first.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.used >= self.turn_end
     }
 
-    /// Room for one datagram of `len` bytes for `route`, content unspecified; `None` if the queue
-    /// [is full](Self::is_full) or `len` exceeds what UDP carries. Datagrams for a route keep their order.
+    /// Reserves space for one datagram of `len` bytes for `route`; its content is unspecified. `None` if the queue
+    /// [is full](Self::is_full) or `len` exceeds the maximum of UDP. Datagrams for a route keep their order.
     pub fn reserve(&mut self, route: &Route, len: usize) -> Option<&mut [u8]> {
         if len > MAX_BATCH_BYTES {
             return None;
@@ -184,11 +184,11 @@ impl TxQueue {
     }
 }
 
-/// `UDP_MAX_SEGMENTS` of Linux before 6.9; later kernels take 128.
+/// Maximum number of datagrams in a batch: `UDP_MAX_SEGMENTS` of Linux before 6.9; later kernels allow 128.
 const MAX_SEGMENTS: usize = 64;
-/// Batches that every turn may open, so that a peer's control datagrams leave room for data.
+/// Number of batches that every turn may open, so that a peer's control datagrams leave room for data.
 const LEAST_SHARE: usize = 4;
-/// 65535 less the IPv4 and UDP headers.
+/// Maximum number of bytes in a batch: 65535 less the IPv4 and UDP headers.
 const MAX_BATCH_BYTES: usize = 65_507;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Rates and sizes as types, so that a division says what it yields.
+//! Rates and sizes as types, so that the type of a quotient or product shows its unit.
 //!
-//! [`Bytes`] / [`Bitrate`] is the [`Duration`] the bytes take on a line of that rate; [`Bitrate`] over a
-//! [`Duration`] is a number of [`Bytes`]. Text forms, as configuration files use them: rates are bits per second
-//! with a decimal prefix (`"64Mbit"`, `"1.5Gbit"`, `"800kbit"`), sizes are bytes with a decimal or binary prefix
-//! (`"1500B"`, `"130kB"`, `"128KiB"`, `"4MiB"`).
+//! [`Bytes`] divided by [`Bitrate`] is the [`Duration`] that the bytes take on a line of that rate;
+//! [`Bitrate::bytes_in`] gives the number of [`Bytes`] in a [`Duration`]. The text forms are those of configuration
+//! files: rates are bits per second with a decimal prefix (`"64Mbit"`, `"1.5Gbit"`, `"800kbit"`), sizes are bytes
+//! with a decimal or binary prefix (`"1500B"`, `"130kB"`, `"128KiB"`, `"4MiB"`).
 
 use core::{
     fmt,
@@ -17,13 +17,13 @@ use core::{
 pub struct Bitrate(u64);
 
 impl Bitrate {
-    /// What is left of this rate, at least none.
+    /// The difference of two rates; zero if `rhs` is larger.
     #[must_use]
     pub const fn saturating_sub(self, rhs: Self) -> Self {
         Self(self.0.saturating_sub(rhs.0))
     }
 
-    /// No rate at all.
+    /// A rate of zero.
     pub const ZERO: Self = Self(0);
 
     /// A rate of `bps` bits per second.
@@ -62,14 +62,14 @@ impl Bitrate {
         self.0 as f64 / 1e6
     }
 
-    /// The bytes this rate carries in `time`, rounded down.
+    /// The number of bytes that this rate carries in `time`, rounded down.
     #[must_use]
     pub fn bytes_in(self, time: Duration) -> Bytes {
         let bytes = u128::from(self.0) * time.as_nanos() / 8_000_000_000;
         Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
-    /// This rate times `numerator / denominator`; `denominator` 0 counts as 1.
+    /// This rate multiplied by `numerator / denominator`; a `denominator` of 0 counts as 1.
     #[must_use]
     pub fn scale(self, numerator: u64, denominator: u64) -> Self {
         let scaled = u128::from(self.0) * u128::from(numerator) / u128::from(denominator.max(1));
@@ -118,22 +118,22 @@ impl FromStr for Bitrate {
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// No bytes.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
-    /// `bytes` bytes.
+    /// A number of `bytes` bytes.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// The length of a buffer.
+    /// The length of a buffer, in bytes.
     #[must_use]
     pub const fn of_len(len: usize) -> Self {
         Self(len as u64)
     }
 
-    /// The number.
+    /// The number of bytes.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -171,7 +171,7 @@ impl Sub for Bytes {
 impl Div<Bitrate> for Bytes {
     type Output = Duration;
 
-    /// The time these bytes take at `rate`, rounded up to the nanosecond; [`Duration::MAX`] at rate zero.
+    /// The time that these bytes take at `rate`, rounded up to the nanosecond; [`Duration::MAX`] if the rate is zero.
     fn div(self, rate: Bitrate) -> Duration {
         if rate.0 == 0 {
             return Duration::MAX;
@@ -217,7 +217,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// A text that is no rate or size.
+/// Error for a text that is not a valid rate or size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}")]
 pub struct ParseUnitError {
@@ -270,7 +270,7 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     u64::try_from(value).ok()
 }
 
-/// `value / unit` with as many decimals as it takes, so that parsing it back gives `value`.
+/// `value / unit` with as many decimals as are needed so that parsing the text gives `value` again.
 struct Decimal(u64, u64);
 
 impl fmt::Display for Decimal {

@@ -1,19 +1,20 @@
 //! Address validation: whether the remote address of a path is the peer's own.
 //!
-//! A gateway sends to the source address of the newest authentic datagram, and a source address can be forged. So an address
-//! must be *proven* before it gets any data (RFC 9000, sections 8.2 and 9.3): a random 64-bit token is sent to the address and
-//! must come back from it. Reports and answers to ordinary probes prove nothing, because a client can make them up.
+//! A gateway sends to the source address of the newest authentic datagram, and a source address can be forged. So an
+//! address must be *proven* before data are sent to it (RFC 9000, sections 8.2 and 9.3): a random 64-bit token is
+//! sent to the address and must be returned from it. Reports and answers to ordinary probes prove nothing, because a
+//! client can make them up.
 //!
-//! - A **challenge** is two pings in one datagram; their tokens are the halves of the 64-bit token. Its answer is both pongs in
-//!   one datagram from that address. Every end answers pings, so no agreement with the other end is needed. Both halves must
-//!   come at once, so that half a token cannot be guessed alone.
-//! - Until the address is proven, at most [`FACTOR`] times the bytes received from it are sent to it. Received bytes are
-//!   counted as UDP payload, sent bytes with IP and UDP headers.
-//! - The address that a path leaves stays proven for `FORMER_FOR`, so that one datagram from elsewhere, or a NAT with two
-//!   addresses, does not cost an RTT at each change.
+//! - A **challenge** is two pings in one datagram; their tokens are the halves of the 64-bit token. The answer must
+//!   contain both pongs in one datagram from that address. Every end answers pings, so no agreement with the other
+//!   end is needed. Both halves must arrive in one datagram, so that half a token cannot be guessed alone.
+//! - Until the address is proven, at most [`FACTOR`] times the bytes received from it are sent to it. Received bytes
+//!   are counted as UDP payload, sent bytes with IP and UDP headers.
+//! - The address that a path leaves stays proven for `FORMER_FOR`, so that one datagram from another address, or a
+//!   NAT with two addresses, does not cost an RTT at each change.
 //!
-//! Limitation: an address is proven once. A client that gives up a proven address can let the gateway send there for as long as
-//! it forges that source address.
+//! Limitation: an address is proven only once. A client that gives up a proven address can make the gateway send to
+//! this address for as long as the client forges it as its source address.
 
 use core::time::Duration;
 
@@ -57,7 +58,7 @@ impl Pending {
 }
 
 impl Address {
-    /// Addresses that need no proof, because the user has configured them.
+    /// Creates the state of an address that needs no proof, because the user has configured it.
     #[must_use]
     pub const fn trusted() -> Self {
         Self {
@@ -67,7 +68,7 @@ impl Address {
         }
     }
 
-    /// No address yet.
+    /// Creates the state of a path without an address.
     #[must_use]
     pub const fn unknown() -> Self {
         Self {
@@ -83,7 +84,7 @@ impl Address {
         self.is_proven
     }
 
-    /// The path's route changes from `from` to `to`, the source of an authentic datagram.
+    /// Records that the path's route changes from `from` to `to`, the source of an authentic datagram.
     pub fn on_move(&mut self, now: Instant, from: Option<Route>, to: Route) {
         let is_recent = |(_, left_at): &(Route, Instant)| now.since(*left_at) < FORMER_FOR;
         let former = self.former.take().filter(is_recent);
@@ -104,7 +105,7 @@ impl Address {
         }
     }
 
-    /// An authentic datagram of `len` bytes of UDP payload was received from `route`.
+    /// Records that an authentic datagram of `len` bytes of UDP payload was received from `route`.
     pub fn on_received(&mut self, route: &Route, len: usize) {
         if let Some(pending) = &mut self.pending
             && pending.route == *route
@@ -113,7 +114,8 @@ impl Address {
         }
     }
 
-    /// Whether `len` bytes of UDP payload may be sent to the path's route; if so, charges them.
+    /// Charges `len` bytes of UDP payload to the path's route. Returns whether they may be sent; if not, nothing is
+    /// charged.
     #[must_use]
     pub fn try_spend(&mut self, len: usize) -> bool {
         if self.is_proven {
@@ -143,14 +145,15 @@ impl Address {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// When a challenge is due; `None` if no challenge is pending or the byte limit does not allow it.
+    /// When a challenge is due; `None` if there is no address to prove or the byte limit does not allow a challenge.
     #[must_use]
     pub fn challenge_due(&self) -> Option<Instant> {
         let pending = self.pending.as_ref().filter(|_| !self.is_proven)?;
         (pending.room() >= CHALLENGE_COST).then_some(pending.due)
     }
 
-    /// The tokens of the two pings of the challenge that is due. `draw` gives an unpredictable token.
+    /// Returns the tokens of the two pings of the challenge, if a challenge is due. `draw` returns an unpredictable
+    /// token.
     pub fn take_challenge(&mut self, now: Instant, draw: impl FnOnce() -> u64) -> Option<[u32; 2]> {
         self.challenge_due().filter(|due| *due <= now)?;
         let pending = self.pending.as_mut()?;
@@ -159,7 +162,8 @@ impl Address {
         Some(halves(*pending.token.get_or_insert_with(draw)))
     }
 
-    /// Processes the tokens of pongs that arrived in one datagram from `route`. Returns whether the path's route is proven.
+    /// Processes the tokens of pongs that arrived in one datagram from `route`. Returns whether the path's route is
+    /// proven.
     pub fn on_pongs(&mut self, route: &Route, tokens: impl Iterator<Item = u32>) -> bool {
         let Some(pending) = self.pending.as_ref().filter(|_| !self.is_proven) else {
             return false;
@@ -192,16 +196,17 @@ fn halves(token: u64) -> [u32; 2] {
 
 /// Bytes that may be sent to an unproven address for each byte received from it (RFC 9000, section 8.1).
 pub const FACTOR: u64 = 3;
-/// Header and tag of a control datagram.
+/// Length of header and tag of a control datagram, in bytes.
 const CONTROL_OVERHEAD: usize = CONTROL_HEADER_LEN + TAG_LEN;
-/// A datagram with two pings, over IPv6.
+/// Length in bytes of a datagram with two pings, over IPv6.
 const CHALLENGE_COST: u64 = CONTROL_OVERHEAD as u64 + 2 * 9 + 48;
 /// How long a proven address stays proven after the path has left it.
 const FORMER_FOR: Duration = Duration::from_secs(10);
-/// Repetition interval of a challenge in the first second: short, so that one loss delays a path by hardly more.
+/// Repetition interval of a challenge in the first second. It is short, so that one loss delays the proof only a
+/// little.
 const EAGER: Duration = Duration::from_millis(50);
 const EAGER_FOR: Duration = Duration::from_secs(1);
-/// Repetition interval afterwards.
+/// Repetition interval of a challenge after the first second.
 const PATIENT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

@@ -1,20 +1,20 @@
-//! The rate controller: it sets the pacing rate of a path so that the queue stands in the tunnel, not in the modem.
+//! The rate controller: it sets the pacing rate of a path so that packets queue in the tunnel, not in the modem.
 //!
 //! It reads the network model ([`super::model`]) and is in one of five states:
 //!
-//! | state | pace | file |
+//! | state | pacing rate | file |
 //! | --- | --- | --- |
 //! | startup | 250 % of the maximum delivery rate; with a remembered rate it begins at 70 % of that rate | `control/startup.rs` |
 //! | unpaced | no pacing: the profile does not search, and the path has not been saturated | this file |
-//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | here |
-//! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | here |
+//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | this file |
+//! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | this file |
 //! | drain | 8 to 40 % below the capacity, until the standing queue is below `low` | `control/drain.rs` |
 //!
-//! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms by default, or set by the user
-//! ([`aim`]). The capacity is the maximum delivery rate of the last 2 s divided by (1 - loss floor).
+//! `low` and `high` are the levels [`LOW`] and [`HIGH`] of the standing queue: 3 and 7 ms by default, or set by the
+//! user ([`aim`]). The capacity is the maximum delivery rate of the last 2 s divided by (1 - loss floor).
 //!
-//! Independently of the state, congestion detected by loss limits the pacing rate (`control/limit.rs`), because a short buffer
-//! overflows before its queue becomes visible.
+//! Independently of the state, congestion detected by loss limits the pacing rate (`control/limit.rs`), because a
+//! short buffer overflows before its queue becomes visible.
 //!
 //! # Transitions
 //!
@@ -30,7 +30,7 @@
 //! | drain | probe up | queue below `low`, or the drain showed that the delay is not a queue |
 //! | drain | drain | the queue remains after four RTTs: a new drain, paced by the rate delivered during this one |
 //! | all but startup | startup | not saturated for 60 s, path became slow, or a remembered rate is recalled |
-//! | all but unpaced | unpaced | as above but without search, or no queue for 1 s |
+//! | all but unpaced | unpaced | the profile does not search, and: not saturated for 60 s, path became slow, or no queue for 1 s |
 //!
 //! `State::allows` encodes this table, and `Controller::enter` checks it in debug builds.
 
@@ -99,7 +99,7 @@ impl State {
 }
 
 impl Controller {
-    /// A controller in its first state.
+    /// Creates a controller in startup.
     #[must_use]
     pub(super) fn new(mechanisms: Mechanisms) -> Self {
         Self {
@@ -121,8 +121,9 @@ impl Controller {
         self.state = next;
     }
 
-    /// Processes a report. The model's delay, loss and byte counts are already updated; its queue, rounds and cross traffic are
-    /// updated here. Returns the rate delivered during the loss window if the path overflowed although a ceiling was in force.
+    /// Processes a report. The model's delay, loss and byte counts are already updated; its queue, rounds and cross
+    /// traffic are updated here. Returns the rate delivered during the loss window if the path overflowed although a
+    /// ceiling was in force.
     pub(super) fn on_report(
         &mut self,
         now: Instant,
@@ -152,7 +153,7 @@ impl Controller {
         overflow
     }
 
-    /// Processes a new delivery-rate sample from the report of `signals`.
+    /// Processes a new delivery-rate sample. `signals`: the other measurements of the same report.
     pub(super) fn on_sample(
         &mut self,
         now: Instant,
@@ -169,7 +170,8 @@ impl Controller {
         }
     }
 
-    /// Checks losses for congestion, and limits the pacing rate if there is congestion.
+    /// Checks losses for congestion, and limits the pacing rate if there is congestion. Returns the rate delivered
+    /// during the loss window if the path overflowed although a ceiling was in force.
     fn on_losses(&mut self, now: Instant, signals: &Signals, model: &mut Model) -> Option<Bitrate> {
         let window = model.losses.count(signals, &model.rate)?;
         if !window.is_congested(signals.floor_ppm) || !self.mechanisms.has(Mechanism::LossCeiling) {
@@ -215,8 +217,8 @@ impl Controller {
         self.enter(next);
     }
 
-    /// Ends startup when rounds that sent more than the capacity brought no growth, or a long queue stands. In other states,
-    /// restarts the search when the capacity estimate is outdated.
+    /// Ends startup when rounds that sent more than the capacity brought no growth, or when the standing queue is
+    /// long. In other states, restarts the search when the capacity estimate is outdated.
     fn on_round(&mut self, now: Instant, signals: &Signals, model: &mut Model) {
         let (queue, high) = (model.queue.standing(), model.noise(HIGH));
         let max = model.max_rate();
@@ -236,8 +238,8 @@ impl Controller {
         }
     }
 
-    /// Whether a path without search has had no queue for [`SLACK`]. Such a path is not saturated, and pacing slightly above
-    /// its low delivery rate would delay bursts.
+    /// Whether a path without search has had no queue for [`SLACK`]. Such a path is not saturated, and pacing slightly
+    /// above its low delivery rate would delay bursts.
     fn is_slack(&self, now: Instant, signals: &Signals) -> bool {
         let is_calm = now.since(self.queued_at) > SLACK.max(signals.rtt * 4);
         !self.searches && self.is_paced() && is_calm && self.limit.ceiling().is_none()
@@ -247,7 +249,7 @@ impl Controller {
         !matches!(self.state, State::Startup(_) | State::Unpaced)
     }
 
-    /// Leaves startup or unpaced: the capacity is known from another source.
+    /// Leaves startup or unpaced, because a packet train or a remembered rate has shown the capacity.
     pub(super) fn on_known(&mut self, now: Instant, model: &mut Model) {
         model.on_saturated(now);
         if !self.is_paced() {
@@ -271,8 +273,8 @@ impl Controller {
         }
     }
 
-    /// Restarts startup with a remembered rate. Returns `false`, without effect, if the profile does not search or does not
-    /// recall.
+    /// Restarts startup with a remembered rate. Returns `false`, without effect, if the profile does not search or
+    /// does not use remembered rates.
     pub(super) fn recall(&mut self, memory: &PathMemory, model: &mut Model) -> bool {
         let recalls = self.searches && self.mechanisms.has(Mechanism::Recall);
         if recalls {
@@ -306,7 +308,8 @@ impl Controller {
         self.aim = aim;
     }
 
-    /// The remembered rate for a path with this RTT, while startup has not contradicted it.
+    /// The remembered rate for a path with this RTT; `None` if there is no such rate, or once startup has
+    /// contradicted it.
     #[must_use]
     pub(super) fn remembered(&self, rtt: Duration) -> Option<Bitrate> {
         match &self.state {
@@ -379,7 +382,7 @@ impl Controller {
         Some(pace.max(share).max(LEAST_RATE))
     }
 
-    /// Lower bound of the pacing rate beside cross traffic.
+    /// Minimum pacing rate while cross traffic is present.
     fn share(&self, now: Instant, model: &Model) -> Bitrate {
         match (self.aim.sharing, model.cross.shared_capacity(now)) {
             (Sharing::Hold { percent }, Some(capacity)) => capacity.scale(percent.into(), 100),
@@ -387,18 +390,18 @@ impl Controller {
         }
     }
 
-    /// Below this standing queue the controller probes for more capacity.
+    /// Standing queue below which the controller probes for more capacity.
     fn low(&self, model: &Model) -> Duration {
         model.level(LOW, self.aim.low(LOW.delay))
     }
 
-    /// Above this standing queue the controller drains.
+    /// Standing queue above which the controller drains.
     fn high(&self, model: &Model) -> Duration {
         model.level(HIGH, self.aim.high(HIGH.delay))
     }
 }
 
-/// A path without search that has had no queue for this long is not saturated.
+/// Time without a queue after which a path without search counts as not saturated.
 const SLACK: Duration = Duration::from_secs(1);
 /// Pacing gain of probe up, in percent: additional capacity or a queue becomes visible.
 const PROBE_UP_PERCENT: u64 = 110;

@@ -1,17 +1,18 @@
 //! One-way delay of a path, up to a constant that all paths share.
 //!
-//! Sender and receiver timestamp packets with unsynchronised clocks: 32-bit microseconds that wrap. Arrival timestamp less
-//! departure timestamp is the one-way delay plus the unknown offset of the two clocks, modulo 2^32 µs: a [`RelativeDelay`]. The
-//! offset is the same on every path between the two hosts, so differences are exact: between two paths (which one is faster,
-//! and by how much), and between now and the fastest packet of the last 10 s (the queue). The idea is the relative delay
-//! estimator of Song et al.
+//! Sender and receiver timestamp packets with unsynchronised clocks: 32-bit microseconds that wrap. The arrival
+//! timestamp less the departure timestamp is the one-way delay plus the unknown offset of the two clocks, modulo 2^32
+//! µs: a [`RelativeDelay`]. The offset is the same on every path between the two hosts, so differences are exact. A
+//! difference between two paths shows which path has the shorter delay, and by how much. A difference between now and
+//! the fastest packet of the last 10 s shows the queue. The idea is the relative delay estimator of Song et al.
 //!
-//! The estimates are the minimum and maximum of the last 10 s, and the mean and mean deviation smoothed over 200 ms (the first
-//! eight samples weigh more). [`OneWayDelay::high`] is mean + 4 deviations, but at most the maximum of the window: for the
-//! resequencer, which must wait for nearly all packets and no longer.
+//! The estimates are the minimum and maximum of the last 10 s, and the mean and mean deviation smoothed over 200 ms
+//! (the first eight samples weigh more). [`OneWayDelay::high`] is the mean plus 4 deviations, but at most the maximum
+//! of the last 10 s. The resequencer uses it, because it must wait for nearly all packets and no longer.
 //!
-//! Clock errors: a step of more than 10 s restarts the estimate at once; the minimum and maximum forget a smaller one within 10
-//! s, the mean within one second of samples. Drift adds at most window × drift to the queue: 1 ms at 100 ppm.
+//! Clock errors: a step of more than 10 s restarts the estimate at once. After a smaller step, the minimum and
+//! maximum are right again within 10 s, the mean within one second of samples. Drift adds at most window × drift to
+//! the queue: 1 ms at 100 ppm.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -23,13 +24,14 @@ use crate::time::Instant;
 pub struct RelativeDelay(pub u32);
 
 impl RelativeDelay {
-    /// From the sender's and the receiver's timestamps, both [`Instant::wire_micros`] of their own clocks.
+    /// Computes the delay from the sender's and the receiver's timestamps, both [`Instant::wire_micros`] of their own
+    /// clocks.
     #[must_use]
     pub const fn from_stamps(tx_us: u32, rx_us: u32) -> Self {
         Self(rx_us.wrapping_sub(tx_us))
     }
 
-    /// How much longer than `other`; zero if shorter. Valid for differences below 35 minutes.
+    /// How much longer this delay is than `other`; zero if it is shorter. Valid for differences below 35 minutes.
     #[must_use]
     pub fn beyond(self, other: Self) -> Duration {
         let micros = self.micros_from(other);
@@ -46,14 +48,14 @@ impl RelativeDelay {
 /// One-way delay estimate of one direction of one path.
 #[derive(Clone, Debug)]
 pub struct OneWayDelay {
-    /// The first sample. All values below are microseconds relative to it.
+    /// The first sample. The other delays of this structure are microseconds relative to it.
     reference: RelativeDelay,
     samples: u64,
     last_sample_at: Instant,
     latest_us: i32,
-    /// Scaled by 2^16.
+    /// The smoothed delay, scaled by 2^16.
     smoothed: i64,
-    /// Scaled by 2^16.
+    /// The mean deviation, scaled by 2^16.
     deviation: i64,
     min: WindowedMin<i32>,
     max: WindowedMin<Reverse<i32>>,
@@ -66,7 +68,7 @@ impl Default for OneWayDelay {
 }
 
 impl OneWayDelay {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -100,19 +102,20 @@ impl OneWayDelay {
         self.last_sample_at = now;
     }
 
-    /// The newest sample; `None` before the first. The same holds for the methods below.
+    /// The newest sample; `None` before the first sample.
     #[must_use]
     pub fn latest(&self) -> Option<RelativeDelay> {
         self.absolute(self.latest_us)
     }
 
-    /// The minimum of the last 10 s: the delay of the path without its queue.
+    /// The minimum of the last 10 s, which is the delay of the path without its queue; `None` before the first
+    /// sample.
     #[must_use]
     pub fn min(&self) -> Option<RelativeDelay> {
         self.absolute(self.min.min()?)
     }
 
-    /// The smoothed delay.
+    /// The smoothed delay; `None` before the first sample.
     #[must_use]
     pub fn smoothed(&self) -> Option<RelativeDelay> {
         self.absolute(i32::try_from(self.smoothed >> 16).unwrap_or(0))
@@ -125,6 +128,7 @@ impl OneWayDelay {
     }
 
     /// A delay that nearly all packets stay below: smoothed + 4 deviations, at most the maximum of the last 10 s.
+    /// `None` before the first sample.
     #[must_use]
     pub fn high(&self) -> Option<RelativeDelay> {
         let Reverse(max) = self.max.min()?;
@@ -132,7 +136,7 @@ impl OneWayDelay {
         self.absolute(i32::try_from(high).unwrap_or(max).min(max))
     }
 
-    /// When the newest sample was taken.
+    /// When the newest sample was taken; `None` before the first sample.
     #[must_use]
     pub fn sampled_at(&self) -> Option<Instant> {
         (self.samples > 0).then_some(self.last_sample_at)
@@ -156,8 +160,8 @@ impl OneWayDelay {
         self.last_sample_at = now;
     }
 
-    /// The weight of a sample taken `elapsed` after the last, scaled by 2^16: `elapsed` over the time constant, at most a half.
-    /// The first samples weigh more, so that the mean is right from the start.
+    /// The weight of a sample taken `elapsed` after the previous sample, scaled by 2^16: `elapsed` over the time
+    /// constant, at most a half. The first samples weigh more, so that the mean is right from the start.
     fn gain(&self, elapsed: Duration) -> i64 {
         let share = (elapsed.as_micros() << 16) / SMOOTHING.as_micros();
         let share = i64::try_from(share).unwrap_or(i64::MAX);
@@ -170,16 +174,17 @@ impl OneWayDelay {
     }
 }
 
-/// Time constant of mean and deviation: a few RTTs, and long enough to cover the bursts of a radio link.
+/// Time constant of mean and deviation: a few RTTs, and longer than the bursts of a radio link.
 const SMOOTHING: Duration = Duration::from_millis(200);
 
-/// Minimum weight, for samples of a burst with one arrival time: 2^-10, scaled by 2^16.
+/// Minimum weight, 2^-10, scaled by 2^16. It applies to samples of a burst with one arrival time.
 const MIN_GAIN: i64 = 1 << 6;
 
-/// A larger jump is not a queue but a clock step.
+/// Change of the delay, in microseconds, above which it is a clock step, not a queue.
 const STEP_US: u64 = 10_000_000;
 
-/// Restart before the difference to the reference can wrap; a drift of 100 ppm gets here in four months.
+/// Difference to the reference, in microseconds, at which the estimate restarts, before the difference can wrap. A
+/// drift of 100 ppm reaches it in four months.
 const MAX_FROM_REFERENCE_US: u32 = 1 << 30;
 
 #[cfg(test)]
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Feeds samples of `base_us` + up to `jitter_us`, one each `every`, and returns the time after the last.
+    /// Feeds samples of `base_us` + up to `jitter_us`, one per `every`. Returns the time after the last sample.
     fn feed(
         delay: &mut OneWayDelay,
         mut now: Instant,
@@ -236,7 +241,8 @@ mod tests {
         assert!((8_500..11_500).contains(&smoothed), "{smoothed}");
         let deviation = delay.deviation().as_micros();
         assert!((4_200..5_800).contains(&deviation), "{deviation}");
-        // 4 deviations reach past the end of a uniform distribution: the window's maximum bounds it.
+        // The mean plus 4 deviations exceeds the maximum of a uniform distribution: the maximum of the window bounds
+        // it.
         let high = delay.high().expect("samples").micros_from(base);
         assert!((19_000..20_000).contains(&high), "{high}");
     }

@@ -1,10 +1,10 @@
-//! The extension point through which another crate replaces an estimator of a path: so far the delivery rate.
+//! The extension point through which another crate replaces an estimator of a path: currently only the delivery rate.
 //!
 //! The rate controller derives the pacing rate from the delivery rate, and scheduling policies see it as
-//! [`PathView::rate`](crate::sched::PathView::rate). A [`RateEstimator`] gets every report about the sending direction and
-//! estimates the capacity. [`Estimators`] holds its factory, which
-//! [`SchedulerSettings::estimators`](crate::sched::SchedulerSettings::estimators) passes to an endpoint or the simulator. By
-//! default each path has a [`WindowedRate`].
+//! [`PathView::rate`](crate::sched::PathView::rate). A [`RateEstimator`] gets every report about the sending direction
+//! and estimates the capacity. [`Estimators`] holds its factory, which
+//! [`SchedulerSettings::estimators`](crate::sched::SchedulerSettings::estimators) passes to an endpoint or the
+//! simulator. By default each path has a [`WindowedRate`].
 //!
 //! Delay, queue and loss cannot be replaced: the controller and the model read their inner state, not a few results.
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::rate::{DeliveryRate, RateEstimator, WindowedRate};
 
-/// Factory of the estimators of paths; by default those of this crate.
+/// Factory of the estimators of paths; by default it creates the estimators of this crate.
 #[derive(Clone, Default)]
 pub struct Estimators {
     rate: Option<Arc<MakeRate>>,
@@ -22,8 +22,8 @@ pub struct Estimators {
 type MakeRate = dyn Fn() -> Box<dyn RateEstimator> + Send + Sync;
 
 impl Estimators {
-    /// Delivery-rate estimators made by `make`, each without samples: one for each path, and a new one when the path leads over
-    /// another network.
+    /// Creates a factory of delivery-rate estimators. It calls `make` once for each path, and again when the path
+    /// leads over another network. `make` must return an estimator without samples.
     #[must_use]
     pub fn with_rate<E: RateEstimator + 'static>(
         make: impl Fn() -> E + Send + Sync + 'static,
@@ -33,7 +33,7 @@ impl Estimators {
         }
     }
 
-    /// An estimator of the delivery rate without samples.
+    /// Creates an estimator of the delivery rate without samples.
     pub(super) fn rate(&self) -> DeliveryRate {
         match &self.rate {
             None => DeliveryRate::Windowed(WindowedRate::new()),

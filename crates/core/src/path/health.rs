@@ -1,27 +1,34 @@
 //! Health: whether a path works.
 //!
-//! Any uplink may be dead at the start, fail, return, or fall silent for a moment, as cellular links do several times a minute.
-//! A sender notices only by missing acknowledgements, so health depends on the silence while a datagram is unacknowledged:
+//! Any uplink may be dead at the start, fail, return, or fall silent for a moment, as cellular links do several times
+//! a minute. A sender notices a failure only by missing acknowledgements, so health depends on the silence while a
+//! datagram is unacknowledged:
 //!
 //! | state | meaning | left when |
 //! | --- | --- | --- |
-//! | [`Probing`](State::Probing) | new or returned, not yet known to work | evidence: Up; 1 s without: Down |
-//! | [`Up`](State::Up) | works; the only state that carries traffic | silence of [`suspect_timeout`](Health::suspect_timeout): Suspect |
-//! | [`Suspect`](State::Suspect) | silent; its packets go elsewhere | evidence: Up; 1 s after the first unacknowledged send: Down |
-//! | [`Down`](State::Down) | considered dead | evidence: Up; interface returns: Probing |
+//! | [`Probing`](State::Probing) | new or returned, not yet known to work | evidence arrives: Up; 1 s without evidence: Down |
+//! | [`Up`](State::Up) | works; the only state that carries traffic | silence longer than [`suspect_timeout`](Health::suspect_timeout): Suspect |
+//! | [`Suspect`](State::Suspect) | silent; its packets are sent on other paths | evidence arrives: Up; 1 s after the first unacknowledged datagram: Down |
+//! | [`Down`](State::Down) | considered dead | evidence arrives: Up; the interface returns: Probing |
 //!
-//! Evidence is an authenticated report or answer that a packet sent on this path arrived, whichever path the report came on.
-//! Packets received on this path only show that the other direction works; they make the next probe due earlier. An interface
-//! that goes down makes its path Down at once, and evidence does not count until the interface is up, because it is old.
+//! *Evidence* is an authenticated report or answer that a packet sent on this path arrived, whichever path the report
+//! arrived on. Packets received on this path only show that the other direction works; they make the next probe due
+//! earlier. An interface that goes down makes its path Down at once. Evidence that arrives while the interface is
+//! down is ignored, because it concerns earlier packets.
 //!
-//! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th percentile of
-//! this path's silences, learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal streaming"). If twice the
-//! suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the table.
+//! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th
+//! percentile of this path's silences, learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal
+//! streaming"). If twice the suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the table.
 //!
-//! Probes are sent every 20 ms in the first second of Probing and Suspect; every 250 ms afterwards and when Down; and when Up,
-//! 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle paths are measured
-//! and their failure is noticed. A reserve path is probed once a minute while Up. Both ends probe. On a path that is Up one end
-//! waits a fifth longer before it probes. It is therefore probed first, and sends its own probe with the answer
+//! Probes are sent:
+//!
+//! - in Probing and Suspect every 20 ms in the first second, and every 250 ms afterwards;
+//! - in Down every 250 ms;
+//! - in Up 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle
+//!   paths are measured and their failure is noticed. A reserve path is probed once a minute while Up.
+//!
+//! Both ends probe. On a path that is Up one end, the *second* one, waits a fifth longer before it probes. It
+//! therefore receives the other end's probe first, and sends its own probe with the answer
 //! ([`probe_may_join`](Health::probe_may_join)). Without the extra fifth, jitter would let the two probes cross.
 
 use core::time::Duration;
@@ -61,19 +68,22 @@ pub struct Health {
     outstanding_since: Option<Instant>,
     last_evidence_at: Instant,
     last_probe_at: Option<Instant>,
-    /// When a datagram was first received since the last probe, in a state other than Up.
+    /// When the first datagram after the last probe was received, in a state other than Up.
     prompted_at: Option<Instant>,
+    /// Time within which an acknowledgement is expected.
     response_time: Duration,
+    /// Estimate of the 99th percentile of this path's silences.
     usual_silence: Duration,
-    /// Whether the path is only in reserve, and whether the other end probes an idle path first.
+    /// Whether the path is only in reserve.
     is_reserve: bool,
+    /// Whether the other end probes an idle path first.
     is_second: bool,
     /// Interval and end of the RTT sampling requested by a policy.
     sampled: Option<(Duration, Instant)>,
 }
 
 impl Health {
-    /// A path in Probing, whose first probe is due now.
+    /// Creates the health of a path in Probing, whose first probe is due now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -92,8 +102,8 @@ impl Health {
         }
     }
 
-    /// Samples the RTT: probes the path while it is Up every `interval` until `until`, regardless of other evidence. Does not
-    /// apply to a reserve path.
+    /// Samples the RTT: until `until`, probes the path every `interval` while it is Up, regardless of other evidence.
+    /// Does not apply to a reserve path.
     pub fn sample(&mut self, interval: Duration, until: Instant) {
         self.sampled = Some((interval, until));
     }
@@ -104,7 +114,7 @@ impl Health {
         self.state
     }
 
-    /// Whether it may carry traffic.
+    /// Whether the path may carry traffic.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.state == State::Up
@@ -115,18 +125,19 @@ impl Health {
         self.response_time = smoothed_rtt.saturating_add(feedback_interval.saturating_mul(3));
     }
 
-    /// Sets whether the path is only in reserve. A reserve path is rarely probed while it is Up, because its data may cost
-    /// money.
+    /// Sets whether the path is only in reserve. A reserve path is rarely probed while it is Up, because its traffic
+    /// may cost money.
     pub fn set_reserve(&mut self, is_reserve: bool) {
         self.is_reserve = is_reserve;
     }
 
-    /// Sets whether the other end probes an idle path first, so that this end sends its probe with the answer.
+    /// Sets whether this end is the second one to probe an idle path. The other end then probes first, and this end
+    /// sends its probe with the answer.
     pub fn set_second(&mut self, is_second: bool) {
         self.is_second = is_second;
     }
 
-    /// How long after the last evidence a path that is Up is probed.
+    /// Time from the last evidence to the next probe of a path that is Up.
     fn idle_interval(&self) -> Duration {
         let interval = if self.is_reserve {
             PROBE_RESERVE
@@ -140,20 +151,20 @@ impl Health {
         }
     }
 
-    /// A datagram was sent that the peer will acknowledge.
+    /// Records that a datagram was sent that the peer will acknowledge.
     pub fn on_sent(&mut self, now: Instant) {
         self.outstanding_since.get_or_insert(now);
     }
 
-    /// A probe was sent, or could not be: the next one is due later in both cases.
+    /// Records that a probe was sent, or could not be sent: in both cases the next probe is due later.
     pub fn on_probe_sent(&mut self, now: Instant) {
         self.last_probe_at = Some(now);
         self.prompted_at = None;
         self.on_sent(now);
     }
 
-    /// Records new authenticated evidence that a datagram sent on this path arrived. `outstanding`: whether more datagrams are
-    /// unacknowledged.
+    /// Records new authenticated evidence that a datagram sent on this path arrived. `outstanding`: whether more
+    /// datagrams are unacknowledged.
     pub fn on_acked(&mut self, now: Instant, outstanding: bool) {
         if !self.link_is_up {
             return;
@@ -166,14 +177,15 @@ impl Health {
         self.enter(now, State::Up);
     }
 
-    /// An authenticated datagram was received on this path.
+    /// Records that an authenticated datagram was received on this path.
     pub fn on_received(&mut self, now: Instant) {
         if self.state != State::Up {
             self.prompted_at.get_or_insert(now);
         }
     }
 
-    /// Processes an interface event. Repeated events have no effect, except that `Up` returns a path that is Down to Probing.
+    /// Processes an interface event. Repeated events have no effect, except that `Up` returns a path that is Down to
+    /// Probing.
     pub fn on_link(&mut self, now: Instant, event: LinkEvent) {
         match event {
             LinkEvent::Down => {
@@ -207,8 +219,8 @@ impl Health {
         self.next_probe_at().is_some_and(|at| at <= now)
     }
 
-    /// Whether a probe may join an answer that is sent now: the path is Up and has had neither probe nor evidence for half of
-    /// the idle interval. Three datagrams then serve both ends' probes, instead of four.
+    /// Whether a probe may join an answer that is sent now. It may if the path is Up and had neither a probe nor
+    /// evidence for half of the idle interval. Three datagrams then serve the probes of both ends, instead of four.
     #[must_use]
     pub fn probe_may_join(&self, now: Instant) -> bool {
         self.is_usable() && now.since(self.quiet_since()) >= self.idle_interval() / 2
@@ -220,8 +232,8 @@ impl Health {
         last.max(self.last_evidence_at)
     }
 
-    /// When to call [`on_timeout`](Self::on_timeout) and look at [`probe_due`](Self::probe_due) again. `None` while
-    /// the interface is down.
+    /// When to call [`on_timeout`](Self::on_timeout) and [`probe_due`](Self::probe_due) again. `None` while the
+    /// interface is down.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let transition_at = self.transition().map(|(at, _)| at);
@@ -236,14 +248,14 @@ impl Health {
         self.response_time.max(silence).max(MIN_SUSPECT)
     }
 
-    /// Whether the silence has lasted more than half of the suspect timeout with a datagram unacknowledged.
+    /// Whether a datagram is unacknowledged and the silence has lasted more than half of the suspect timeout.
     #[must_use]
     pub fn is_silent(&self, now: Instant) -> bool {
         self.outstanding_since
             .is_some_and(|since| now.since(since) * 2 > self.suspect_timeout())
     }
 
-    /// The next transition caused by time alone, and when.
+    /// The next transition that time alone causes, and its time.
     fn transition(&self) -> Option<(Instant, State)> {
         let down_timeout = DOWN_AFTER.max(self.suspect_timeout().saturating_mul(2));
         match self.state {
@@ -288,8 +300,9 @@ impl Health {
         }
     }
 
-    /// Moves the estimate of the 99th percentile of silences by a small step: up by 0.99 of the step for a silence above it,
-    /// down by 0.01 of the step for one below, so that it settles where one silence in a hundred is longer.
+    /// Moves the estimate of the 99th percentile of silences by a small step. A silence longer than the estimate
+    /// raises it by 0.99 of the step, a shorter one lowers it by 0.01 of the step. The estimate therefore settles
+    /// where one silence in a hundred is longer.
     fn learn_silence(&mut self, silence: Duration) {
         let step = (self.usual_silence / 8).max(Duration::from_millis(1));
         self.usual_silence = if silence > self.usual_silence {
@@ -300,10 +313,11 @@ impl Health {
     }
 }
 
-/// Minimum suspect timeout: one lost report and scheduling noise cause as much silence.
+/// Minimum suspect timeout. One lost report together with scheduling delays causes a silence of this length.
 const MIN_SUSPECT: Duration = Duration::from_millis(40);
 
-/// Maximum of the learned silence in the suspect timeout. Cellular traces have a gap of 80 ms 15 to 21 times a minute.
+/// Maximum contribution of the learned silence to the suspect timeout. Cellular traces have a gap of 80 ms 15 to 21
+/// times a minute.
 const MAX_USUAL_SILENCE: Duration = Duration::from_millis(80);
 
 const DOWN_AFTER: Duration = Duration::from_secs(1);

@@ -1,20 +1,24 @@
-//! Loss detection at the receiver: which datagrams of one path are missing, for NACKs to a sender that retransmits them.
+//! Loss detection at the receiver: which datagrams of one path are missing, for NACKs to a sender that retransmits
+//! them.
 //!
-//! A run of skipped numbers is a *hole*. It is considered lost once three later datagrams have arrived or `FIRST_WINDOW` has
-//! passed (the thresholds of RFC 9002 section 6.1). If a datagram arrives after it was NACKed, the path reorders: the
-//! reordering window grows to 1.5 times the lateness of that datagram, up to `WIDEST_WINDOW`, and only this window counts, not
-//! the packet threshold, until the path has kept order for `CALM`.
+//! A run of skipped numbers is a *hole*. It is considered lost once three later datagrams have arrived or
+//! `FIRST_WINDOW` has passed (the thresholds of RFC 9002 section 6.1). If a datagram arrives after it was NACKed, the
+//! path reorders. The reordering window then grows to 1.5 times the lateness of that datagram, up to `WIDEST_WINDOW`.
+//! Only this window counts, not the packet threshold, until the path has kept order for `CALM`.
 //!
-//! Numbers begin at 0. Loss detection starts with the first datagram that the sender keeps for retransmission. Which of the
-//! first `BEGINNING` numbers arrived before it is remembered, so that losses at the beginning of a flow are detected as well.
-//! If the first kept datagram has a later number, there are no holes before it.
+//! Numbers begin at 0. A datagram is *kept* if the sender stores it for retransmission. Loss detection starts with
+//! the first kept datagram that arrives. A bit set records which of the first `BEGINNING` numbers arrived before it,
+//! so that losses at the beginning of a flow are detected as well. If the first kept datagram has a later number,
+//! there are no holes before it.
 //!
-//! A lost hole is NACKed `TELLS` times, at most `RETELL` apart, so that the NACK survives lost reports, and is then forgotten.
-//! All numbers before the first hole have arrived or were NACKed: they are *settled*, and the sender need not keep them. But a
-//! report may overtake earlier ones on a quicker way back, so NACKed numbers count as settled only `TOLD_WITHIN` later.
+//! A lost hole is NACKed `TELLS` times, at most `RETELL` apart, so that the NACK survives lost reports, and is then
+//! forgotten. All numbers before the first hole have arrived or were NACKed: they are *settled*, and the sender need
+//! not store them. But a report may overtake earlier reports on a return path with a shorter delay, so NACKed numbers
+//! count as settled only `TOLD_WITHIN` later.
 //!
-//! Bounds: `MAX_HOLES` holes, the oldest is forgotten first. Of a hole the newest `LONGEST` numbers count, because a longer
-//! silence is a matter of the path's health. Of the NACKed numbers, one per `TOLD_GRAIN` is kept. Cost: O(holes) per arrival.
+//! Bounds: at most `MAX_HOLES` holes are stored, and the oldest is forgotten first. Only the newest `LONGEST` numbers
+//! of a hole count, because a longer silence is handled by the path's health. Of the numbers NACKed for the last
+//! time, one entry per `TOLD_GRAIN` is stored. Cost: O(holes) per arrival.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -27,14 +31,15 @@ pub struct Holes {
     highest: Option<Seq>,
     /// Bit set of the first [`BEGINNING`] numbers that arrived before the first kept datagram.
     begun: u32,
-    /// Oldest first; no hole is empty, and holes do not overlap.
+    /// The holes, oldest first; no hole is empty, and holes do not overlap.
     holes: VecDeque<Hole>,
     /// First numbers of holes NACKed for the last time, and until when they are not settled; both ascend.
     told: VecDeque<(Seq, Instant)>,
     window: Duration,
-    /// How long a hole that is seen now is left to repair symbols before it is NACKed.
+    /// How long a hole that is detected now is left to repair symbols before it is NACKed.
     grace: Duration,
-    /// When a NACKed datagram last arrived (a spurious loss), if less than [`CALM`] ago: the path reorders.
+    /// When a NACKed datagram last arrived (a spurious loss), if less than [`CALM`] ago. While it is set, the path
+    /// reorders.
     disproved_at: Option<Instant>,
 }
 
@@ -46,10 +51,10 @@ struct Hole {
     /// The number that followed the hole when it was detected.
     end: Seq,
     seen_at: Instant,
-    /// How often it was NACKed, and when the next NACK is due.
+    /// Number of NACKs sent for the hole, and when the next NACK is due.
     told: u8,
     tell_at: Instant,
-    /// Whether the hole is left to repair symbols: then only `tell_at` counts.
+    /// Whether repair symbols may still fill the hole; then only `tell_at` counts, not the packet threshold.
     is_patient: bool,
 }
 
@@ -74,7 +79,7 @@ impl Holes {
         self.highest.is_some()
     }
 
-    /// Sets how long holes that are seen from now on are left to repair symbols ([`crate::fec`]).
+    /// Sets how long holes that are detected after this call are left to repair symbols ([`crate::fec`]).
     pub fn set_grace(&mut self, grace: Duration) {
         self.grace = grace;
     }
@@ -103,7 +108,7 @@ impl Holes {
         }
     }
 
-    /// Records the arrival of `seq`, where `highest` is the highest number before.
+    /// Records the arrival of `seq`. `highest`: the highest number that arrived before.
     fn on_next(&mut self, now: Instant, seq: Seq, highest: Seq) {
         let step = seq.distance_from(highest);
         if step <= 0 {
@@ -118,7 +123,8 @@ impl Holes {
         }
     }
 
-    /// Nothing follows the datagram `seq` for now: numbers up to it that have not arrived are missing.
+    /// Processes a tail frame: no datagram follows `seq` for now. Numbers up to `seq` that have not arrived are
+    /// missing.
     pub fn on_tail(&mut self, now: Instant, seq: Seq) {
         let Some(highest) = self.highest else {
             return;
@@ -166,8 +172,8 @@ impl Holes {
         self.holes.iter().map(at).min()
     }
 
-    /// Passes each hole that is considered lost to `tell`: its first number and its length. `tell` returns whether the NACK had
-    /// room for it.
+    /// Passes each hole that is considered lost to `tell`, as its first number and its length. `tell` returns whether
+    /// the NACK had room for the hole.
     pub fn take(&mut self, now: Instant, mut tell: impl FnMut(Seq, u32) -> bool) {
         let mut index = 0;
         while let Some(hole) = self.holes.get(index).copied() {
@@ -191,7 +197,7 @@ impl Holes {
         }
     }
 
-    /// Marks the numbers from `first` on as not settled before `until`.
+    /// Marks the numbers from `first` on as not settled until `until`.
     fn keep_told(&mut self, first: Seq, until: Instant) {
         while self
             .told
@@ -203,7 +209,7 @@ impl Holes {
         }
     }
 
-    /// All numbers before this one are settled; `None` if nothing has arrived.
+    /// Returns the number before which all numbers are settled; `None` if no kept datagram has arrived.
     pub fn settled(&mut self, now: Instant) -> Option<Seq> {
         while self.told.front().is_some_and(|(_, until)| *until <= now) {
             self.told.pop_front();
@@ -218,7 +224,8 @@ impl Holes {
         })
     }
 
-    /// Whether enough datagrams have arrived after a hole that was not NACKed yet to consider it lost at once.
+    /// Whether a hole that was not NACKed yet is considered lost at once, because enough later datagrams have
+    /// arrived.
     fn is_passed(&self, hole: &Hole) -> bool {
         let later = self
             .highest
@@ -227,7 +234,7 @@ impl Holes {
         hole.told == 0 && is_quick && later >= PACKET_THRESHOLD - 1
     }
 
-    /// Records the arrival of a number at or below the highest.
+    /// Records the arrival of a number that is not above the highest one.
     fn fill(&mut self, now: Instant, seq: Seq) {
         let is_inside = |hole: &Hole| {
             let at = seq.distance_from(hole.first);
@@ -262,20 +269,20 @@ impl Holes {
     }
 }
 
-/// RFC 9002 section 6.1.1.
+/// Number of later datagrams after which a hole is considered lost (RFC 9002 section 6.1.1).
 const PACKET_THRESHOLD: i32 = 3;
 const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(100);
-/// How long a path must keep order before the initial reordering window applies again.
+/// Time for which a path must keep order before the initial reordering window applies again.
 const CALM: Duration = Duration::from_secs(10);
-/// NACKs per hole. If one report in twenty is lost, one hole in 8000 is never reported.
+/// Number of NACKs per hole. If one report in twenty is lost, one hole in 8000 is never reported.
 const TELLS: u8 = 3;
 const RETELL: Duration = Duration::from_millis(25);
-/// A report arrives within this time on most ways back; later, most of the packets it asks for are no longer waited for
-/// ([`crate::resequencer`]).
+/// Time within which a report arrives on most return paths. After this time the resequencer ([`crate::resequencer`])
+/// no longer waits for most of the packets that the report requests.
 const TOLD_WITHIN: Duration = Duration::from_millis(500);
-/// Granularity of the numbers that are not settled yet: an entry is kept this much longer, and covers later NACKs within that
-/// time.
+/// Granularity of the entries of numbers that are not settled yet: an entry stays this much longer and also covers
+/// later NACKs within that time.
 const TOLD_GRAIN: Duration = Duration::from_millis(1);
 const MAX_HOLES: usize = 256;
 const LONGEST: u32 = 1024;
@@ -351,7 +358,7 @@ mod tests {
                 let _ = told(&mut holes, ms);
             }
         }
-        // The first holes were told for the last time at 0 ms.
+        // The first holes were NACKed for the last time at 0 ms.
         assert_eq!(settled(&mut holes, 499), Some(Seq(1)));
         assert_eq!(settled(&mut holes, 550).map(|seq| seq.0 / 10), Some(50));
         assert!(holes.told.len() <= 60, "{}", holes.told.len());

@@ -1,5 +1,5 @@
-//! Datagrams that arrive on a path: they move the path's remote address, are counted for reports, and show that the other
-//! direction works.
+//! Datagrams that arrive on a path. They update the path's remote address, are counted for reports, and show that the
+//! other direction works.
 
 use super::{
     Path, delay::RelativeDelay, health::LinkEvent, on_wire, receiver::DataArrival,
@@ -8,8 +8,8 @@ use super::{
 use crate::{ids::Seq, time::Instant, transmit::Route, units::Bytes, wire::Kind};
 
 impl Path {
-    /// Processes an authentic datagram of `len` bytes of UDP payload. `roams_to`: its source address, if this end follows the
-    /// peer's address; the newest datagram of each kind wins.
+    /// Processes an authentic datagram of `len` bytes of UDP payload. `roams_to`: its source address, if this end
+    /// follows the peer's address; the address of the newest datagram of each kind is taken over.
     pub fn on_authentic(
         &mut self,
         now: Instant,
@@ -45,7 +45,7 @@ impl Path {
         self.receiver.on_data(now, arrival, interval)
     }
 
-    /// Processes a control datagram that left at `sent_us` of the peer's clock.
+    /// Processes a control datagram that was sent at `sent_us` of the peer's clock.
     pub fn on_control(&mut self, now: Instant, sent_us: u32) {
         self.receiver.on_control(now, sent_us);
     }

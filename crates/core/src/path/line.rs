@@ -1,9 +1,9 @@
-//! A line for tests: a path that sends over a bottleneck, and the receiver at its other end, which sends reports as in a
-//! tunnel.
+//! A line for tests: a path that sends over a bottleneck, and the receiver at its other end, which sends reports as in
+//! a tunnel.
 //!
-//! Packets of 1000 bytes (with headers) pass a tail-drop queue, which cross traffic may share, and then take half of the RTT.
-//! The receiver's reports and NACKs and the answers to probes take the other half. Only the public methods of [`Path`] and
-//! [`Receiver`] are used, in the order in which a tunnel uses them.
+//! Packets of 1000 bytes (with headers) pass a tail-drop queue, which cross traffic may share, and then take half of
+//! the RTT. The receiver's reports and NACKs and the answers to probes take the other half. Only the public methods of
+//! [`Path`] and [`Receiver`] are used, in the order in which a tunnel uses them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -29,14 +29,15 @@ use crate::{
 const TICK: Duration = Duration::from_micros(250);
 /// The usual round-trip time without a queue.
 pub(super) const RTT: Duration = Duration::from_millis(40);
-/// A packet on the wire, and its UDP payload, in bytes.
+/// Bytes of a packet on the wire.
 const PACKET: u64 = 1_000;
+/// Bytes of UDP payload of a packet.
 const PAYLOAD: usize = 1_000 - 28;
 /// Maximum backlog of the sender, in bytes.
 const BACKLOG: f64 = 64_000.0;
-/// How often jitter and load change.
+/// Interval of changes of jitter.
 const STEP: Duration = Duration::from_millis(10);
-/// How often a tunnel with traffic samples the RTT.
+/// Interval at which a tunnel with traffic samples the RTT.
 const SAMPLED_EVERY: Duration = Duration::from_millis(50);
 
 /// A packet to the receiver.
@@ -70,17 +71,18 @@ pub(super) struct Line {
     receiver: Receiver,
     pool: Pool,
     pub(super) now: Instant,
-    /// Capacity of the bottleneck, and the size of its buffer.
+    /// Capacity of the bottleneck.
     pub(super) rate: Bitrate,
+    /// Size of the bottleneck's buffer.
     pub(super) limit: Bytes,
     /// Random loss behind the bottleneck, in parts per million.
     pub(super) loss_ppm: u32,
     pub(super) rtt: Duration,
-    /// Extra delay, uniform up to this, that changes every [`STEP`] and keeps order.
+    /// Maximum of the extra delay, which is uniformly distributed, changes every [`STEP`] and keeps order.
     pub(super) jitter: Duration,
     /// Rate of the sender's traffic.
     pub(super) demand: Bitrate,
-    /// Cross traffic.
+    /// Rate of the cross traffic.
     pub(super) cross: Bitrate,
     backlog: f64,
     cross_backlog: f64,
@@ -88,7 +90,7 @@ pub(super) struct Line {
     queued_bytes: u64,
     /// Since when the bottleneck is idle or transmits the first packet of the queue.
     served_until: Instant,
-    /// By time of arrival.
+    /// Packets on the way to the receiver, by time of arrival.
     arriving: VecDeque<(Instant, Item)>,
     answers: VecDeque<(Instant, Answer)>,
     stepped_at: Instant,
@@ -105,7 +107,7 @@ impl Line {
         Self::with(mbps, limit, RTT, true)
     }
 
-    /// The same with a given RTT, and with or without search.
+    /// A line of `mbps` with a buffer of `limit` bytes and a known round-trip time `rtt`, with or without search.
     pub(super) fn with(mbps: u64, limit: u64, rtt: Duration, is_searched: bool) -> Self {
         let now = Instant::from_millis(1_000);
         let profile = Profile {
@@ -144,7 +146,7 @@ impl Line {
         line
     }
 
-    /// The same with other random numbers.
+    /// Sets the seed of the line's random numbers.
     pub(super) fn seeded(mut self, seed: u64) -> Self {
         self.rng = Rng::new(seed);
         self
@@ -165,7 +167,7 @@ impl Line {
         self.path.set_profile(profile, aim);
     }
 
-    /// The pace.
+    /// The pacing rate.
     pub(super) fn pace(&self) -> Option<Bitrate> {
         self.path.pacer().rate()
     }

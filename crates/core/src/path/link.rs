@@ -9,9 +9,9 @@ use crate::{
 /// The user's settings of one link. The client owns them and describes them to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// User's name for it.
+    /// The user's name of the link.
     pub name: String,
-    /// Rank: lower is filled first.
+    /// Rank of the link: links with a lower rank are filled first.
     pub cost: u8,
     /// Role: how the link may be used.
     pub role: LinkRole,
@@ -26,7 +26,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Default settings of a link called `name`.
+    /// Creates the default settings of a link called `name`.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
@@ -75,7 +75,7 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// A first version that is due now.
+    /// Creates the state of a first description that is due now.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
         Self {

@@ -1,12 +1,14 @@
 //! Loss of a path.
 //!
-//! The receiver reports two running totals: how many packets were sent on the path up to the newest that arrived, by the path
-//! sequence number, and how many of them arrived. The difference is lost or late. Loss is measured over windows of at least 600
-//! packets (one standard deviation of 1 % loss over 600 packets is 0.4 %). A packet that counted as lost at the end of a window
-//! and arrives later is subtracted from the next window.
+//! The receiver reports two running totals: the number of packets sent on the path up to the newest one that arrived,
+//! which follows from its path sequence number, and the number of packets that arrived. The difference is the number
+//! of packets that are lost or late. Loss is measured over windows of at least 600 packets (one standard deviation of
+//! 1 % loss over 600 packets is 0.4 %). A packet that counted as lost at the end of a window and arrives later is
+//! subtracted from the next window.
 //!
-//! The estimates are a mean over windows (weight 1/4) and the *loss floor*: the minimum over 10 s of windows of at least one
-//! second. The floor is the path's own loss, such as noise on a radio link; a mean would include lasting overload.
+//! The estimates are a mean over windows (weight 1/4) and the *loss floor*: the minimum over 10 s of windows of at
+//! least one second. The floor is the path's own loss, such as noise on a radio link; a mean would include lasting
+//! overload.
 
 use core::time::Duration;
 
@@ -19,13 +21,13 @@ pub struct Loss {
     sent: u64,
     received: u64,
     window_started_at_sent: u64,
-    /// Packets up to this number were sent while the capacity was being searched.
+    /// Number of packets sent until the search for the capacity ended. These packets are excluded from the windows.
     searched_until: u64,
-    /// Losses accounted to windows so far.
+    /// Number of losses accounted to windows so far.
     accounted: u64,
-    /// Losses that [`Self::take_lost`] has returned.
+    /// Number of losses that [`Self::take_lost`] has returned.
     taken: u64,
-    /// Losses before the receiver's first NACK-capable report; `None` before it.
+    /// Number of losses before the first report of a receiver that sends NACKs; `None` before this report.
     untold: Option<u64>,
     /// When the current window of the loss floor began, and the totals at that time.
     floor_from: (Instant, u64, u64),
@@ -41,7 +43,7 @@ impl Default for Loss {
 }
 
 impl Loss {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -59,10 +61,10 @@ impl Loss {
         }
     }
 
-    /// Processes one report of the receiver's totals since the session began: `sent` packets up to the newest that arrived,
-    /// `received` of them. Reports older than the newest one are ignored.
+    /// Processes one report of the receiver's totals since the session began. `sent`: packets sent up to the newest
+    /// one that arrived. `received`: packets that arrived. Reports older than the newest one are ignored.
     ///
-    /// Returns the loss of the window that ends with this report, if one does.
+    /// Returns the loss of the window, if a window ends with this report.
     pub fn on_report(&mut self, now: Instant, sent: u64, received: u64) -> Option<u32> {
         if sent < self.sent || received < self.received {
             return None;
@@ -96,8 +98,8 @@ impl Loss {
         Some(loss)
     }
 
-    /// Processes one report of a receiver that sends NACKs: `told` packets NACKed so far, and `received` as in
-    /// [`Self::on_report`]. Packets lost before the first such report stay counted as lost.
+    /// Processes one report of a receiver that sends NACKs. `told`: packets NACKed so far. `received`: packets that
+    /// arrived so far. Packets lost before the first such report still count as lost.
     pub fn on_told(&mut self, now: Instant, told: u64, received: u64) -> Option<u32> {
         let before = *self
             .untold
@@ -106,53 +108,54 @@ impl Loss {
         self.on_report(now, sent, received)
     }
 
-    /// Packets sent up to the newest that arrived.
+    /// Number of packets sent up to the newest one that arrived.
     #[must_use]
     pub const fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Packets that arrived.
+    /// Number of packets that arrived.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Packets lost since the last call. On a path that reorders, some packets are always late; returned losses that arrive
-    /// later are offset against new ones.
+    /// Number of packets lost since the last call. On a path that reorders, some packets are always late: if packets
+    /// that were returned as lost arrive later, they are subtracted from new losses.
     pub fn take_lost(&mut self) -> u64 {
         let lost = self.lost().saturating_sub(self.taken);
         self.taken += lost;
         lost
     }
 
-    /// Packets that have not arrived: lost or late.
+    /// Number of packets that have not arrived: lost or late.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.received)
     }
 
-    /// Loss of the last complete window; `None` before the first has ended. The same holds for the methods below.
+    /// Loss of the last complete window; `None` before the first window has ended.
     #[must_use]
     pub const fn latest_ppm(&self) -> Option<u32> {
         self.latest_ppm
     }
 
-    /// Mean loss over windows, the newest weighing 1/4.
+    /// Mean loss over windows, the newest weighing 1/4; `None` before the first window has ended.
     #[must_use]
     pub const fn smoothed_ppm(&self) -> Option<u32> {
         self.smoothed_ppm
     }
 
-    /// The search for the capacity ended: losses so far, and among the next `unreported` packets, were caused by the search and
-    /// are excluded from the windows and the loss floor.
+    /// Excludes losses so far, and among the next `unreported` packets, from the windows and the loss floor, because
+    /// the search for the capacity has ended and caused them.
     pub fn on_searched(&mut self, now: Instant, unreported: u64) {
         self.searched_until = self.sent.saturating_add(unreported);
         self.floor = WindowedMin::new(MIN_WINDOW);
         self.begin_anew(now);
     }
 
-    /// Forgets all losses so far, and excludes the next `unreported` packets: these losses are not the path's own.
+    /// Forgets all losses so far, and excludes the next `unreported` packets, because these losses are not the path's
+    /// own.
     pub fn forget(&mut self, now: Instant, unreported: u64) {
         self.on_searched(now, unreported);
         self.taken = self.lost();
@@ -165,7 +168,8 @@ impl Loss {
         self.floor_from = (now, self.sent, self.accounted);
     }
 
-    /// The loss floor: the minimum over 10 s of windows of at least one second.
+    /// The loss floor: the minimum over 10 s of windows of at least one second; `None` before the first such window
+    /// has ended.
     #[must_use]
     pub fn floor_ppm(&self) -> Option<u32> {
         self.floor.min()
@@ -178,7 +182,7 @@ fn ppm(part: u64, whole: u64) -> u32 {
     u32::try_from(share.min(1_000_000)).unwrap_or(1_000_000)
 }
 
-/// Minimum packets of a window.
+/// Minimum number of packets in a window.
 const WINDOW_PACKETS: u64 = 600;
 
 /// Minimum duration of a window of the loss floor: a minimum over many short windows would be far below the mean.
@@ -249,7 +253,7 @@ mod tests {
 
     #[test]
     fn reordering_at_window_borders_is_no_loss_in_sum() {
-        // Of every 600 packets, the last five come after the report that ends the window.
+        // Of every 600 packets, the last five arrive after the report that ends the window.
         let mut loss = Loss::new();
         let mut windows = Vec::new();
         for window in 1..=20_u64 {
@@ -267,7 +271,7 @@ mod tests {
         let mut loss = Loss::new();
         let (mut sent, mut lost, mut taken) = (0, 0, 0);
         for report in 0..100_u64 {
-            // At every other report five packets of 40 have been overtaken, and have come by the next.
+            // At every second report five packets of 40 are late; they arrive before the next report.
             sent += 40;
             lost += u64::from(report >= 50);
             let late = if report % 2 == 0 { 5 } else { 0 };
@@ -281,7 +285,7 @@ mod tests {
     fn what_was_lost_untold_does_not_hide_what_is_told() {
         let mut loss = Loss::new();
         for report in 1..=100_u64 {
-            // Acknowledgements, of which one in a hundred is lost and nobody says which.
+            // Acknowledgements, of which one in a hundred is lost, without NACKs.
             loss.on_report(
                 Instant::from_millis(report * 10),
                 report * 1_000,

@@ -1,7 +1,8 @@
-//! Estimates of a path that are kept while this end is not running or the link is away.
+//! Estimates of a path that are stored while this end is not running or the link is absent.
 //!
-//! A remembered rate is a guess: the network may be another one, slower, or shared. So it never enters the model. Startup
-//! begins with it (`control/recalled.rs`), and scheduling policies see it while the path has delivered nothing yet.
+//! A remembered rate is a guess: the network may be another one, slower, or shared. So it never enters the model.
+//! Startup begins with it (`control/recalled.rs`), and scheduling policies see it while the path has delivered nothing
+//! yet.
 //!
 //! The owner of these memories decides which network a path leads over. In addition, a path whose RTT is far from the
 //! remembered one counts as another path ([`PathMemory::fits`]).
@@ -22,8 +23,8 @@ pub struct PathMemory {
 }
 
 impl PathMemory {
-    /// Whether a path with this min RTT may be the remembered one: the longer of the two min RTTs is at most twice the shorter
-    /// plus 20 ms.
+    /// Whether a path with this min RTT may be the remembered one: the longer of the two min RTTs is at most twice the
+    /// shorter plus 20 ms.
     #[must_use]
     pub fn fits(&self, min_rtt: Duration) -> bool {
         let (less, more) = (self.min_rtt.min(min_rtt), self.min_rtt.max(min_rtt));

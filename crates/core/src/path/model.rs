@@ -11,8 +11,9 @@
 //!
 //! The controller ([`super::control`]) reads the model; the model does not know the controller's state.
 //!
-//! **Noise.** Jitter looks like a queue, and so does a single packet on a slow path. A queue is significant from a [`Level`]
-//! on: the largest of a delay, a number of bytes at the path's capacity, and a multiple of the jitter.
+//! **Noise.** Jitter looks like a queue, and so does a single packet on a slow path. A queue is significant only if
+//! it is longer than a [`Level`]: the maximum of a delay, a number of bytes at the path's capacity, and a multiple of
+//! the jitter.
 
 use core::time::Duration;
 
@@ -63,43 +64,43 @@ pub struct Signals {
     pub delay: RelativeDelay,
     /// RTT under load.
     pub rtt: Duration,
-    /// Datagrams received, and lost, since the previous report.
+    /// Number of datagrams received since the previous report.
     pub received: u64,
-    /// See [`received`](Self::received).
+    /// Number of datagrams lost since the previous report.
     pub lost: u64,
     /// The loss floor in parts per million, if known.
     pub floor_ppm: Option<u32>,
-    /// Packets waited for the pacer recently.
+    /// Whether packets waited for the pacer recently.
     pub is_limited: bool,
-    /// All bytes sent, and all bytes that arrived by the report, with IP and UDP headers.
+    /// All bytes sent, with IP and UDP headers.
     pub sent_bytes: u64,
-    /// See [`sent_bytes`](Self::sent_bytes).
+    /// All bytes that arrived by the report, with IP and UDP headers.
     pub received_bytes: u64,
     /// The pacing rate before this report.
     pub pace: Option<Bitrate>,
 }
 
-/// The length from which a queue is significant.
+/// The length from which a queue is significant: the maximum of the three fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
-    /// As a delay.
+    /// The minimum length as a delay.
     pub delay: Duration,
-    /// As bytes, for slow paths.
+    /// The minimum length in bytes, for slow paths.
     pub bytes: Bytes,
-    /// As a multiple of the jitter.
+    /// The minimum length as a multiple of the jitter.
     pub jitters: u32,
 }
 
-/// Below this level a queue is noise, and the path may carry more. 3 ms: two full packets at 8 Mbit/s. 2250 bytes, one and a
-/// half full packets: the mean of a queue that one packet at a time enters.
+/// Level below which a queue is noise, and the path may carry more. 3 ms: two full packets at 8 Mbit/s. 2250 bytes,
+/// one and a half full packets: the mean of a queue that one packet at a time enters.
 pub const LOW: Level = Level {
     delay: Duration::from_millis(3),
     bytes: Bytes::new(2_250),
     jitters: 3,
 };
 
-/// Above this level a queue is drained. 7 ms and four full packets: the queue that one round at 110 % of the capacity adds to
-/// [`LOW`] at an RTT of 40 ms.
+/// Level above which a queue is drained. 7 ms and four full packets: the queue that one round at 110 % of the
+/// capacity adds to [`LOW`] at an RTT of 40 ms.
 pub const HIGH: Level = Level {
     delay: Duration::from_millis(7),
     bytes: Bytes::new(6_000),
@@ -107,7 +108,7 @@ pub const HIGH: Level = Level {
 };
 
 impl Model {
-    /// A model without samples.
+    /// Creates a model without samples.
     #[must_use]
     pub(super) fn new(mechanisms: Mechanisms) -> Self {
         Self {
@@ -130,7 +131,8 @@ impl Model {
         self.mechanisms = mechanisms;
     }
 
-    /// Forgets capacity and queue, because the path leads over another network. Loss totals and byte totals go on.
+    /// Forgets capacity and queue, because the path now leads over another network. Loss totals and byte totals
+    /// continue.
     pub(super) fn forget_network(&mut self) {
         self.forget_rate();
         self.queue = Queue::default();
@@ -145,7 +147,7 @@ impl Model {
         self.rate = self.estimators.rate();
     }
 
-    /// Sets the factory of estimators. If it differs from the present one, the delivery rate is forgotten.
+    /// Sets the factory of estimators. If it differs from the present factory, the delivery rate is forgotten.
     pub(super) fn set_estimators(&mut self, estimators: &Estimators) {
         if self.estimators != *estimators {
             self.estimators = estimators.clone();
@@ -158,7 +160,7 @@ impl Model {
         self.queue.on_report(now, signals);
     }
 
-    /// The maximum delivery rate of the last 2 s; zero if there is none.
+    /// The maximum delivery rate of the last 2 s; zero before the first sample.
     pub(super) fn max_rate(&self) -> Bitrate {
         self.rate.max().unwrap_or(Bitrate::ZERO)
     }
@@ -169,8 +171,9 @@ impl Model {
         latest.unwrap_or_else(|| self.max_rate())
     }
 
-    /// The capacity estimate, whether or not the path was saturated: likely the maximum delivery rate, at least the latest
-    /// sample. While samples are application-limited the upper bound is a quarter more.
+    /// The capacity estimate, whether or not the path was saturated. The likely value is the maximum delivery rate,
+    /// the lower bound the latest sample. While samples are application-limited, the upper bound is a quarter above
+    /// the likely value.
     #[must_use]
     pub fn capacity(&self) -> Option<Estimate<Bitrate>> {
         let likely = self.rate.max()?;
@@ -207,31 +210,31 @@ impl Model {
         self.level(level, level.delay)
     }
 
-    /// The threshold for a standing queue of `wanted`, raised to the noise level.
+    /// The threshold for a standing queue of `wanted`, raised to the noise level of `level` if that is longer.
     pub(super) fn level(&self, level: Level, wanted: Duration) -> Duration {
         let packets = level.bytes / self.max_rate().max(LEAST_RATE);
         let noise = packets.max(self.allowed_jitter() * level.jitters);
         noise.max(wanted)
     }
 
-    /// The sending rate at which `rate` arrives, given the loss floor.
+    /// The sending rate at which the rate `rate` arrives, given the loss floor.
     pub(super) fn gross(&self, rate: Bitrate) -> Bitrate {
         let floor_ppm = self.loss.floor_ppm().unwrap_or(0);
         let kept = 1_000_000 - u64::from(floor_ppm.min(MOST_FLOOR_PPM));
         rate.scale(1_000_000, kept)
     }
 
-    /// Notes that the path is saturated now.
+    /// Records that the path is saturated now.
     pub(super) fn on_saturated(&mut self, now: Instant) {
         self.saturated_at = Some(now);
     }
 
-    /// Marks the capacity as unknown.
+    /// Marks the capacity as unknown, because the path is not known to be saturated.
     pub(super) fn forget_saturation(&mut self) {
         self.saturated_at = None;
     }
 
-    /// When the path was last saturated; `None` if that was more than 60 s ago, or never.
+    /// When the path was last saturated; `None` if it was not saturated in the last 60 s.
     #[must_use]
     pub fn saturated_at(&self, now: Instant) -> Option<Instant> {
         self.saturated_at.filter(|at| now.since(*at) < MEMORY)
@@ -249,9 +252,9 @@ impl Model {
     }
 }
 
-/// How long a saturation counts: longer than a pause between two videos.
+/// Time for which a saturation counts: longer than a pause between two videos.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Lowest capacity assumed of any path: reports and probes need that much.
+/// Minimum capacity assumed of any path: reports and probes need this rate.
 pub(super) const LEAST_RATE: Bitrate = Bitrate::from_bps(200_000);
-/// Upper bound of the loss floor that the sending rate compensates; more loss is not the path's own.
+/// Maximum loss floor that the sending rate compensates, in parts per million; more loss is not the path's own.
 const MOST_FLOOR_PPM: u32 = 200_000;

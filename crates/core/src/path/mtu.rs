@@ -1,20 +1,24 @@
 //! Path MTU discovery: the longest datagram that a path carries, found with probes (RFC 8899, DPLPMTUD).
 //!
-//! Links that are tunnels themselves (PPPoE, DS-Lite, mobile networks) carry less than 1500 bytes, and say so by ICMP messages
-//! that firewalls often drop. Longer datagrams vanish: pings work, downloads hang.
+//! Links that are tunnels themselves (PPPoE, DS-Lite, mobile networks) carry less than 1500 bytes, and announce this
+//! by ICMP messages that firewalls often drop. Longer datagrams are then lost without notice: pings work, downloads
+//! hang.
 //!
-//! *Algorithm.* A path is assumed to carry full datagrams until probes show otherwise. A probe is a ping padded to the length
-//! in question, followed by a short ping. The probe has failed if the short ping is answered and the padded one is not; so
-//! neither a silent path nor one that has become slow looks narrow. Several probes must fail, so many that ordinary loss is an
-//! unlikely cause (`BY_CHANCE_PPM`). Then a binary search finds the MTU to within `GRAIN`.
+//! *Algorithm.* A path is assumed to carry full datagrams until probes show otherwise. A probe is a ping padded to
+//! the length under test, followed by a short ping. The probe has failed if the short ping is answered and the padded
+//! ping is not. So neither a silent path nor one that has become slow is mistaken for a narrow one. Several probes in
+//! a row must fail; their number is so high that ordinary loss is an unlikely cause (`BY_CHANCE_PPM`). Then a binary
+//! search finds the MTU to within `GRAIN`.
 //!
-//! The longest length is probed when the path comes up, again every `CHECKED_AGAIN` while long datagrams are sent, because
-//! routes change, and soon after many losses (`SUSPICIOUS`). If it has become too long, the search starts again. A narrow path
-//! is probed for the longest length after `RAISED_FIRST` of such use, then at growing intervals up to `RAISED_AGAIN`. An idle
-//! path is not probed.
+//! The longest length is probed when the path comes up. While long datagrams are sent, the present MTU is probed
+//! again every `CHECKED_AGAIN`, because routes change, and soon after many losses (`SUSPICIOUS`). If that length no
+//! longer arrives, the search starts again. A *narrow* path, which does not carry the longest datagrams, is probed
+//! for the longest length after `RAISED_FIRST`, then at growing intervals up to `RAISED_AGAIN`, while long datagrams
+//! are sent. An idle path is not probed.
 //!
-//! **Difference** from RFC 8899: the RFC begins with a length that is sure to pass, pleach with the longest one, because most
-//! paths carry it; meanwhile other paths carry the packets that this one loses. Lengths are of the UDP payload, in bytes.
+//! **Difference** from RFC 8899: the RFC begins with a length that is sure to arrive. pleach begins with the longest
+//! length, because most paths carry it; until the search ends, packets that the path loses are retransmitted on other
+//! paths. All lengths are UDP payload, in bytes.
 
 use core::time::Duration;
 
@@ -23,18 +27,19 @@ use crate::{time::Instant, units::Bytes};
 /// The path MTU of one path, in the sending direction.
 #[derive(Clone, Debug)]
 pub struct PathMtu {
-    /// The longest length known to arrive; `None` if all lengths do.
+    /// The longest length known to arrive; `None` if no length is known to be lost.
     limit: Option<usize>,
     /// The result of the last finished search.
     found: Option<usize>,
     phase: Phase,
     probe: Option<Probe>,
     failures: u32,
-    /// No probe is sent before.
+    /// Earliest time of the next probe.
     next_at: Instant,
+    /// When a larger MTU is probed next, and the interval after that probe.
     raise_at: Instant,
     raise_after: Duration,
-    /// Datagrams lost since the last answer, and when losses last caused a probe.
+    /// Number of datagrams lost since the last answer, and when losses last caused a probe.
     lost: u32,
     suspected_at: Instant,
     /// Whether a long datagram was sent since the last result.
@@ -49,7 +54,7 @@ enum Phase {
     Settled,
     /// A larger MTU is probed for.
     Raising,
-    /// The MTU is between `limit` and this.
+    /// The MTU is between `limit` and `too_long`.
     Searching { too_long: usize },
 }
 
@@ -65,9 +70,9 @@ struct Probe {
 /// The tokens of the two pings of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// Of the padded ping.
+    /// Token of the padded ping.
     pub long: u32,
-    /// Of the short ping that follows it.
+    /// Token of the short ping that follows the padded one.
     pub short: u32,
 }
 
@@ -87,7 +92,7 @@ impl Default for PathMtu {
 }
 
 impl PathMtu {
-    /// The state of a path that has not been probed.
+    /// Creates the state of a path that has not been probed.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -106,7 +111,8 @@ impl PathMtu {
         }
     }
 
-    /// Whether a datagram of `len` bytes is within the longest length known to arrive; always so if no limit is known.
+    /// Whether a datagram of `len` bytes is within the longest length known to arrive; always true if no limit is
+    /// known.
     #[must_use]
     pub fn admits(&self, len: usize) -> bool {
         self.limit.is_none_or(|limit| len <= limit)
@@ -124,7 +130,7 @@ impl PathMtu {
         matches!(self.phase, Phase::Searching { .. })
     }
 
-    /// Whether the path is known not to carry the longest datagrams.
+    /// Whether the path is known to be narrow, that is, not to carry the longest datagrams.
     #[must_use]
     pub const fn is_narrow(&self) -> bool {
         self.limit.is_some()
@@ -150,8 +156,8 @@ impl PathMtu {
         }
     }
 
-    /// Length of the probe that is due now, if any. `wanted`: the longest datagram that this end sends. If there is one,
-    /// [`on_probe`](Self::on_probe) must follow.
+    /// Returns the length of the probe that is due now, if any; then [`on_probe`](Self::on_probe) must follow.
+    /// `wanted`: the longest datagram that this end sends.
     pub fn due(&mut self, now: Instant, wanted: usize) -> Option<usize> {
         if self.next_due()? > now {
             return None;
@@ -168,7 +174,7 @@ impl PathMtu {
         (len > LEAST).then_some(len)
     }
 
-    /// When a probe is [due](Self::due) next; `None` if that depends on an answer or on further use.
+    /// When the next probe is [due](Self::due); `None` if that depends on an answer or on further use.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         let has_least = self.limit.is_some_and(|limit| limit <= LEAST);
@@ -227,12 +233,12 @@ impl PathMtu {
         true
     }
 
-    /// Whether a probe at the present MTU failed, or a search ended, since the last call.
+    /// Whether, since the last call, a probe at the present MTU failed or a search ended.
     pub fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.is_news)
     }
 
-    /// Ends a probe whose answer is overdue: it has failed, or is given up.
+    /// Ends a probe whose answer is overdue: the probe has failed, or it is given up.
     pub fn on_timeout(&mut self, now: Instant, conditions: &Conditions) {
         let Some(probe) = self.probe else {
             return;
@@ -268,7 +274,7 @@ impl PathMtu {
         }
     }
 
-    /// When the probe in flight has failed, or is given up.
+    /// Time at which the probe in flight has failed, or is given up.
     #[must_use]
     pub fn deadline(&self, conditions: &Conditions) -> Option<Instant> {
         let probe = self.probe?;
@@ -277,7 +283,7 @@ impl PathMtu {
         Some(late.map_or(given_up, |late| late.min(given_up)))
     }
 
-    /// The route changed: starts from the beginning.
+    /// Restarts discovery after a change of route.
     pub fn restart(&mut self) {
         *self = Self::new();
     }
@@ -309,7 +315,7 @@ impl PathMtu {
     }
 }
 
-/// Number of probes that must fail in a row.
+/// Number of probes in a row that must fail.
 fn tries(loss_ppm: u32) -> u32 {
     let loss = u64::from(loss_ppm.min(1_000_000));
     let mut chance = 1_000_000;
@@ -328,15 +334,15 @@ const GRAIN: usize = 4;
 /// Delay between the event that causes a probe and the probe.
 const SOON: Duration = Duration::from_millis(1);
 const CHECKED_AGAIN: Duration = Duration::from_secs(10);
-/// This many lost datagrams since the last answer cause a probe.
+/// Number of lost datagrams since the last answer that causes a probe.
 const SUSPICIOUS: u32 = 64;
-/// Minimum time between two probes caused by loss, for paths that lose anyway.
+/// Minimum time between two probes caused by loss, for paths that often lose packets.
 const SUSPECTED_EACH: Duration = Duration::from_secs(1);
-/// First and longest interval of probes for a larger MTU (RFC 8899 section 5.1.1): soon, because chance may have led to the
-/// result, then less and less often.
+/// First and longest interval of probes for a larger MTU (RFC 8899 section 5.1.1). The first probe is early, because
+/// chance may have led to the result; later probes are less and less frequent.
 const RAISED_FIRST: Duration = Duration::from_secs(10);
 const RAISED_AGAIN: Duration = Duration::from_secs(600);
-/// A probe of which neither ping is answered within this time is given up.
+/// Time after which a probe without any answer is given up.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 const LEAST_TRIES: u32 = 5;
 const MOST_TRIES: u32 = 10;
@@ -355,13 +361,13 @@ mod tests {
         }
     }
 
-    /// A path that takes datagrams of `width`, has a round trip of 50 ms, and is silent at times.
+    /// A path that carries datagrams of up to `width` bytes, has an RTT of 50 ms, and is silent at times.
     struct Line {
         mtu: PathMtu,
         width: usize,
         wanted: usize,
         is_silent: fn(u64) -> bool,
-        /// What was probed, and when.
+        /// Time and length of each probe.
         probed: Vec<(u64, usize)>,
     }
 
@@ -474,7 +480,7 @@ mod tests {
         line.sends(5_000, WANTED);
         line.run(5_000..12_000, 0);
         assert!(line.mtu.found().is_some_and(|found| found <= 1_400));
-        // And again.
+        // The path becomes narrower again.
         line.width = 1_350;
         line.sends(12_000, 1_390);
         line.run(12_000..25_000, 0);

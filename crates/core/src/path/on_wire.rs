@@ -1,7 +1,8 @@
 //! Bytes sent and delivered on a path, including the IP and UDP headers of each datagram.
 //!
-//! Headers take transmission time like payload, and are a quarter of an ACK's length. Without them, a rate measured with full
-//! packets would be a third too high for ACKs, and ACKs paced at it would fill the bottleneck's queue.
+//! Headers take transmission time like payload, and are a quarter of an ACK's length. Without headers, a rate
+//! measured with full packets would be a third too high for ACKs, and ACKs paced at it would fill the bottleneck's
+//! queue.
 
 use crate::{transmit::Route, units::Bytes, wire::header::DATA_OVERHEAD};
 
@@ -20,8 +21,8 @@ impl OnWire {
         self.sent = self.sent.saturating_add(len.get());
     }
 
-    /// Processes the totals of a report: `payload` bytes arrived in `packets` datagrams. `headers`: header length of a datagram
-    /// on the present route. Reports older than the newest one are ignored.
+    /// Processes the totals of a report: `payload` bytes arrived in `packets` datagrams. `headers`: header length of a
+    /// datagram on the present route. Reports older than the newest one are ignored.
     pub fn on_report(&mut self, payload: u64, packets: u64, headers: Bytes) {
         let (payload_before, packets_before) = self.reported;
         if payload < payload_before || packets < packets_before {
@@ -56,10 +57,11 @@ pub fn headers(route: Option<&Route>) -> Bytes {
 /// Length of the IP and UDP headers over IPv4, in bytes.
 pub const UDP_IPV4: Bytes = Bytes::new(28);
 
-/// Overhead of a datagram over the packet in it.
+/// Overhead of a datagram in addition to the packet in it, in bytes, over IPv4.
 const DATAGRAM: Bytes = Bytes::new(UDP_IPV4.get() + DATA_OVERHEAD as u64);
 
-/// Bytes on the wire of `packets` packets of the host, `bytes` together, each in its own datagram over IPv4.
+/// Returns the bytes on the wire of `packets` packets of the host with a total length of `bytes`, each in its own
+/// datagram over IPv4.
 #[must_use]
 pub fn in_datagrams(bytes: Bytes, packets: usize) -> Bytes {
     bytes + Bytes::new(DATAGRAM.get() * packets as u64)

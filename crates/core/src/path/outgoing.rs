@@ -14,8 +14,9 @@ use crate::{
 };
 
 impl Path {
-    /// Records a data datagram of `len` bytes of UDP payload that leaves now with the next number and carries a packet of the
-    /// host. `numbered`: the packet, or `None` if it is one of several copies. [`on_sent`](Self::on_sent) must follow.
+    /// Records a data datagram of `len` bytes of UDP payload that leaves now with the next number and carries a packet
+    /// of the host. `numbered`: the packet, or `None` if it is one of several copies. [`on_sent`](Self::on_sent) must
+    /// follow.
     pub fn on_data_sent(
         &mut self,
         now: Instant,
@@ -31,7 +32,7 @@ impl Path {
         if !is_expendable {
             let lost_at = self.sender.lost_at();
             let is_lossy = lost_at.is_some_and(|at| now.since(at) < LOSES_FOR);
-            // A lost copy needs no retransmission.
+            // A copy needs no retransmission, so a tail frame is not needed to detect its loss.
             let is_known = is_lossy || !is_kept || self.model.loss.latest_ppm().is_some();
             let announces = self.profile.detects_losses() && self.profile.has(Mechanism::Tails);
             let is_lossy = if announces {
@@ -71,8 +72,8 @@ impl Path {
         self.mtu.on_lost(now);
     }
 
-    /// Writes the due frames that travel on the path they concern: pongs, link descriptions and their acknowledgements, train
-    /// results, a tail frame, a probe.
+    /// Writes the due frames that travel on the path they concern: pongs, link descriptions and their
+    /// acknowledgements, train results, a tail frame, a probe.
     pub fn write_control(&mut self, now: Instant, writer: &mut FrameWriter<'_>) {
         let mut is_answer = false;
         while let Some((token, size)) = self.probes.take_owed() {
@@ -115,8 +116,8 @@ impl Path {
         }
     }
 
-    /// Writes the next datagram of a packet train, if one is due. Returns whether it did. If the path may not carry trains now,
-    /// the train is cancelled; trains start again later.
+    /// Writes the next datagram of a packet train, if one is due. Returns whether it did. If the path may not carry
+    /// trains now, the train is cancelled; trains start again later.
     pub fn write_train(&mut self, now: Instant, writer: &mut FrameWriter<'_>) -> bool {
         // A gateway does not know a link before the client has described it.
         let is_described = self.role == Role::Client || self.announced.due.is_none();
@@ -138,5 +139,5 @@ impl Path {
 
 /// Retransmission interval of an unacknowledged link description.
 pub(crate) const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
-/// A path counts as lossy for this long after the last NACK.
+/// Time after the last NACK for which a path counts as lossy.
 const LOSES_FOR: Duration = Duration::from_secs(10);

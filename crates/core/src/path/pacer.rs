@@ -1,9 +1,10 @@
 //! The pacer: when a path may send its next packet.
 //!
-//! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is the time when the packets sent so far will
-//! have left at the pacing rate. Sending is allowed while `busy_until` is less than the bucket's depth ahead, so the last
-//! packet may overdraw by its own length. The depth is the larger of three packets and 1 ms, because timers and batches are
-//! that coarse. Times are rounded up to the nanosecond per packet: an error below 0.1 % at 10 Gbit/s and 1500 bytes.
+//! A token bucket in its virtual-clock form (GCRA, ITU-T I.371): `busy_until` is the time when the packets sent so
+//! far will have left at the pacing rate. Sending is allowed while `busy_until` is ahead of the present time by less
+//! than the bucket's depth, so the last packet may overdraw by its own length. The depth is the larger of three
+//! packets and 1 ms, because timers and batches are that coarse. Times are rounded up to the nanosecond per packet:
+//! an error below 0.1 % at 10 Gbit/s and 1500 bytes.
 
 use core::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer without limit, for packets of at most `max_packet` bytes on the wire.
+    /// Creates a pacer without limit, for packets of at most `max_packet` bytes on the wire.
     #[must_use]
     pub const fn new(max_packet: Bytes) -> Self {
         Self {
@@ -31,7 +32,7 @@ impl Pacer {
         }
     }
 
-    /// Sets the pacing rate; `None` removes the limit. The overdraft is paid back at the new rate.
+    /// Sets the pacing rate; `None` removes the limit. A present overdraft is paid back at the new rate.
     pub fn set_rate(&mut self, now: Instant, rate: Option<Bitrate>) {
         if let (Some(old), Some(new)) = (self.rate, rate)
             && old != new
@@ -76,7 +77,7 @@ impl Pacer {
     }
 
     /// The first instant at which [`can_send`](Self::can_send) holds if nothing more is sent; it may lie in the past.
-    /// `None` if there is no limit to wait for, or the rate is zero.
+    /// `None` if there is no limit, or if the rate is zero.
     #[must_use]
     pub fn next_release(&self) -> Option<Instant> {
         let rate = self.rate.filter(|rate| *rate != Bitrate::ZERO)?;
@@ -105,7 +106,7 @@ mod tests {
         pacer
     }
 
-    /// Sends all the pacer allows at `now`, and returns the bytes.
+    /// Sends as many packets as the pacer allows at `now`. Returns the bytes sent.
     fn drain(pacer: &mut Pacer, now: Instant) -> u64 {
         let mut bytes = 0;
         while pacer.can_send(now) {
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(drain(&mut slow, Instant::ZERO), 3 * 1_500);
         let mut fast = pacer(Some(Bitrate::from_mbps(120)));
         assert_eq!(drain(&mut fast, Instant::ZERO), 10 * 1_500);
-        // Idle time does not fill it beyond its depth.
+        // Idle time does not fill the bucket beyond its depth.
         assert_eq!(drain(&mut fast, Instant::from_millis(60_000)), 10 * 1_500);
     }
 

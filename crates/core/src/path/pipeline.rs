@@ -2,11 +2,13 @@
 //!
 //! A report passes through the estimators in this order, because each needs the result of the previous one:
 //!
-//! 1. datagrams in flight ([`super::sender`]): an old report, or one of numbers never sent, ends here;
+//! 1. datagrams in flight ([`super::sender`]): a report that is old, or that names numbers never sent, is dropped
+//!    here;
 //! 2. one-way delay and loss totals;
-//! 3. the rate controller, by the delivery rate known before the report: it judges congestion and the standing queue;
+//! 3. the rate controller, which detects congestion and the standing queue, using the delivery rate from before the
+//!    report;
 //! 4. the delivery rate, whose samples are application-limited unless the controller finds the path saturated;
-//! 5. the pace.
+//! 5. the pacing rate.
 //!
 //! Every other event changes one estimator and recomputes the pacing rate.
 
@@ -37,8 +39,9 @@ pub enum Pong {
 }
 
 impl Path {
-    /// Processes a report about the sending direction. Returns one more than the highest reported number, or `None` if the
-    /// report is old. Datagrams below it have arrived or are lost; a lost one will be NACKed.
+    /// Processes a report about the sending direction. Returns one more than the highest reported number, or `None`
+    /// if the report is old. Datagrams below the returned number have arrived or are lost; lost datagrams will be
+    /// NACKed.
     pub fn on_report(&mut self, now: Instant, report: &PathReport, pool: &mut Pool) -> Option<u64> {
         let oldest = self.sender.oldest_under_way();
         if !self
@@ -112,7 +115,8 @@ impl Path {
         }
     }
 
-    /// Processes the answer to the probe `token`. `rtt_gain_thousandths`: the weight of an RTT sample, if the policy sets one.
+    /// Processes the answer to the probe `token`. `rtt_gain_thousandths`: the weight of an RTT sample, if the policy
+    /// sets one.
     pub fn on_pong(&mut self, now: Instant, token: u32, rtt_gain_thousandths: Option<u16>) -> Pong {
         if self.mtu.on_pong(now, token) {
             return Pong::Mtu;
@@ -152,8 +156,8 @@ impl Path {
             .on_acked(now, self.sender.in_flight() > Bytes::ZERO);
     }
 
-    /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured anew, because datagrams longer
-    /// than the MTU had been sent.
+    /// Whether a smaller MTU was found since the last call. If so, loss and rate are measured again from the start,
+    /// because datagrams longer than the MTU had been sent.
     pub fn take_narrowed(&mut self, now: Instant) -> bool {
         let is_narrowed = self.mtu.take_news();
         if is_narrowed {
@@ -166,15 +170,15 @@ impl Path {
         is_narrowed
     }
 
-    /// The path has become slow: its capacity is searched again, from the latest delivery rate.
+    /// Searches the capacity again from the latest delivery rate, because the path has become slow.
     pub fn collapse(&mut self, now: Instant) {
         self.model.rate.on_collapse();
         self.control.search_again(&mut self.model);
         self.pace(now);
     }
 
-    /// Restarts from the remembered estimates of the path's network, unless the present capacity is known and within a factor
-    /// of two of the remembered rate.
+    /// Restarts from the remembered estimates of the path's network, unless the present capacity is known and within a
+    /// factor of two of the remembered rate.
     pub fn recall(&mut self, now: Instant, memory: &PathMemory) {
         let known = self
             .model

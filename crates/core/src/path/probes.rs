@@ -1,15 +1,15 @@
-//! Probes in flight and answers owed. Bounded: the oldest probe is forgotten first.
+//! Probes in flight, and pings of the peer to answer. Both are bounded; the oldest probe is forgotten first.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::time::Instant;
 
-/// Probes in flight and answers owed on one path.
+/// Probes in flight, and pings to answer, on one path.
 #[derive(Debug, Default)]
 pub struct Probes {
     next_token: u32,
-    /// Tokens with their times, oldest first; at most [`MAX_PROBES`].
+    /// Tokens of sent probes and their sending times, oldest first; at most [`MAX_PROBES`].
     sent: VecDeque<(u32, Instant)>,
     /// Tokens and sizes of pings to answer; at most [`MAX_OWED`].
     owed: Vec<(u32, u16)>,
@@ -27,7 +27,8 @@ impl Probes {
         token
     }
 
-    /// The RTT of the probe `token`; `None` if the probe is unknown, or if it or a later one was already answered.
+    /// The RTT of the probe `token`; `None` if the probe is unknown, or if this probe or a later one was already
+    /// answered.
     pub fn finish(&mut self, now: Instant, token: u32) -> Option<Duration> {
         let index = self.sent.iter().position(|(sent, _)| *sent == token)?;
         let (_, sent_at) = self.sent.drain(..=index).next_back()?;
@@ -47,9 +48,10 @@ impl Probes {
     }
 }
 
-/// At one probe every 20 ms an answer may take 2.5 s, longer than on any path that is worth using.
+/// Maximum number of probes in flight. At one probe every 20 ms an answer may take 2.5 s, longer than on any path
+/// that is worth using.
 const MAX_PROBES: usize = 128;
-/// More pings than a peer sends between two polls.
+/// Maximum number of pings to answer: more than a peer sends between two polls.
 const MAX_OWED: usize = 8;
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
 //! Delivery rate of a path.
 //!
-//! The receiver reports running totals with the timestamps of its newest packet. Two reports at least 40 ms and 16 packets
-//! apart make one delivery-rate sample: bytes over time (draft-ietf-ccwg-bbr section 4.1). The time is the longer of the
-//! interval between the arrivals and the interval between the departures of the same packets. So neither a burst held back by
-//! the radio nor a burst sent by the sender looks like capacity. The receiver's own clock measures the arrivals, so delayed or
-//! lost reports do no harm.
+//! The receiver reports running totals with the timestamps of its newest packet. Two reports at least 40 ms and 16
+//! packets apart make one delivery-rate sample: bytes over time (draft-ietf-ccwg-bbr section 4.1). The time is the
+//! longer of the interval between the arrivals and the interval between the departures of the same packets. So
+//! neither a burst that the radio delayed nor a burst that the sender sent is mistaken for capacity. The receiver's
+//! own clock measures the arrivals, so delayed or lost reports do no harm.
 //!
-//! A sample is application-limited if the sender had nothing to send during part of it. Such a sample is only a lower bound,
-//! and enters the estimates only where it raises them. The estimates are the maximum of 2 s (only time in which samples are not
-//! application-limited counts), a mean (weight 1/8), and the maximum of this mean over the last 30 s.
+//! A sample is application-limited if the sender had nothing to send during part of it. Such a sample is only a lower
+//! bound, and changes an estimate only if it raises it. The estimates are the maximum of 2 s (only time in which
+//! samples are not application-limited counts), a mean (weight 1/8), and the maximum of this mean over the last 30 s.
 //!
-//! Bounds: ten reports are kept, at least 5 ms and two packets apart, so that one is always old enough.
+//! Bounds: ten reports are stored, at least 5 ms and two packets apart, so that one is always old enough to start a
+//! sample.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -31,9 +32,9 @@ pub struct Delivered {
     pub bytes: Bytes,
     /// Packets received since the session began.
     pub packets: u64,
-    /// The sender's stamp on the newest of them ([`Instant::wire_micros`]).
+    /// The sender's timestamp on the newest of these packets ([`Instant::wire_micros`]).
     pub tx_us: u32,
-    /// The receiver's clock when that packet arrived.
+    /// The receiver's clock when the newest packet arrived.
     pub rx_us: u32,
 }
 
@@ -49,7 +50,7 @@ pub struct RateSample {
 /// The default estimator; see the head of the module.
 #[derive(Clone, Debug)]
 pub struct WindowedRate {
-    /// Reports kept as starts of samples, oldest first.
+    /// Reports stored as starts of samples, oldest first.
     starts: [Delivered; STARTS],
     len: usize,
     last_report_at: Instant,
@@ -57,14 +58,14 @@ pub struct WindowedRate {
     app_limited_at_packets: Option<u64>,
     latest: Option<RateSample>,
     max: WindowedMin<Reverse<Bitrate>>,
-    /// A clock that runs only while samples are not application-limited, and when it last ran. It ages the maximum, so that the
-    /// capacity is not forgotten during application-limited periods.
+    /// A clock that runs only while samples are not application-limited, and when it last ran. The window of `max`
+    /// uses this clock, so that the capacity is not forgotten during application-limited periods.
     busy: Instant,
     busy_at: Instant,
     smoothed: Option<Bitrate>,
-    /// Whether a longer packet train may correct the guess.
+    /// Whether the maximum is a packet train's guess that a longer train may correct.
     is_unsure: bool,
-    /// The guess, if it may be far too high.
+    /// The guess of a packet train, if it may be far too high.
     doubtful: Option<Bitrate>,
     /// Maximum of `smoothed` over [`PEAK_WINDOW`].
     peak: WindowedMin<Reverse<Bitrate>>,
@@ -77,7 +78,7 @@ impl Default for WindowedRate {
 }
 
 impl WindowedRate {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -107,10 +108,10 @@ impl WindowedRate {
         MIN_TIME
     }
 
-    /// Processes one report. `app_limited`: since the last report the path could have carried more, but the sender had nothing
-    /// to send. Reports that are older than the newest one, or repeat it, are ignored.
+    /// Processes one report. `app_limited`: since the last report the path could have carried more, but the sender
+    /// had nothing to send. Reports that are older than the newest one, or repeat it, are ignored.
     ///
-    /// Returns the sample that ends with this report, if a kept report is old enough.
+    /// Returns the sample that ends with this report, if a stored report is old enough to start it.
     pub fn on_report(
         &mut self,
         now: Instant,
@@ -160,9 +161,10 @@ impl WindowedRate {
         self.peak.min().map(|Reverse(rate)| rate)
     }
 
-    /// Takes a guess of a packet train as the maximum, if it exceeds the present one. Larger samples replace it at once, others
-    /// when it ages. Before the first sample a sure guess replaces an unsure one (later the train may have shared the path). An
-    /// overflow of the path replaces a doubtful guess.
+    /// Makes the guess of a packet train the maximum, if it exceeds the present maximum. Larger samples replace the
+    /// guess at once, other samples when it is 2 s old. Before the first sample a sure guess replaces an unsure one.
+    /// (Later the train may have shared the path with data.) If the guess is doubtful, an overflow of the path
+    /// replaces it.
     pub fn guess(&mut self, guess: &Guess) {
         if guess.is_sure && self.is_unsure && self.latest.is_none() {
             self.max = WindowedMin::new(MAX_WINDOW);
@@ -180,8 +182,8 @@ impl WindowedRate {
         self.doubtful.is_some() && self.max() == self.doubtful
     }
 
-    /// The path overflowed while it delivered `rate`, so a doubtful guess is replaced by `rate`. Otherwise the guess would
-    /// persist, because samples below it are considered application-limited.
+    /// Replaces a doubtful guess by `rate`, because the path overflowed while it delivered `rate`. Otherwise the
+    /// guess would persist, because samples below it are considered application-limited.
     pub fn on_overflow(&mut self, rate: Bitrate) {
         if self.is_doubtful() && rate > Bitrate::ZERO {
             self.doubtful = None;
@@ -190,7 +192,7 @@ impl WindowedRate {
         }
     }
 
-    /// The path has become slow: forgets all samples except the newest.
+    /// Forgets all samples except the newest, because the path has become slow.
     pub fn on_collapse(&mut self) {
         let latest = self.latest.map(|sample| sample.rate);
         self.max = WindowedMin::new(MAX_WINDOW);
@@ -200,19 +202,21 @@ impl WindowedRate {
         }
     }
 
-    /// The newest sample; `None` before the first. The same holds for the methods below.
+    /// The newest sample; `None` before the first sample.
     #[must_use]
     pub const fn latest(&self) -> Option<RateSample> {
         self.latest
     }
 
-    /// The maximum of the last 2 s, not counting time in which samples are application-limited.
+    /// The maximum of the last 2 s, not counting time in which samples are application-limited; `None` without
+    /// samples and guesses.
     #[must_use]
     pub fn max(&self) -> Option<Bitrate> {
         self.max.min().map(|Reverse(rate)| rate)
     }
 
-    /// The mean of the samples, the newest weighing 1/8; application-limited samples count only if they raise it.
+    /// The mean of the samples, the newest weighing 1/8; `None` before the first sample. Application-limited samples
+    /// count only if they raise it.
     #[must_use]
     pub const fn smoothed(&self) -> Option<Bitrate> {
         self.smoothed
@@ -253,7 +257,8 @@ fn is_after(next: &Delivered, last: &Delivered) -> bool {
         && next.rx_us.wrapping_sub(last.rx_us).cast_signed() >= 0
 }
 
-/// The longer of the intervals between the arrivals and between the departures.
+/// The longer of two intervals: between the arrivals, and between the departures, of the newest packets of two
+/// reports.
 fn elapsed(start: &Delivered, end: &Delivered) -> Duration {
     let arrival = end.rx_us.wrapping_sub(start.rx_us).cast_signed();
     let departure = end.tx_us.wrapping_sub(start.tx_us).cast_signed();
@@ -264,22 +269,23 @@ fn elapsed(start: &Delivered, end: &Delivered) -> Duration {
 /// Minimum duration of a sample: radio schedulers and Wi-Fi aggregates deliver in bursts of up to 10 ms.
 const MIN_TIME: Duration = Duration::from_millis(40);
 
-/// Minimum packets of a sample: with fewer, one packet more or less is an error above 6 %.
+/// Minimum number of packets in a sample. With a smaller number, one packet more or less is an error above 6 %.
 const MIN_PACKETS: u64 = 16;
 
-/// Kept reports are at least this fraction (1/8) of a sample apart.
+/// Minimum distance of stored reports, as a fraction of a sample: 1/8.
 const START_SPACING: u32 = 8;
 
 const STARTS: usize = START_SPACING as usize + 2;
 
-/// Maximum time between two samples that the clock of `busy` counts.
+/// Maximum time between two samples that the clock `busy` counts.
 const MOST_BUSY: Duration = Duration::from_millis(100);
 
 const MAX_WINDOW: Duration = Duration::from_secs(2);
-/// How long the capacity before a slow-down matters: enough for a bridge, a curve, the edge of a radio cell.
+/// Time for which the capacity before a slow-down is remembered: longer than passing a bridge, a curve, or the edge
+/// of a radio cell takes.
 const PEAK_WINDOW: Duration = Duration::from_secs(30);
 
-/// After this long without reports, measuring starts anew: the timestamps may have wrapped.
+/// Time without reports after which measuring starts again, because the timestamps may have wrapped.
 const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -307,7 +313,7 @@ mod tests {
             }
         }
 
-        /// `packets` packets arrive over `time_us` and are reported.
+        /// Reports that `packets` packets have arrived over `time_us`.
         fn run(&mut self, packets: u64, time_us: u32, app_limited: bool) -> Option<RateSample> {
             self.now += Duration::from_micros(time_us.into());
             self.total.packets += packets;
@@ -364,7 +370,7 @@ mod tests {
         for _ in 0..20 {
             line.run(5, 5_000, false);
         }
-        // 500 ms of packets come within 50 ms; their departures were 500 ms apart.
+        // 500 ms of packets arrive within 50 ms; their departures were 500 ms apart.
         for _ in 0..10 {
             line.now += Duration::from_millis(5);
             line.total.packets += 50;
@@ -389,7 +395,7 @@ mod tests {
         assert!(latest.app_limited && latest.rate == Bitrate::from_mbps(4));
         assert_eq!(line.rate.max(), Some(Bitrate::from_mbps(10)));
         assert_eq!(line.rate.smoothed(), Some(Bitrate::from_mbps(10)));
-        // Busy again at the lower rate: the old maximum goes with the window.
+        // The path is saturated again, at the lower rate: the old maximum leaves the window.
         for _ in 0..500 {
             line.run(2, 5_000, false);
         }

@@ -1,8 +1,10 @@
 //! The receiving side of one path: arrivals, and the reports about them.
 //!
-//! A report is due one feedback interval after the first arrival that it would cover, or after [`MAX_UNREPORTED_PKTS`]
-//! arrivals, so that the sender's buffers turn over quickly on fast paths, or at once if a datagram is considered lost
-//! ([`super::holes`]).
+//! A report is due:
+//!
+//! - one feedback interval after the first arrival that it would cover;
+//! - after [`MAX_UNREPORTED_PKTS`] arrivals, so that the sender can free its buffers early on fast paths;
+//! - at once if a datagram is considered lost ([`super::holes`]).
 
 use core::time::Duration;
 
@@ -19,10 +21,10 @@ use crate::{
 /// The receiving side of one path.
 #[derive(Debug, Default)]
 pub struct Receiver {
-    /// One-way delay of arrivals, relative to the two ends' clocks.
+    /// One-way delay of arrivals, plus the offset of the two ends' clocks.
     delay: OneWayDelay,
     report: PathReport,
-    /// Missing datagrams of a sender that retransmits.
+    /// Missing datagrams, if the sender retransmits.
     holes: Holes,
     /// When the highest number arrived.
     highest_at: Option<Instant>,
@@ -37,15 +39,16 @@ pub struct Receiver {
 /// One data datagram that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct DataArrival {
-    /// Its number on the path.
+    /// The datagram's number on the path.
     pub path_seq: Seq,
-    /// Its transmit timestamp.
+    /// The datagram's transmit timestamp.
     pub sent_us: u32,
-    /// Its length, UDP payload, in bytes.
+    /// Length of the UDP payload in bytes.
     pub len: usize,
-    /// Whether it carried a congestion mark.
+    /// Whether the datagram carried a congestion mark.
     pub is_congested: bool,
-    /// Whether the sender keeps it for retransmission, so that a NACK is useful ([`crate::wire::header::Header::is_kept`]).
+    /// Whether the sender stores the packet for retransmission, so that a NACK is useful
+    /// ([`crate::wire::header::Header::is_kept`]).
     pub is_kept: bool,
     /// How long holes before the datagram are left to repair symbols.
     pub grace: Duration,
@@ -84,8 +87,8 @@ impl Receiver {
         self.holes
             .on_arrival(now, arrival.path_seq, arrival.is_kept);
         self.unreported_pkts += 1;
-        // If the sender keeps packets for retransmission, packets that are not kept are acknowledgements and copies of packets
-        // with a deadline. A report on them is not urgent.
+        // If the sender stores packets for retransmission, the packets that it does not store are acknowledgements
+        // and copies of packets with a deadline. A report on these is not urgent.
         let is_light = !arrival.is_kept && self.holes.is_active();
         let due = if self.unreported_pkts >= MAX_UNREPORTED_PKTS {
             now
@@ -122,19 +125,19 @@ impl Receiver {
         self.heard_at
     }
 
-    /// Delay of arrivals.
+    /// One-way delay of arrivals.
     #[must_use]
     pub fn delay(&self) -> &OneWayDelay {
         &self.delay
     }
 
-    /// Bytes of data datagrams received, UDP payload.
+    /// Bytes of data datagrams received, counted as UDP payload.
     #[must_use]
     pub fn received_bytes(&self) -> u64 {
         self.report.received_bytes
     }
 
-    /// When the next report is due; `None` if nothing has arrived since the last and nothing is missing.
+    /// When the next report is due; `None` if nothing has arrived since the last report and no NACK is due.
     #[must_use]
     pub fn report_due(&self) -> Option<Instant> {
         [self.report_at, self.holes.due()]
@@ -143,8 +146,8 @@ impl Receiver {
             .min()
     }
 
-    /// Takes the report and writes the missing ranges to `missing`; `None` if no data has ever arrived. The caller must send
-    /// the report.
+    /// Takes the report, and writes the missing ranges to `missing`. Returns `None` if no data have ever arrived. The
+    /// caller must send the report.
     pub fn take_report(&mut self, now: Instant, missing: &mut MissingWriter) -> Option<PathReport> {
         let highest_at = self.highest_at?;
         let mut report = self.report;
@@ -162,13 +165,14 @@ impl Receiver {
     }
 }
 
-/// Maximum interval of reports that cover only datagrams that are not kept, unless the feedback interval is longer.
+/// Maximum interval of reports that cover only datagrams that the sender does not store, unless the feedback interval
+/// is longer.
 const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
-/// Minimum time between a report and such a report on fewer than [`LIGHT_PKTS`] arrivals. On a slow line each acknowledgement
-/// would otherwise cause a report, a fifteenth of a full packet. Shorter than the suspect timeout ([`super::health`]), unless a
-/// report is lost.
+/// Minimum time from any report to a report that covers fewer than [`LIGHT_PKTS`] arrivals, none of which the sender
+/// stores. On a slow line each acknowledgement would otherwise cause a report, a fifteenth of a full packet. It is
+/// shorter than the suspect timeout ([`super::health`]), unless a report is lost.
 const LIGHT_APART: Duration = Duration::from_millis(25);
-/// Number of arrivals from which on that minimum does not apply.
+/// Number of arrivals from which on [`LIGHT_APART`] does not apply.
 const LIGHT_PKTS: u32 = 8;
 /// Number of arrivals after which a report is due at once.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn reports_on_acknowledgements_alone_are_apart() {
-        // Of data, so that it is known that the sender keeps what matters.
+        // A data packet that the sender stores: it shows that the sender stores packets for retransmission.
         let data = |path_seq| DataArrival {
             is_kept: true,
             ..arrival(path_seq, 0)
@@ -245,10 +249,10 @@ mod tests {
             receiver.on_data(ms(at), &arrival, interval);
             assert_eq!(receiver.report_due(), Some(ms(due)));
         }
-        // Data among them are waited for.
+        // A data packet among the acknowledgements makes a report due one feedback interval later.
         receiver.on_data(ms(101), &data(4), interval);
         assert_eq!(receiver.report_due(), Some(ms(106)));
-        // And so are many.
+        // Eight acknowledgements cause an earlier report than fewer would.
         assert!(
             receiver
                 .take_report(ms(106), &mut MissingWriter::default())

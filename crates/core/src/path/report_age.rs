@@ -1,8 +1,8 @@
-//! Report age: the age of packets when their arrival is reported.
+//! Report age: the time from sending a packet until a report acknowledges it.
 //!
-//! Mean and mean deviation, as for the RTT in RFC 6298, but learned slowly, at a limited number of samples per second. A path
-//! that becomes slow makes every report a little later than the previous one; an estimate as fast as the RTT's would follow it
-//! and never find it late.
+//! Mean and mean deviation, as for the RTT in RFC 6298, but updated slowly, at a limited number of samples per
+//! second. When a path becomes slow, every report is a little later than the previous one. An estimate as fast as the
+//! RTT's would follow this increase and never detect it.
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct ReportAge {
 }
 
 impl ReportAge {
-    /// Adds a report. `age`: time since the oldest datagram in flight that it covers was sent.
+    /// Adds a report. `age`: time since the oldest datagram in flight that the report covers was sent.
     pub fn on_report(&mut self, now: Instant, age: Duration) {
         if self.mean.is_some() && now.since(self.taken_at) < SPACING {
             return;
@@ -38,9 +38,9 @@ impl ReportAge {
 
 /// Minimum time between two samples.
 const SPACING: Duration = Duration::from_millis(25);
-/// The weight of a sample is 1/64.
+/// Divisor: a sample has a weight of 1/64.
 const WEIGHT: u32 = 64;
-/// Cap on a sample: a packet in flight for longer was delayed by more than jitter.
+/// Maximum of a sample: a packet in flight for longer was delayed by more than jitter.
 const MOST_AGE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn a_path_that_becomes_slow_is_late_before_that_is_usual() {
-        // Reports every so many milliseconds, each so many microseconds older than the one before; found after how many.
+        // Interval of reports in ms, growth of the report age per report in µs, maximum number of reports until
+        // detection.
         for (every, older_us, most) in [(10, 9_000, 12), (5, 2_500, 60)] {
             let mut ages = ReportAge::default();
             let usual = Duration::from_millis(40);

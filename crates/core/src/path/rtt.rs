@@ -1,10 +1,13 @@
 //! Round-trip time of a path.
 //!
-//! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the ACK delay reported
-//! by the peer, but never below the min RTT. There are two differences. The minimum is taken over the last 10 s instead of the
-//! life of the path, because routes and radio cells change. And a sample that is less than half of the mean, and lower by more
-//! than jitter explains, weighs 1/2, unless the next sample is high again. This happens when a queue of seconds of a radio link
-//! that was silent has drained; with few samples, as on a path that is avoided, the mean would stay high for seconds more.
+//! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the ACK delay
+//! reported by the peer, but never below the min RTT. There are two differences:
+//!
+//! - The minimum is taken over the last 10 s instead of the life of the path, because routes and radio cells change.
+//! - A sample that is less than half of the mean, and lower by more than jitter explains, weighs 1/2, unless the next
+//!   sample is high again. Such a sample occurs after a radio link was silent, when a queue of seconds has drained.
+//!   On a path that policies avoid, samples are few, and with the normal weight the mean would stay too high for
+//!   seconds more.
 
 use core::time::Duration;
 
@@ -21,9 +24,9 @@ pub struct Rtt {
     min: WindowedMin<Duration>,
     /// Weight of a sample in the mean, in thousandths.
     gain: u16,
-    /// As `rttvar`, but starting at zero instead of half of the first sample.
+    /// Mean deviation like `rttvar`, but starting at zero instead of half of the first sample.
     deviation: Duration,
-    /// The mean with the usual weight for the newest sample, if that sample was far below the mean.
+    /// The mean that results if the newest sample has the usual weight; set if that sample was far below the mean.
     unfallen: Option<Duration>,
 }
 
@@ -34,7 +37,7 @@ impl Default for Rtt {
 }
 
 impl Rtt {
-    /// An estimate without samples.
+    /// Creates an estimate without samples.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -49,14 +52,14 @@ impl Rtt {
         }
     }
 
-    /// Sets the weight of a sample in the mean, in thousandths, at most 1000. The default is 125, and more for a sample far
-    /// below the mean.
+    /// Sets the weight of a sample in the mean, in thousandths, at most 1000. The default is 125, or 500 for a sample
+    /// far below the mean. Any other weight also applies to such samples.
     pub fn set_gain(&mut self, gain: u16) {
         self.gain = gain.min(1_000);
     }
 
-    /// Adds one sample: `rtt` is the time from sending a packet to its acknowledgement, `ack_delay` the time for which the peer
-    /// says it held the acknowledgement back. Samples above [`MAX_RTT`] count as [`MAX_RTT`].
+    /// Adds one sample. `rtt`: time from sending a packet to its acknowledgement. `ack_delay`: time for which the
+    /// peer says it delayed the acknowledgement. Samples above [`MAX_RTT`] count as [`MAX_RTT`].
     pub fn on_sample(&mut self, now: Instant, rtt: Duration, ack_delay: Duration) {
         let rtt = rtt.min(MAX_RTT);
         self.latest = Some(rtt);
@@ -77,8 +80,8 @@ impl Rtt {
             let mix = |mean: Duration, new: u16| {
                 (mean * u32::from(1_000 - new) + adjusted * u32::from(new)) / 1_000
             };
-            // If the previous sample was low only for a moment, as when a queue runs empty now and then, give it the usual
-            // weight.
+            // If the previous sample was low only for a moment, as when a queue runs empty from time to time, give it
+            // the usual weight.
             let unfallen = self.unfallen.take();
             let unfallen = unfallen.filter(|mean| !has_fallen(*mean) && adjusted > smoothed);
             let smoothed = unfallen.unwrap_or(smoothed);
@@ -125,8 +128,8 @@ impl Rtt {
         self.min.min()
     }
 
-    /// How much the RTT exceeds the min RTT, with few exceptions: the mean plus three mean deviations, less the min RTT. This
-    /// is the longest RTT if the one-way delays are uniformly distributed.
+    /// Upper estimate of the excess of the RTT over the min RTT: the mean plus three mean deviations, less the min
+    /// RTT. It covers the longest RTT if the one-way delays are uniformly distributed.
     #[must_use]
     pub fn spread(&self) -> Duration {
         let high = self.smoothed.unwrap_or_default() + self.deviation * 3;
@@ -145,16 +148,16 @@ impl Rtt {
 /// RTT assumed before the first sample (RFC 9002 section 6.2.2).
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Maximum RTT; a longer one is a sleeping host or a broken clock.
+/// Maximum of an RTT sample; a longer RTT indicates a sleeping host or a broken clock.
 pub const MAX_RTT: Duration = Duration::from_secs(60);
 
-/// Weight of a sample, in thousandths.
+/// Default weight of a sample, in thousandths.
 const DEFAULT_GAIN: u16 = 125;
-/// Weight of a sample below half of the mean and lower by at least `LEAST_FALL`, in thousandths.
+/// Weight of a sample below half of the mean and lower by more than `LEAST_FALL`, in thousandths.
 const FALLEN_GAIN: u16 = 500;
 const LEAST_FALL: Duration = Duration::from_millis(100);
 
-/// RFC 9002 section 6.1.2, `kGranularity`.
+/// Timer granularity: `kGranularity` of RFC 9002 section 6.1.2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -178,7 +181,8 @@ mod tests {
         for (at, sample) in (2..60).zip([40, 60].into_iter().cycle()) {
             rtt.on_sample(Instant::from_millis(at), ms(sample), Duration::ZERO);
         }
-        // Half of the samples 20 ms more: 10 in the mean, and three times the deviation of 10.
+        // Half of the samples are 20 ms higher: the mean is 10 ms above the minimum, and three times the deviation is
+        // 30 ms.
         assert!(
             (ms(38)..ms(44)).contains(&rtt.spread()),
             "{:?}",
@@ -213,7 +217,7 @@ mod tests {
         for quarter in 1..=8 {
             rtt.on_sample(Instant::from_millis(quarter * 250), ms(50), ms(0));
         }
-        // Seven times half of the way, until little is left: then an eighth.
+        // Seven samples reduce the difference by half each, until little is left; the last one by an eighth.
         let smoothed = rtt.smoothed().expect("sampled");
         assert!((ms(103)..ms(106)).contains(&smoothed), "{smoothed:?}");
     }

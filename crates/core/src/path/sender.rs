@@ -1,7 +1,7 @@
-//! The sending side of one path: bytes in flight, and the packets themselves. A packet is kept until the other end has reported
-//! it as received or missing, so that it can be retransmitted if it is lost or the path falls silent.
+//! The sending side of one path: bytes in flight, and the packets themselves. A packet is stored until the other end
+//! has reported it as received or missing, so that it can be retransmitted if it is lost or the path falls silent.
 //!
-//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are kept; older ones are forgotten and cannot be retransmitted.
+//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are stored; older ones are forgotten and cannot be retransmitted.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -14,18 +14,18 @@ use crate::{
     units::Bytes,
 };
 
-/// A packet with its global sequence number, which is assigned once and kept over retransmissions.
+/// A packet with its global sequence number, which is assigned once and stays the same in retransmissions.
 #[derive(Debug)]
 pub struct Numbered {
     /// The global sequence number.
     pub global_seq: Seq,
-    /// Distance to the flow's previous packet; 0 if there is none.
+    /// Distance from the global sequence number of the flow's previous packet; 0 if the flow has no previous packet.
     pub flow_step: u16,
     /// The flow.
     pub flow: FlowId,
     /// Whether the packet is expendable: its loss does no harm, and it is not retransmitted.
     pub is_expendable: bool,
-    /// The RTT to which the flow's round trips are extended; zero if they are not.
+    /// The RTT to which the flow's round trips are extended by delaying ACKs; zero if its ACKs are not delayed.
     pub round_trip: Duration,
     /// The earlier transmission, if the packet was taken back or lost.
     pub origin: Option<Origin>,
@@ -36,9 +36,9 @@ pub struct Numbered {
 /// An earlier transmission of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// The path.
+    /// The path of that transmission.
     pub path: PathId,
-    /// The datagram's number on it.
+    /// The datagram's number on that path.
     pub counter: u64,
     /// When the packet was first sent on any path.
     pub sent_at: Instant,
@@ -59,10 +59,10 @@ pub struct Sender {
     /// One more than the highest number reported as received.
     reported: u64,
     sent_bytes: u64,
-    /// Number of NACKed datagrams, and when the last NACK came.
+    /// Number of NACKed datagrams, and the arrival time of the last NACK.
     lost_pkts: u64,
     lost_at: Option<Instant>,
-    /// Datagrams taken back because the path was silent. They say nothing about its loss.
+    /// Number of datagrams taken back because the path was silent. They are excluded from the path's loss.
     written_off: u64,
     /// One more than the highest number written off.
     written_off_before: u64,
@@ -78,7 +78,7 @@ struct Outstanding {
     /// Length in bytes; 0 once the datagram is no longer in flight.
     len: u32,
     sent_at: Instant,
-    /// Whether it was NACKed or written off.
+    /// Whether the datagram was NACKed or written off.
     is_told: bool,
     /// The packet; `None` if it was taken, or if a copy was sent on another path.
     numbered: Option<Numbered>,
@@ -116,7 +116,7 @@ impl Sender {
         self.next_data
     }
 
-    /// Data datagrams above the highest reported number.
+    /// Number of data datagrams above the highest reported number.
     #[must_use]
     pub fn unreported_pkts(&self) -> u64 {
         self.next_data.saturating_sub(self.reported)
@@ -135,15 +135,16 @@ impl Sender {
         number
     }
 
-    /// Distance of `global_seq` from the last data datagram's; 0 if it does not fit the wire field, or if there is no last
-    /// datagram.
+    /// Distance of `global_seq` from the global sequence number of the last data datagram; 0 if it does not fit the
+    /// wire field, or if there is no last datagram.
     #[must_use]
     pub fn path_step(&self, global_seq: Seq) -> i16 {
         let step = self.last_global.map(|last| global_seq.distance_from(last));
         step.and_then(|step| i16::try_from(step).ok()).unwrap_or(0)
     }
 
-    /// Records a data datagram of `len` bytes sent as [`Self::next_data`]. `global_seq` is `None` if it carried no packet.
+    /// Records a data datagram of `len` bytes sent as [`Self::next_data`]. `global_seq` is `None` if it carried no
+    /// packet.
     pub fn on_sent(
         &mut self,
         now: Instant,
@@ -167,9 +168,9 @@ impl Sender {
         });
     }
 
-    /// Processes a report of the highest number received: datagrams up to it are no longer in flight. Forgets the datagrams
-    /// before `settled`, or all datagrams up to `highest` if `settled` is `None`. Returns whether the report was news; a number
-    /// never sent is not.
+    /// Processes a report of the highest number received: datagrams up to this number are no longer in flight.
+    /// Forgets the datagrams before `settled`, or all datagrams up to `highest` if `settled` is `None`. Returns
+    /// whether the report raised the highest number; a report of a number that was never sent is ignored.
     pub fn on_reported(&mut self, highest: Seq, settled: Option<Seq>, pool: &mut Pool) -> bool {
         let Some(reported) = self.counter_of(highest).map(|counter| counter + 1) else {
             return false;
@@ -191,8 +192,9 @@ impl Sender {
         true
     }
 
-    /// Counts `seq` as lost. Returns its packet if it is still kept and not expendable, and whether its retransmission is free,
-    /// because the packet had already been taken from this transmission while the path was silent.
+    /// Counts the datagram `seq` as lost. Returns its packet if the packet is still stored and not expendable, and
+    /// whether its retransmission is free of charge. A retransmission is free if the packet was already taken back
+    /// from this transmission while the path was silent.
     pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<(Numbered, bool)> {
         let counter = self.counter_of(seq)?;
         let at = counter.checked_sub(self.first_kept())?;
@@ -215,8 +217,8 @@ impl Sender {
         Some((outstanding.take(path, counter, Why::Lost)?, is_free))
     }
 
-    /// The range of kept numbers among `count` numbers from `first` on, relative to `first`. Numbers before it are forgotten,
-    /// numbers after it were never sent.
+    /// Returns which of the `count` numbers from `first` on are stored, as a range relative to `first`. Numbers
+    /// before the range are forgotten, numbers after it were never sent.
     #[must_use]
     pub fn kept_of(&self, first: Seq, count: u16) -> core::ops::Range<u32> {
         let offset = |counter| {
@@ -226,20 +228,20 @@ impl Sender {
         offset(self.first_kept())..offset(self.next_data)
     }
 
-    /// Number of datagrams kept, with or without their packets.
+    /// Number of datagrams stored, with or without their packets.
     #[must_use]
     pub fn kept_pkts(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Forgets the oldest datagrams until at most `most` are kept.
+    /// Forgets the oldest datagrams until at most `most` are stored.
     pub fn trim(&mut self, most: usize, pool: &mut Pool) {
         while self.outstanding.len() > most {
             self.pop_oldest(pool);
         }
     }
 
-    /// Returns a taken packet to its place. Hands the packet back if its place no longer exists.
+    /// Puts a taken packet back into the entry of its datagram. Returns the packet if that entry is forgotten.
     pub fn give_back(&mut self, numbered: Numbered) -> Option<Numbered> {
         let place = numbered
             .origin
@@ -262,19 +264,19 @@ impl Sender {
         self.next_data.checked_sub(back)
     }
 
-    /// Number of the oldest datagram kept, or of the next one if none is kept.
+    /// Number of the oldest datagram stored, or the next number to be sent if no datagram is stored.
     fn first_kept(&self) -> u64 {
         self.next_data - self.outstanding.len() as u64
     }
 
-    /// Index of the datagram `counter`, limited to the valid range.
+    /// Index of the datagram `counter` in `outstanding`, limited to the valid range.
     fn place(&self, counter: u64) -> usize {
         let at = counter.saturating_sub(self.first_kept());
         usize::try_from(at).map_or(self.outstanding.len(), |at| at.min(self.outstanding.len()))
     }
 
-    /// The packet with this global sequence number, if it is kept and neither it nor a later datagram of this path was
-    /// reported. O(packets in flight).
+    /// The packet with this global sequence number, if it is stored and no report covers its datagram or a later one
+    /// of this path. O(packets in flight).
     #[must_use]
     pub fn unreported(&self, global_seq: Seq) -> Option<&Numbered> {
         let unreported = self.outstanding.range(self.place(self.reported)..);
@@ -282,13 +284,14 @@ impl Sender {
         kept.find(|numbered| numbered.global_seq == global_seq)
     }
 
-    /// Number of data datagrams up to the highest reported.
+    /// Number of data datagrams up to the highest reported number.
     #[must_use]
     pub fn reported(&self) -> u64 {
         self.reported
     }
 
-    /// The path is silent: moves every unreported packet to `taken`, oldest first, and resets the bytes in flight.
+    /// Moves every unreported packet to `taken`, oldest first, and resets the bytes in flight. Called when the path
+    /// falls silent.
     ///
     /// `path`: id of this path, recorded in each packet's [`Origin`].
     pub fn take_unreported(&mut self, path: PathId, taken: &mut VecDeque<Numbered>) {
@@ -311,8 +314,9 @@ impl Sender {
         Some((counter, oldest.sent_at))
     }
 
-    /// The path has become slow: moves packets in flight to `taken`, oldest first, if they have not been retransmitted before,
-    /// are not expendable and `may_take` accepts their length. They stay in flight, because the path still delivers.
+    /// Moves packets in flight to `taken`, oldest first, if they have not been retransmitted before, are not
+    /// expendable and `may_take` accepts their length. Called when the path has become slow. The packets stay in
+    /// flight, because the path still delivers.
     pub fn take_overdue(
         &mut self,
         path: PathId,
@@ -346,7 +350,7 @@ impl Sender {
         }
     }
 
-    /// Data datagrams in flight: sent, and neither reported, taken back nor forgotten.
+    /// Number of data datagrams in flight: sent, and neither reported, taken back nor forgotten.
     #[must_use]
     pub fn outstanding_pkts(&self) -> usize {
         let unreported = self.outstanding.range(self.place(self.reported)..);
@@ -359,15 +363,15 @@ impl Sender {
         self.in_flight
     }
 
-    /// Bytes that may still arrive over the path; `None` while unknown, because datagrams taken back from the silent path are
-    /// no longer counted but may still arrive.
+    /// Bytes that may still arrive over the path; `None` while unknown, because datagrams taken back from the silent
+    /// path are no longer counted but may still arrive.
     #[must_use]
     pub fn under_way(&self) -> Option<Bytes> {
         (self.reported >= self.written_off_before).then_some(self.in_flight)
     }
 
-    /// Number of datagrams to count as sent for the loss estimate, if `received` arrived and the receiver sends no NACKs.
-    /// Excludes datagrams taken back from a silent path, which say nothing about its loss.
+    /// Number of datagrams to count as sent for the loss estimate, if `received` arrived and the receiver sends no
+    /// NACKs. Excludes datagrams taken back from a silent path, which say nothing about its loss.
     pub fn sent_for_loss(&mut self, received: u64) -> u64 {
         if self.reported < self.written_off_before {
             return received;
@@ -383,13 +387,13 @@ impl Sender {
         self.lost_at
     }
 
-    /// Datagrams NACKed, each counted once, without datagrams taken back.
+    /// Number of datagrams NACKed, each counted once, without datagrams taken back.
     #[must_use]
     pub fn lost_pkts(&self) -> u64 {
         self.lost_pkts
     }
 
-    /// Bytes of data datagrams sent, UDP payload.
+    /// Bytes of data datagrams sent, counted as UDP payload.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes
@@ -402,7 +406,7 @@ impl Sender {
                 pool.recycle(numbered.packet);
             }
         }
-        // Release memory that only a saturated path needed; each entry is moved once for several that were removed.
+        // Release memory that only a saturated path needed. Its cost is amortised over the entries removed before.
         let (len, capacity) = (self.outstanding.len(), self.outstanding.capacity());
         if capacity > SMALL && len < capacity / 8 {
             self.outstanding.shrink_to(capacity / 4);
@@ -410,9 +414,9 @@ impl Sender {
     }
 }
 
-/// 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
+/// Maximum number of datagrams stored for one path. 16 384 packets are 200 ms at 1 Gbit/s, and 24 MB of buffers.
 pub const MAX_OUTSTANDING: usize = 16_384;
-/// Capacity that is always kept.
+/// Number of entries for which memory is always retained.
 const SMALL: usize = 2_048;
 
 #[cfg(test)]
@@ -596,7 +600,7 @@ mod tests {
 
     #[test]
     fn what_is_noted_of_a_datagram_is_no_more_than_is_counted() {
-        // `OVERHEAD` of `tunnel/kept.rs`.
+        // The bound is `OVERHEAD` in `tunnel/kept.rs`.
         assert!(size_of::<Outstanding>() <= 256);
     }
 

@@ -17,7 +17,8 @@ use crate::{
     wire::control::LinkInfo,
 };
 
-/// The counters of a removed path. They continue under the same keys, because the other end continues counting as well.
+/// The counters of a removed path. If the path returns, they continue under the same keys, because the other end also
+/// continues its counters.
 #[derive(Debug)]
 pub(crate) struct Former {
     sender: Sender,
@@ -77,7 +78,7 @@ impl Path {
         is_news
     }
 
-    /// The other end acknowledged the description `version`.
+    /// Records that the other end acknowledged the description `version`.
     pub fn on_description_acked(&mut self, version: u32) {
         if self.announced.version == version {
             self.announced.due = None;
@@ -106,13 +107,13 @@ impl Path {
         true
     }
 
-    /// The local socket is full (`true`) or has room again.
+    /// Sets whether the send buffer of the local socket is full.
     pub fn set_blocked(&mut self, is_blocked: bool) {
         self.is_blocked = is_blocked;
     }
 
-    /// Sets the services of this end and the user's target for the path's standing queue. They take effect with the next
-    /// report.
+    /// Sets the profile of this end and the user's target for the path's standing queue. Both take effect with the
+    /// next report.
     pub fn set_profile(&mut self, profile: Profile, aim: Aim) {
         self.profile = profile;
         self.model.set_mechanisms(profile.mechanisms);
@@ -130,7 +131,7 @@ impl Path {
     }
 
     /// Makes the health transitions that are due, and ends an overdue MTU probe. Returns the previous health state.
-    /// `is_reserve`: the path is on standby while other paths carry the data.
+    /// `is_reserve`: whether the path is in reserve while other paths carry the data.
     pub fn on_timeout(&mut self, now: Instant, is_reserve: bool) -> State {
         self.health.set_reserve(is_reserve);
         self.health.set_second(self.role == Role::Gateway);
@@ -149,8 +150,8 @@ impl Path {
         (before != state).then_some((before, state))
     }
 
-    /// The remote address, if it changed since the last call. A gateway knows the link's name only once the client has
-    /// described it, and returns `None` before.
+    /// The remote address, if it changed since the last call. A gateway does not know the link's name before the
+    /// client has described the link, and returns `None` until then.
     pub fn take_found(&mut self, now: Instant) -> Option<IpAddr> {
         let to = self.route?.remote.ip();
         let is_named = self.role == Role::Client || self.announced.due.is_none();
@@ -167,7 +168,8 @@ impl Path {
         core::mem::replace(&mut self.told_mtu, found) != found
     }
 
-    /// The MTU probe that is due, at most `longest` bytes: its length, and the tokens of its two pings.
+    /// Starts the MTU probe that is due, if any, with at most `longest` bytes. Returns its length and the tokens of
+    /// its two pings.
     pub(crate) fn start_mtu_probe(
         &mut self,
         now: Instant,

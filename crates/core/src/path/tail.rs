@@ -1,12 +1,12 @@
-//! Tail frames: they tell the other end that no datagram follows for now, so that a loss at the end of a burst is detected like
-//! one in its middle.
+//! Tail frames: control frames that announce that no datagram follows for now, so that a loss at the end of a burst
+//! is detected like a loss in its middle.
 //!
-//! A later datagram reveals a loss as well, so after evenly spaced packets the tail frame waits for twice their spacing.
-//! Otherwise, on a line of a few Mbit/s, each full packet would be followed by a tail frame, at a cost of 5 % of the capacity.
-//! Small packets are few and latency-sensitive, so their tail frame is sent at once.
+//! A later datagram reveals a loss as well, so after evenly spaced packets the tail frame is delayed by twice their
+//! spacing. Otherwise, on a line of a few Mbit/s, each full packet would be followed by a tail frame, at a cost of 5
+//! % of the capacity. Small packets are rare and latency-sensitive, so their tail frame is delayed by 1 ms only.
 //!
-//! On a path without loss no tail frames are sent. While the loss is unknown, they are sent after full packets: a loss in the
-//! first window of a flow, seen by the flow's sender, would end its slow start.
+//! On a path without loss no tail frames are sent. While the loss is unknown, they are sent after full packets. A
+//! loss in the first window of a flow would end the slow start of the flow's sender, if it were not repaired quickly.
 
 use core::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Records a datagram of `len` bytes sent now. `is_lossy`: whether the path loses packets, `None` if unknown.
+    /// Records a datagram of `len` bytes sent now. `is_lossy`: whether the path loses packets; `None` if unknown.
     pub fn on_sent(&mut self, now: Instant, len: usize, is_lossy: Option<bool>) {
         let gap = self.sent_at.map_or(Duration::ZERO, |at| now.since(at));
         self.sent_at = Some(now);
@@ -43,24 +43,24 @@ impl Tail {
         self.due
     }
 
-    /// Whether a tail frame is due now; consumes it.
+    /// Returns whether a tail frame is due now. If so, the caller must send it.
     pub fn take(&mut self, now: Instant) -> bool {
         self.due.take_if(|at| *at <= now).is_some()
     }
 }
 
-/// After this time a burst sent back to back is over.
+/// Minimum delay of a tail frame. After this time a burst sent back to back is over.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// Maximum delay: the packet interval of a voice call.
+/// Maximum delay of a tail frame: the packet interval of a voice call.
 const LONGEST: Duration = Duration::from_millis(20);
-/// A datagram shorter than this is small.
+/// Length in bytes below which a datagram is small.
 const SMALL_BYTES: usize = 400;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Tails of `count` datagrams of `len` bytes, `gap_us` apart.
+    /// Number of tail frames for `count` datagrams of `len` bytes, `gap_us` apart.
     fn tails(count: u32, len: usize, gap_us: u64) -> u32 {
         let mut tail = Tail::default();
         let mut tails = 0;
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_stream_has_one_tail() {
         assert_eq!(tails(1_000, 1_400, 100), 1);
-        // Two until their distance is known.
+        // Some tail frames are sent until the spacing of the datagrams is known.
         assert!(tails(1_000, 1_400, 4_000) <= 10);
     }
 

@@ -1,19 +1,21 @@
 //! Packet trains: a first estimate of a path's capacity, before the path has carried any traffic.
 //!
-//! When a path comes up, a train of full datagrams is sent back to back. The bottleneck spreads the train out: the capacity is
-//! the bytes after the first datagram, divided by the time in which they arrived (packet dispersion; Keshav 1991; Dovrolis,
-//! Ramanathan and Moore 2001). Of a longer train that arrived nearly whole, only the bytes after the first quarter count. If
-//! jitter keeps order, the first datagram meets any jitter and the last ones the largest, which would make 20 Mbit/s look like
-//! 15; and the first quarter uses up the tokens that a token bucket has saved.
+//! When a path comes up, a train of full datagrams is sent back to back. The bottleneck spreads the train out: the
+//! capacity is the bytes after the first datagram, divided by the time in which they arrived (packet dispersion;
+//! Keshav 1991; Dovrolis, Ramanathan and Moore 2001). Of a longer train that arrived nearly whole, only the bytes
+//! after the first quarter count, for two reasons. Jitter that keeps order delays the first datagram by any amount,
+//! but the last datagrams by the largest amount so far, so 20 Mbit/s would be measured as 15. And the first quarter
+//! uses up the tokens that a token bucket has accumulated.
 //!
-//! Jitter, bursts of radio schedulers and clock errors distort the time by an amount that does not grow with the train.
-//! Therefore a train of four times the length follows (`TRAINS`), until two successive trains agree or one took so long that
-//! the errors are negligible. Two kinds of train count only if they arrive steadily: the first one, of a few datagrams, and one
-//! that overflowed a buffer of a few milliseconds, because no train through such a buffer lasts longer. For the use of the
-//! estimate see [`super::pipeline`](super).
+//! Jitter, bursts of radio schedulers and clock errors distort the time by an amount that does not grow with the
+//! train. Therefore a train of four times the length follows (`TRAINS`), until two successive trains agree or one
+//! took so long (`LONG`) that the errors are negligible. The first train, of a few datagrams, counts only if it
+//! arrives steadily. If two trains agree, the second must have taken longer than `SHORT`. A shorter time
+//! (`SHORT_QUEUE`) is enough for a train that arrives steadily but overflowed a buffer of a few milliseconds, because
+//! no train through such a buffer lasts longer. For the use of the estimate see [`super::pipeline`](super).
 //!
-//! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB on a path of a few Mbit/s, up to
-//! 1.2 MB on a path that carries them in a tenth of a second.
+//! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB on a path of a few
+//! Mbit/s, up to 1.2 MB on a path that carries this amount in 0.1 s.
 
 use core::time::Duration;
 
@@ -22,19 +24,19 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// The sending side.
+/// The sending side of packet trains.
 #[derive(Debug, Default)]
 pub struct TrainSender {
     began_at: Option<Instant>,
-    /// When the next datagram of the current train is due, if any, and the number of its datagrams sent.
+    /// When the next datagram of the current train is due, if any, and how many datagrams of the train were sent.
     due: Option<Instant>,
     sent: u16,
     /// The train's number, and the index of its length in `TRAINS`.
     number: u8,
     stage: usize,
-    /// Whether its result is awaited.
+    /// Whether the result of the current train is awaited.
     is_awaited: bool,
-    /// Rate measured by the previous train, if it counts.
+    /// Rate measured by the previous train, if that train counts.
     before: Option<Bitrate>,
 }
 
@@ -54,7 +56,8 @@ impl TrainPacket {
         self.place.saturating_add(1) >= self.count
     }
 
-    /// Whether the datagram is after the first quarter of a train. False for the shortest train, which counts as a whole.
+    /// Whether the datagram is after the first quarter of a train. False for the shortest train, which counts as a
+    /// whole.
     fn is_behind_head(&self) -> bool {
         self.count > TRAINS[0] && self.place >= self.count / 4
     }
@@ -65,17 +68,18 @@ impl TrainPacket {
 pub struct Dispersion {
     /// The train's number.
     pub train: u8,
-    /// Bytes after its first datagram, UDP and IP headers included.
+    /// Bytes after the train's first datagram, UDP and IP headers included.
     pub bytes: u32,
-    /// Time in which these bytes arrived, in microseconds; extrapolated from the bytes after the first quarter if only they
-    /// count.
+    /// Time in which `bytes` arrived, in microseconds; extrapolated from the bytes after the first quarter if only
+    /// these count.
     pub time_us: u32,
     /// The longest gap between two datagrams.
     pub longest_gap_us: u32,
 }
 
 impl Dispersion {
-    /// Whether the longest gap is at most a quarter of the time. Jitter that keeps order delivers a train in a few bursts.
+    /// Whether the longest gap is at most a quarter of the time. If jitter keeps order, a train arrives in a few
+    /// bursts and is not steady.
     fn is_steady(&self) -> bool {
         self.longest_gap_us <= self.time_us / 4
     }
@@ -86,15 +90,16 @@ impl Dispersion {
 pub struct Guess {
     /// The estimated capacity.
     pub rate: Bitrate,
-    /// Whether it was measured over a sufficiently long time to be reliable.
+    /// Whether the rate was measured over a sufficiently long time to be reliable.
     pub is_sure: bool,
-    /// Whether it is not sure and much of the train was lost. A queue of a few packets passes no more of a long train than of a
-    /// short one, in so little time that jitter may be all that was measured.
+    /// Whether the rate is not reliable and much of the train was lost. A queue of a few packets lets no more of a
+    /// long train through than of a short one. These packets arrive in so short a time that the measured time may be
+    /// jitter only.
     pub is_doubtful: bool,
 }
 
 impl TrainSender {
-    /// The path came up: starts trains, at most once in 15 minutes.
+    /// Starts trains when the path comes up, at most once in 15 minutes.
     pub fn on_up(&mut self, now: Instant) {
         if self.began_at.is_none_or(|at| now.since(at) > AGAIN) {
             self.began_at = Some(now);
@@ -111,7 +116,8 @@ impl TrainSender {
         self.is_awaited = true;
     }
 
-    /// Cancels the trains because the path may not carry any now; they start from the beginning later.
+    /// Cancels the trains because the path may not carry any now; a later [`on_up`](Self::on_up) starts again with
+    /// the first one.
     pub fn cancel(&mut self) {
         *self = Self {
             number: self.number,
@@ -125,7 +131,7 @@ impl TrainSender {
         self.due
     }
 
-    /// The next datagram to send now.
+    /// Returns the next datagram to send, if one is due now.
     pub fn next(&mut self, now: Instant) -> Option<TrainPacket> {
         if self.due.is_none_or(|due| due > now) {
             return None;
@@ -143,7 +149,8 @@ impl TrainSender {
         Some(packet)
     }
 
-    /// Processes the measurement of a train by the other end. Returns the capacity estimate; a longer train may follow.
+    /// Processes the measurement of a train by the other end. Returns a capacity estimate. If the estimate is not
+    /// reliable, starts a longer train, unless this was the longest.
     pub fn on_result(&mut self, now: Instant, result: &Dispersion) -> Option<Guess> {
         let Dispersion { bytes, time_us, .. } = *result;
         if !self.is_awaited || result.train != self.number || self.due.is_some() {
@@ -182,7 +189,7 @@ impl TrainSender {
     }
 }
 
-/// The receiving side.
+/// The receiving side of packet trains.
 #[derive(Debug, Default)]
 pub struct TrainReceiver {
     train: Option<Train>,
@@ -198,7 +205,7 @@ struct Train {
     /// Bytes after the first datagram.
     bytes: u32,
     longest_gap: Duration,
-    /// When the first datagram after the first quarter arrived, and the bytes up to it.
+    /// When the first datagram after the first quarter arrived, and the bytes received by then.
     head: Option<(Instant, u32)>,
     is_complete: bool,
 }
@@ -206,13 +213,13 @@ struct Train {
 impl Train {
     fn result(&self) -> Option<Dispersion> {
         let mut time_us = micros(self.last_at.since(self.first_at));
-        // An overflowing queue passes the head of the train and little else.
+        // If a queue overflowed, mostly the head of the train arrived, so the head is not left out.
         let is_whole = self.arrived >= self.count - self.count / 8;
         if let Some((at, head_bytes)) = self.head.filter(|_| is_whole) {
             let rest = self.last_at.since(at);
             let scaled = u64::from(micros(rest)) * u64::from(self.bytes);
             let scaled = scaled.checked_div(u64::from(self.bytes - head_bytes));
-            // Bytes that arrived in one burst were held up on the way.
+            // If the rest arrived in one burst, it was delayed on the way and does not show the capacity.
             if let Some(scaled) = scaled.filter(|_| rest > SHORT) {
                 time_us = u32::try_from(scaled).unwrap_or(u32::MAX);
             }
@@ -258,7 +265,7 @@ impl TrainReceiver {
         self.train = Some(train);
     }
 
-    /// When the result is due.
+    /// When the measurement of the current train is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let train = self.train?;
@@ -269,7 +276,7 @@ impl TrainReceiver {
         })
     }
 
-    /// Takes the result if it is due.
+    /// Takes the measurement of the current train if it is due.
     pub fn take_result(&mut self, now: Instant) -> Option<Dispersion> {
         self.due().filter(|due| *due <= now)?;
         self.train.take()?.result()
@@ -278,16 +285,17 @@ impl TrainReceiver {
 
 /// Lengths of the trains in datagrams.
 const TRAINS: [u16; 4] = [12, 48, 192, 768];
-/// A train that took longer than this is reliable by itself.
+/// Duration above which a train is reliable by itself.
 const LONG: Duration = Duration::from_millis(100);
-/// A train that took no longer than this is not reliable.
+/// Duration up to which a train is not reliable.
 const SHORT: Duration = Duration::from_millis(10);
-/// The same for a train that arrived steadily but overflowed a queue too short for longer trains.
+/// Duration up to which a train is not reliable if it arrived steadily but overflowed a queue too short for longer
+/// trains.
 const SHORT_QUEUE: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_secs(900);
-/// Minimum time assumed for a train: clocks and wake-ups are that coarse.
+/// Minimum duration assumed for a train: the precision of clocks and wake-ups.
 const LEAST_TIME: Duration = Duration::from_millis(1);
-/// How long to wait for the rest of a train.
+/// Time to wait for the rest of a train.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Length of the body of a train's control datagrams, in bytes.
 pub const TRAIN_PACKET_BYTES: usize = 1_100;
@@ -304,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Sends the train that is due over a line of `mbps`; the answer.
+    /// Sends the due train over a line of `mbps` Mbit/s. Returns the receiver's answer.
     fn ride(
         sender: &mut TrainSender,
         receiver: &mut TrainReceiver,
@@ -322,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_train_that_lost_much_and_took_a_short_time_is_doubtful() {
-        // Of 12 datagrams: bytes behind the first, and the milliseconds they took.
+        // Bytes that arrived after the first of 12 datagrams, and the time in milliseconds in which they arrived.
         for (bytes, millis, is_doubtful) in
             [(12_738, 4, false), (9_264, 4, true), (9_264, 120, false)]
         {
@@ -378,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_first_train_that_came_in_lumps_confirms_nothing() {
-        // Times of the trains, and the longest gap in all.
+        // Durations of the trains, and the longest gap in each of them.
         for (times_ms, gap_ms, is_sure) in [
             ([10, 40].as_slice(), 2, true),
             (&[10, 40], 4, false),
@@ -406,7 +414,7 @@ mod tests {
 
     #[test]
     fn trains_that_overflow_a_short_queue_alike_and_come_in_steadily_tell_the_rate() {
-        // Of 12 datagrams, how long they took; of 48, the bytes, how long, and the longest gap.
+        // Duration of the train of 12 datagrams; bytes, duration and longest gap of the train of 48.
         for (first_us, second, is_sure) in [
             (6_369, (16_212, 8_106, 579), true),
             (6_369, (16_212, 8_106, 4_000), false),
@@ -460,7 +468,8 @@ mod tests {
 
     #[test]
     fn what_jitter_held_back_of_the_head_does_not_count() {
-        // 20 Mbit/s, after a wait of 30 ms that none behind the head escapes; and with the ends of head and train changed over.
+        // 20 Mbit/s, and a delay of 30 ms that every datagram after the head has in full. In the second run, the last
+        // datagrams of head and train arrive in swapped order.
         let step = Bytes::new(1_158) / Bitrate::from_mbps(20);
         for is_changed in [false, true] {
             let mut order: Vec<u16> = (0..48).collect();

@@ -1,8 +1,9 @@
 //! A windowed minimum in constant memory.
 //!
-//! Three buckets, each a third of the window long, keep their smallest value; the oldest bucket is dropped as a whole. A value
-//! is therefore forgotten between two thirds of the window and one window after it was inserted. Time advances only when a
-//! value is inserted: without new values the last minimum stays. For a maximum use [`Reverse`](core::cmp::Reverse).
+//! The window is divided into three buckets, each of which stores its smallest value; the oldest bucket is dropped as
+//! a whole. A value is therefore forgotten between two thirds of the window and one window after it was inserted.
+//! Time advances only when a value is inserted: without new values the last minimum stays. For a maximum use
+//! [`Reverse`](core::cmp::Reverse).
 
 use core::time::Duration;
 
@@ -13,12 +14,12 @@ use crate::time::Instant;
 pub(crate) struct WindowedMin<T> {
     bucket: Duration,
     started_at: Instant,
-    /// Newest first.
+    /// Minima of the buckets, newest first.
     minima: [Option<T>; 3],
 }
 
 impl<T: Copy + Ord> WindowedMin<T> {
-    /// An empty filter that forgets after `window`.
+    /// Creates an empty filter that forgets values after `window`.
     pub(crate) const fn new(window: Duration) -> Self {
         Self {
             bucket: match window.checked_div(3) {
@@ -30,7 +31,7 @@ impl<T: Copy + Ord> WindowedMin<T> {
         }
     }
 
-    /// Takes one value.
+    /// Inserts one value.
     pub(crate) fn insert(&mut self, now: Instant, value: T) {
         if now.since(self.started_at) >= self.bucket * 3 {
             self.minima = [None; 3];
@@ -43,7 +44,7 @@ impl<T: Copy + Ord> WindowedMin<T> {
         self.minima[0] = Some(self.minima[0].map_or(value, |min| min.min(value)));
     }
 
-    /// The smallest value; `None` before the first.
+    /// The smallest value; `None` before the first value.
     pub(crate) fn min(&self) -> Option<T> {
         self.minima.iter().flatten().copied().min()
     }

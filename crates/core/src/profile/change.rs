@@ -5,21 +5,21 @@ use super::{Mechanism, Mechanisms, Profile};
 /// A part of a [`Profile`] that can be switched on or off by its key in `[scheduler]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// [`Profile::ack_pacing`].
+    /// Key of [`Profile::ack_pacing`].
     AckPacing,
-    /// [`Profile::fec`].
+    /// Key of [`Profile::fec`].
     Fec,
-    /// [`Profile::look_ahead`].
+    /// Key of [`Profile::look_ahead`].
     LookAhead,
-    /// [`Profile::pacing`].
+    /// Key of [`Profile::pacing`].
     Pacing,
-    /// [`Profile::repair`].
+    /// Key of [`Profile::repair`].
     Repair,
-    /// [`Profile::search`].
+    /// Key of [`Profile::search`].
     Search,
-    /// [`Profile::trains`].
+    /// Key of [`Profile::trains`].
     Trains,
-    /// [`Profile::voice`].
+    /// Key of [`Profile::voice`].
     Voice,
 }
 
@@ -48,7 +48,7 @@ impl Part {
         "voice",
     ];
 
-    /// The part with this key.
+    /// Returns the part with the key `key`.
     #[must_use]
     pub fn from_key(key: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|part| part.key() == key)
@@ -82,7 +82,7 @@ pub struct ProfileChange {
 }
 
 impl ProfileChange {
-    /// The key of a list of [`Mechanism`]s that are switched off.
+    /// The key of the list of [`Mechanism`]s that are switched off.
     pub const WITHOUT: &str = "without";
 
     /// Switches a part on or off.
@@ -95,7 +95,7 @@ impl ProfileChange {
         self.without = self.without.with(mechanism);
     }
 
-    /// `profile` with the changes.
+    /// Returns `profile` with the changes applied.
     #[must_use]
     pub fn apply(&self, mut profile: Profile) -> Profile {
         for (part, wanted) in Part::ALL.into_iter().zip(self.parts) {

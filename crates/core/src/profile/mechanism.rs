@@ -1,6 +1,6 @@
 //! Rules inside the engine that an experiment can switch off one at a time.
 
-/// A set of [`Mechanism`]s; by default empty.
+/// A set of [`Mechanism`]s; empty by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms(u64);
 
@@ -22,23 +22,23 @@ impl Mechanisms {
         self.0 & 1 << mechanism as u32 != 0
     }
 
-    /// The set with `mechanism` added.
+    /// Returns the set with `mechanism` added.
     #[must_use]
     pub const fn with(self, mechanism: Mechanism) -> Self {
         Self(self.0 | 1 << mechanism as u32)
     }
 
-    /// The set without the mechanisms in `others`.
+    /// Returns the set without the mechanisms in `others`.
     #[must_use]
     pub const fn minus(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 }
 
-/// Writes the enum, the list of all and the names from one table.
+/// Generates the enum, the list of all mechanisms and their names from one table.
 macro_rules! mechanisms {
     ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
-        /// A rule inside the engine, which can be switched off. Its documentation says what it does.
+        /// A rule inside the engine that can be switched off. Each variant's documentation describes its rule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Mechanism {
             $($(#[$doc])+ $variant,)+
@@ -48,7 +48,7 @@ macro_rules! mechanisms {
             /// All mechanisms, in the order of their names.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The name in configurations and tables.
+            /// The name of the mechanism in configurations and tables.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -56,7 +56,7 @@ macro_rules! mechanisms {
                 }
             }
 
-            /// The mechanism with this name.
+            /// Returns the mechanism called `name`.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|mechanism| mechanism.name() == name)
@@ -66,14 +66,15 @@ macro_rules! mechanisms {
 }
 
 mechanisms! {
-    /// Of a flow's ACKs that wait in the tunnel queue beyond a small number, only the newest is kept (`queue.rs`).
+    /// If more than a small number of a flow's ACKs wait in the tunnel queue, only the newest ACK is kept
+    /// (`queue.rs`).
     AckThinning = "ack-thinning",
-    /// The tunnel queue may hold enough packets to fill a path that was faster within the last half minute
+    /// The tunnel queue may hold enough packets to fill a path at the highest rate of the last 30 s
     /// (`tunnel/targets.rs`).
     Allowance = "allowance",
     /// A large flow may wait for the quickest of its paths while a burst lasts (`sched/adaptive.rs`).
     BurstPatience = "burst-patience",
-    /// Several flows divide the near and far paths among themselves (`sched/adaptive/crowd.rs`).
+    /// Several flows divide the near paths and the later ones among themselves (`sched/adaptive/crowd.rs`).
     Crowds = "crowds",
     /// Packets with a deadline are placed by their deadline (`sched/adaptive/urgent.rs`).
     Deadlines = "deadlines",
@@ -81,13 +82,14 @@ mechanisms! {
     DrainTest = "drain-test",
     /// Repair symbols follow the end of each video frame (`tunnel/fec/frames.rs`).
     FecFrames = "fec-frames",
-    /// A large flow leaves near paths for a group of far paths that carries much more (`sched/adaptive/groups.rs`).
+    /// A large flow leaves the near paths for a group of later paths that carries much more
+    /// (`sched/adaptive/groups.rs`).
     Groups = "groups",
     /// Thresholds of the standing queue grow with the jitter (`path/model.rs`).
     JitterThresholds = "jitter-thresholds",
-    /// Paths too late to be mixed take packets from further behind in a flow (`sched/adaptive.rs`).
+    /// A path too late to be mixed with the quickest path takes later packets of a flow (`sched/adaptive.rs`).
     LatePaths = "late-paths",
-    /// Congestion by loss limits the pace (`path/control/limit.rs`).
+    /// Congestion detected by loss limits the pacing rate (`path/control/limit.rs`).
     LossCeiling = "loss-ceiling",
     /// Packets in flight on a path that has become slow are also sent on another path (`tunnel.rs`).
     Overdue = "overdue",
@@ -95,11 +97,12 @@ mechanisms! {
     Recall = "recall",
     /// The usual age of reports, together with the RTT, decides when a path is overdue (`path/report_age.rs`).
     ReportAge = "report-age",
-    /// A packet train whose measurement is certain ends startup (`path/pipeline.rs`).
+    /// A packet train whose measurement is reliable ends startup (`path/pipeline.rs`).
     SureTrains = "sure-trains",
-    /// The end of a burst is announced, so that its losses are found at once (`path/tail.rs`).
+    /// The end of a burst is announced, so that losses at the end of the burst are detected at once (`path/tail.rs`).
     Tails = "tails",
-    /// A large flow takes a path only if its share of the total outweighs its delay (`sched/adaptive/paths.rs`).
+    /// A large flow takes a path only if the path's share of the total capacity outweighs its delay
+    /// (`sched/adaptive/paths.rs`).
     WorthShare = "worth-share",
 }
 

@@ -1,20 +1,21 @@
 //! CoDel: controlled delay (RFC 8289).
 //!
-//! A queue that empties now and then is useful; a standing queue only adds delay. CoDel measures how long packets have waited
-//! when they leave. If the waiting time has stayed above `target` for a whole `interval`, CoDel drops one packet and then more,
-//! at times interval / sqrt(count) apart, until the waiting time falls below the target. A packet of an ECN-capable sender is
-//! marked instead of dropped, as in RFC 8290.
+//! A queue that empties from time to time is useful; a standing queue only adds delay. CoDel measures how long
+//! packets have waited when they leave. If the waiting time has stayed above `target` for a whole `interval`, CoDel
+//! drops one packet and then more, at times interval / sqrt(count) apart, until the waiting time falls below the
+//! target. A packet of an ECN-capable sender is marked instead of dropped, as in RFC 8290.
 //!
 //! The code follows the pseudo-code of RFC 8289 section 5.
 //!
-//! **Unresponsive senders** are not controlled by that: drops interval / sqrt(count) apart reach an excess of some hundred
-//! packets per second only after minutes, while the queue grows. So if a queue has stood above the target for `patience`, which
-//! is some RTTs in which its sender must have seen the signals, every packet that has waited longer than `limit` is dropped. Of
-//! the other packets only one per `patience` is dropped, in case the sender responds after all: BBR keeps one RTT of queue
-//! whatever is dropped, and each drop costs in-order receivers another RTT. The queue of such a sender runs empty now and then
-//! and afterwards has the same sender, so its state is remembered for [`REMEMBERED`] and then tested anew. (Cake solves the
-//! same problem with a second controller, BLUE, which begins to drop when its buffer overflows.) Marks and drops share one
-//! schedule, so if ECN-capable and other packets are mixed, a drop may come soon after a mark.
+//! **Unresponsive senders** are not controlled by these drops: drops interval / sqrt(count) apart reach an excess of
+//! some hundred packets per second only after minutes, while the queue grows. Therefore a second rule applies if a
+//! queue has stood above the target for `patience`, which is some RTTs in which its sender must have seen the
+//! signals. Every packet that has waited longer than `limit` is then dropped. Of the other packets only one per
+//! `patience` is dropped, in case the sender responds after all. BBR keeps one RTT of queue whatever is dropped, and
+//! each drop costs in-order receivers another RTT. The queue of such a sender runs empty from time to time and
+//! afterwards has the same sender, so the result is remembered for [`REMEMBERED`] and then tested again. (Cake solves
+//! the same problem with a second controller, BLUE, which begins to drop when its buffer overflows.) Marks and drops
+//! share one schedule, so if ECN-capable and other packets are mixed, a drop may follow soon after a mark.
 
 use core::time::Duration;
 
@@ -27,19 +28,22 @@ use crate::{
 /// The state of CoDel for one queue; names as in RFC 8289 section 5.2.
 #[derive(Debug, Default)]
 pub(super) struct Codel {
-    /// When the waiting time will have been above the target for one interval; zero if it is not above the target.
+    /// When the waiting time will have been above the target for one interval; zero if the waiting time is not above
+    /// the target.
     first_above_time: Instant,
     drop_next: Instant,
     count: u16,
     lastcount: u16,
     dropping: bool,
-    /// Since when, if `is_standing`, packets have left without a pause and with waiting times above the target, and when the
-    /// last one left. In milliseconds modulo 2^32; only differences of seconds are compared.
+    /// If `is_standing`: the time since which packets have left without a pause and with waiting times above the
+    /// target, in milliseconds modulo 2^32. Only differences of seconds are compared.
     standing_since_ms: u32,
+    /// When the last packet left, in milliseconds modulo 2^32.
     last_ms: u32,
     is_standing: bool,
-    /// Whether the sender responds, and when it was last found unresponsive.
+    /// Whether the sender responds to marks and drops.
     hearing: Hearing,
+    /// When the sender was last found unresponsive, in milliseconds modulo 2^32.
     deaf_since_ms: u32,
 }
 
@@ -48,13 +52,14 @@ pub(super) struct Codel {
 enum Hearing {
     #[default]
     Unknown,
-    /// Unresponsive, valid for [`REMEMBERED`].
+    /// The sender is unresponsive. Valid for [`REMEMBERED`].
     Deaf,
-    /// It was unresponsive, and has `patience` to show that it responds now or that another sender uses this queue.
+    /// The sender was unresponsive, and has `patience` to show that it responds now or that another sender uses this
+    /// queue.
     Tested,
 }
 
-/// A packet taken from the queue, and the state of the queue after it.
+/// A packet taken from the queue, and the state of the queue without the packet.
 pub(super) struct Head {
     pub(super) queued: Queued,
     pub(super) backlog_bytes: u32,
@@ -63,8 +68,8 @@ pub(super) struct Head {
 }
 
 impl Codel {
-    /// Takes the next packet with `pop`, dropping or marking as CoDel decides. Returns the packet to send and how many packets
-    /// (none or one) were marked; `None` if the queue is empty, perhaps because every packet was dropped.
+    /// Takes the next packet with `pop`, and drops or marks packets as CoDel decides. Returns the packet to send, and
+    /// whether a packet was marked. Returns `None` if the queue is empty, perhaps because every packet was dropped.
     pub(super) fn dequeue(
         &mut self,
         now: Instant,
@@ -89,7 +94,8 @@ impl Codel {
                 drop(queued?.packet);
                 (queued, ok_to_drop) = self.take(now, config, &mut pop, &mut drop);
                 if self.is_held(false) {
-                    // Count from now, so that neither several drops at once nor an early one follow a pause.
+                    // Count from now, so that a pause is followed neither by several drops at once nor by an early
+                    // drop.
                     self.drop_next = self.next(now, false, config);
                 } else if ok_to_drop {
                     self.drop_next = self.next(self.drop_next, false, config);
@@ -106,7 +112,7 @@ impl Codel {
                 (queued, _) = self.take(now, config, &mut pop, &mut drop);
             }
             self.dropping = true;
-            // If CoDel dropped recently, start from the drop rate that controlled the queue then.
+            // If CoDel dropped recently, start with the drop rate that controlled the queue then.
             let delta = self.count.saturating_sub(self.lastcount);
             let recent = now.since(self.drop_next) < config.interval * 16;
             self.count = if delta > 1 && recent { delta } else { 1 };
@@ -117,7 +123,8 @@ impl Codel {
         Some((queued?, false))
     }
 
-    /// `dodequeue` of the RFC: a packet, and whether the waiting time has been above the target for one interval.
+    /// `dodequeue` of the RFC: returns a packet, and whether the waiting time has been above the target for one
+    /// interval.
     fn take(
         &mut self,
         now: Instant,
@@ -153,8 +160,8 @@ impl Codel {
         (Some(head.queued), ok_to_drop)
     }
 
-    /// Whether the queue has stood for longer than a responsive sender would allow. After a pause in which no packet left, the
-    /// age of waiting packets says nothing about the sender.
+    /// Whether the queue has stood for longer than a responsive sender would allow. After a pause in which no packet
+    /// left, the age of waiting packets says nothing about the sender.
     fn is_unheard(&mut self, now: Instant, config: &QueueConfig) -> bool {
         if span(self.last_ms, millis(now)) > config.interval {
             self.is_standing = false;
@@ -162,7 +169,7 @@ impl Codel {
         self.has_stood(millis(now), config)
     }
 
-    /// Whether the queue stands at `at_ms` and has stood for `patience`.
+    /// Whether the queue is standing and has been for `patience` at `at_ms`.
     fn has_stood(&self, at_ms: u32, config: &QueueConfig) -> bool {
         self.is_standing && span(self.standing_since_ms, at_ms) > config.patience
     }
@@ -192,13 +199,13 @@ impl Codel {
         }
     }
 
-    /// Whether drops are limited to one per `patience`, because dropping ever faster has no effect on an unresponsive sender.
-    /// Marks are not limited, because they cost nothing.
+    /// Whether drops are limited to one per `patience`, because dropping ever faster has no effect on an unresponsive
+    /// sender. Marks are not limited, because they cost nothing.
     fn is_held(&self, marked: bool) -> bool {
         !marked && self.hearing == Hearing::Deaf
     }
 
-    /// When the next packet is dropped or marked, if one was at `t`.
+    /// When the next packet is dropped or marked, if a packet was dropped or marked at `t`.
     fn next(&self, t: Instant, marked: bool, config: &QueueConfig) -> Instant {
         if self.is_held(marked) {
             return t + config.patience.max(config.interval);
@@ -220,8 +227,8 @@ fn mark(queued: Option<&mut Queued>) -> bool {
     queued.is_some_and(|queued| mark_congested(queued.packet.as_mut_slice()))
 }
 
-/// How long a sender is considered unresponsive. The state belongs to the queue: another flow that uses the same queue
-/// meanwhile waits longer.
+/// Time for which a sender is considered unresponsive. The state belongs to the queue: another flow that uses the
+/// same queue during this time waits longer.
 const REMEMBERED: Duration = Duration::from_secs(30);
-/// `maxpacket` of the RFC: a queue of at most this many bytes is not a standing queue.
+/// Length in bytes up to which a queue is not a standing queue: `maxpacket` of the RFC.
 const MAX_PACKET_BYTES: u32 = 1514;

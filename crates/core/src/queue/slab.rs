@@ -1,12 +1,12 @@
 //! Queues of packets in shared slots.
 //!
-//! Each packet is in a slot of one growing table; the slots of a queue are chained, and so are the free slots. Push and pop are
-//! O(1) and allocate only while the table grows to the largest number of packets held at once.
+//! Each packet is in a slot of one growing table. The slots of a queue are chained, and so are the free slots. Push
+//! and pop are O(1) and allocate only while the table grows to the maximum number of packets in it.
 
 use super::Queued;
 use crate::packet::PacketBuf;
 
-/// The slots.
+/// The slots, and the chain of free ones.
 #[derive(Debug)]
 pub(super) struct Slab {
     slots: Vec<Slot>,
@@ -20,7 +20,7 @@ struct Slot {
 }
 
 impl Slab {
-    /// No slots.
+    /// Creates a slab without slots.
     pub(super) const fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -28,7 +28,7 @@ impl Slab {
         }
     }
 
-    /// How many slots there are, free ones included.
+    /// Number of slots, including free ones.
     #[cfg(test)]
     pub(super) const fn slots_len(&self) -> usize {
         self.slots.len()
@@ -51,7 +51,7 @@ impl Slab {
     }
 }
 
-/// One queue, first in, first out.
+/// One first-in, first-out queue.
 #[derive(Debug)]
 pub(super) struct Fifo {
     first: u32,
@@ -70,7 +70,7 @@ impl Default for Fifo {
 }
 
 impl Fifo {
-    /// Bytes in the queue.
+    /// Number of bytes in the queue.
     pub(super) const fn bytes(&self) -> u32 {
         self.bytes
     }
@@ -91,7 +91,7 @@ impl Fifo {
         self.last = index;
     }
 
-    /// Replaces the last packet if `may` allows it. Returns the replaced packet, or the new packet if it was not allowed.
+    /// Replaces the last packet if `may` returns true. Returns the replaced packet, or the new packet as an error.
     pub(super) fn replace_last(
         &mut self,
         slab: &mut Slab,
@@ -109,7 +109,7 @@ impl Fifo {
         Ok(old)
     }
 
-    /// Takes the first packet.
+    /// Removes and returns the first packet.
     pub(super) fn pop(&mut self, slab: &mut Slab) -> Option<Queued> {
         let index = self.first;
         let slot = slab.slots.get_mut(index as usize)?;
@@ -129,5 +129,5 @@ fn len_of(queued: &Queued) -> u32 {
     u32::try_from(queued.packet.len()).unwrap_or(u32::MAX)
 }
 
-/// No slot.
+/// Index that stands for no slot.
 const NONE: u32 = u32::MAX;

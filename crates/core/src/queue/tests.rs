@@ -64,10 +64,11 @@ fn what_waits_of_a_flow_is_known() {
     }
     let all = [1, 2, 3].map(|flow| bytes(&queue, flow));
     assert_eq!(all, [1_500, 700, 0]);
-    // They take turns: the last of the one leaves with all of the other, and the last of that with as much of the one.
+    // The flows take turns. When the last packet of flow 1 leaves, all of flow 2 has left. When the last packet of
+    // flow 2 leaves, as many bytes of flow 1 have left.
     let to_last = [1, 2, 3].map(|flow| queue.bytes_to_last(FlowId::at(flow), Bytes::ZERO).get());
     assert_eq!(to_last, [2_200, 1_400, 0]);
-    // What was taken of a flow leaves in its turns as well.
+    // Bytes that were taken from a flow leave in its turns as well.
     let to_last = queue.bytes_to_last(FlowId::at(2), Bytes::new(300)).get();
     assert_eq!(to_last, 2_000);
     queue.dequeue(Instant::ZERO, none_dropped);
@@ -94,7 +95,7 @@ fn one_flow_keeps_its_order_and_a_steady_load_does_not_grow_the_table() {
 #[test]
 fn backlogged_flows_share_by_bytes_whatever_they_offer() {
     let mut queue = queue();
-    // Flow 1: 4000 large packets; flow 2: 4000 small; flow 3: half of either.
+    // Flow 1: large packets; flow 2: small packets; flow 3: packets of half the length of those of flow 1.
     for n in 0..4_000 {
         for (flow, len) in [(1, 1_400), (2, 200), (3, 700)] {
             let packet = packet(flow, len, false);
@@ -174,7 +175,7 @@ fn a_flow_that_keeps_coming_back_as_new_does_not_starve_the_old() {
 }
 
 /// The drop times of an unresponsive flow, in microseconds: 1000 packets of 1000 bytes wait from the start, and one
-/// leaves each millisecond.
+/// packet leaves each millisecond.
 fn codel_run(mut queue: Queue, ecn: bool) -> (Vec<u64>, Vec<u64>, u64) {
     for n in 0..1_000 {
         queue.enqueue(
@@ -199,8 +200,9 @@ fn codel_run(mut queue: Queue, ecn: bool) -> (Vec<u64>, Vec<u64>, u64) {
     (drops, marks, queue.ce_marked())
 }
 
-/// What RFC 8289 prescribes there: above target from 5 ms on, so the first at 105 ms, then interval / sqrt(count)
-/// after the previous drop time; each happens at the next dequeue, one each millisecond.
+/// The schedule that RFC 8289 prescribes for `codel_run`. Waiting times are above the target from 5 ms on, so the
+/// first drop is at 105 ms. Each further drop is due interval / sqrt(count) after the previous one. It happens at the
+/// next dequeue; there is one each millisecond.
 fn codel_schedule() -> Vec<u64> {
     let mut times = Vec::new();
     let (mut next_us, mut count) = (105_000.0_f64, 0_u32);
@@ -259,11 +261,11 @@ fn codel_leaves_a_lone_packet_alone_however_long_it_waited() {
 
 #[test]
 fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
-    // That of an unresponsive flow, drained at 1000 ms.
+    // The queue of an unresponsive flow, drained at 1000 ms.
     let mut queue = queue();
     let mut drops = Vec::new();
     for tick in 0..1_400_u64 {
-        // Two packets come and one goes each millisecond.
+        // Two packets arrive and one leaves each millisecond.
         let now = at_us(tick * 1_000);
         for _ in 0..2 {
             queue.enqueue(now, packet(1, 500, false), FlowId::at(1), none_dropped);
@@ -276,14 +278,15 @@ fn codel_goes_on_where_it_was_when_the_queue_soon_returns() {
     assert!(between < 40, "{between}");
 }
 
-/// An unresponsive sender: a standing queue of 50 packets.
+/// Simulates an unresponsive sender: fills the queue to 50 packets.
 fn fill(queue: &mut Queue, now: Instant) {
     while queue.len() < 50 {
         queue.enqueue(now, packet(1, 1_000, false), FlowId::at(1), none_dropped);
     }
 }
 
-/// Drops of an unresponsive sender in each second: 50 packets stand, but none while `is_rest` (of the millisecond).
+/// Returns the number of drops of an unresponsive sender in each second. The queue always holds 50 packets, except in
+/// the milliseconds for which `is_rest` is true.
 fn losses_of_the_deaf(mut queue: Queue, seconds: u64, is_rest: fn(u64) -> bool) -> Vec<u32> {
     let mut drops = vec![0; usize::try_from(seconds).expect("few")];
     for tick in 0..seconds * 1_000 {
@@ -333,7 +336,8 @@ fn codel_finds_out_anew_who_does_not_listen_no_harder_than_before() {
 
 #[test]
 fn codel_makes_up_for_no_pause_of_who_does_not_listen() {
-    // Nothing leaves for 3 s: while it is known, and when it is found out anew.
+    // No packet leaves for 3 s: once while the sender is known to be unresponsive, once when this must be detected
+    // again.
     for (pause_ms, most) in [(5_000, 1), (29_000, 10)] {
         let mut queue = patient_queue(300);
         let mut drops = 0;
@@ -407,8 +411,8 @@ fn codel_of_one_flow_does_not_touch_another() {
     assert!(fat > 50, "{fat}");
 }
 
-/// Three packets arrive and two leave each millisecond for `ticks` ms. Returns the waiting time of each packet that left, in
-/// ms.
+/// Three packets arrive and two leave each millisecond for `ticks` ms. Returns the waiting time of each packet that
+/// left, in ms.
 fn overload(queue: &mut Queue, ticks: core::ops::Range<u64>) -> Vec<u128> {
     let mut waited = Vec::new();
     for tick in ticks {
@@ -429,7 +433,7 @@ fn a_sender_that_does_not_listen_finds_a_short_queue_all_the_same() {
     let mut queue = queue();
     let waited = overload(&mut queue, 0..10_000);
     let most = |waited: &[u128]| waited.iter().copied().max();
-    // An excess of a third for the second of patience, which CoDel hardly reduces, and then the limit.
+    // First an excess of a third for one second of patience, which CoDel hardly reduces, and then the limit.
     assert!(
         most(&waited).is_some_and(|most| (280..=400).contains(&most)),
         "{:?}",
@@ -450,7 +454,7 @@ fn a_sender_that_does_not_listen_and_keeps_below_the_limit_loses_little() {
 
 #[test]
 fn what_is_allowed_to_stand_stands_for_as_long_as_it_may() {
-    // 50 packets come at once, and one goes for one that comes each 4 ms: each waits for 200 ms.
+    // 50 packets arrive at once. After that one packet leaves and one arrives each 4 ms: each waits for 200 ms.
     let dropped = |allowance: u64, allowed_ms: u64| {
         let mut queue = queue();
         queue.set_allowance(Bytes::new(allowance), Duration::from_millis(allowed_ms));
@@ -543,7 +547,7 @@ fn with_many_flows_one_pass_drops_several() {
     });
     let mut overflows = Vec::new();
     for n in 0..3_000_u32 {
-        // 640 flows with one packet, the rest in flow 1000.
+        // 640 flows have one packet each, the rest belongs to flow 1000.
         let flow = if n < 640 { n } else { 1_000 };
         let mut dropped = 0;
         queue.enqueue(
@@ -671,7 +675,7 @@ fn every_packet_comes_out_exactly_once_and_in_order_within_its_flow() {
             allowed: Duration::from_micros(rng.below(20_000)),
         });
         let flows = 1 + rng.below(200);
-        // What should be waiting, by flow, as numbers and lengths in order.
+        // The packets that should be waiting, by flow, as numbers and lengths in order.
         let mut waiting: Vec<VecDeque<(u32, usize)>> = vec![VecDeque::new(); 256];
         let (mut now, mut flow_of) = (Instant::ZERO, Vec::new());
         let pressure = rng.uniform();

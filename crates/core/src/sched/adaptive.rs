@@ -4,19 +4,22 @@
 //! Rao 2006). Paths are paced at their capacity. When more packets wait than the quickest path carries, the next best
 //! path takes packets too, and so on, so a large flow gets the sum of the rates. The differences from EDPF:
 //!
-//! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: the wait for the slower path
-//!   at the receiver would cost more than the path brings. A flow uses the paths near the quickest one. It uses a
-//!   slower group instead only if it is large and either the slower paths together carry much more (`WORTH_PERCENT`),
-//!   or the near paths limit it and the slower ones bring more even after the time it takes to fill them (`LASTS`).
-//! - **Crowds.** Several flows share the capacity of the paths, so some use the slower group and some stay (`crowd`).
-//! - **Late paths.** A path that is later than `GATE` allows, by up to `LATEST`, helps the quickest group without
-//!   leaving it idle. The late path takes only packets of a large flow that would arrive even later through the
-//!   backlog of the quickest path, whose RTT is then as long. It does not take the first packet of the backlog but one
-//!   that will arrive in order ([`Pick::Behind`]). Where the RTT of the flow is kept as long as the late path's, the
-//!   path is used like any other (`is_kept`).
-//! - **Bursts.** The packets of one burst wait for the quickest path if that can send all of them before the first
-//!   would arrive on another path (`BURST`). Where the RTT is long, any packet of a large flow may wait for a fraction
-//!   of the RTT (`PATIENCE`).
+//! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: the wait for the slower
+//!   path at the receiver would cost more than the path brings. By default a flow uses the group of the quickest
+//!   path, which is the path with the shortest one-way delay. The paths of this group are the *near* paths. The flow
+//!   uses a slower group instead only if the flow is large and one of two conditions holds. Either the slower paths
+//!   together carry much more (`WORTH_PERCENT`), or the near paths limit the flow and the slower paths bring more
+//!   even after the time it takes to fill them (`LASTS`).
+//! - **Crowds.** Several flows share the capacity of the paths, so some use the slower group and some stay on the
+//!   near paths (`crowd`).
+//! - **Late paths.** A *late* path is later than the quickest path by more than `GATE` and at most `LATEST`. It helps
+//!   the near paths without leaving them idle. It takes only packets of a large flow that would arrive even later
+//!   through the backlog of the quickest path, where the delay is then as long as on the late path. It does not take
+//!   the first packet of the backlog but one that will arrive in order ([`Pick::Behind`]). If ACK pacing extends the
+//!   flow's RTT to that of the late path, the late path is used like any other (`is_kept`).
+//! - **Bursts.** The packets of one burst wait for the quickest path if that path can send all of them before the
+//!   first would arrive on another path (`BURST`). Where the RTT is long, any packet of a large flow may wait for a
+//!   fraction of the RTT (`PATIENCE`).
 //! - **Deadlines.** Packets with a deadline are placed by their deadline (`urgent`).
 //! - **Repair.** Lost packets are retransmitted ([`Profile::repair`]).
 
@@ -59,13 +62,14 @@ pub use settings::AdaptiveSettings;
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     lines: [Line; PathId::MAX],
-    /// How much each flow has sent recently, by place ([`crate::flows`]).
+    /// How much each flow has sent recently, indexed by [`FlowId::index`](crate::flows::FlowId::index).
     flows: Vec<Flow>,
     count: Count,
     burst: Burst,
     mechanisms: Mechanisms,
-    /// Whether an observer wants the candidates of each decision, and the candidates of the last decision.
+    /// Whether an observer wants the candidates of each decision.
     is_observed: bool,
+    /// The candidates of the last decision.
     candidates: Vec<Candidate>,
 }
 
@@ -76,7 +80,7 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Starts with all paths empty.
+    /// Creates a scheduler for which all paths are empty.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -124,7 +128,7 @@ impl Adaptive {
         flow.is_large
     }
 
-    /// The extra delay at which the group of a packet's flow begins. A flow that is not limited by the near paths does not
+    /// The extra delay at which the group of a packet's flow begins. A flow that the near paths do not limit does not
     /// leave them for a little more capacity.
     fn group_of(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Duration {
         if !self.has(Mechanism::Groups) {
@@ -151,8 +155,9 @@ impl Adaptive {
         from
     }
 
-    /// Lets a late path take a packet further behind in the flow: the one that would arrive over the other paths at
-    /// `arrival`, the time of its arrival on the late path. The flow's whole backlog would have arrived at `all_come`.
+    /// Lets a late path take a later packet of the flow. `arrival`: when a packet sent now on the late path would
+    /// arrive. The packet to take is the one that would arrive over the other paths at that time. `all_come`: when
+    /// the flow's whole backlog would have arrived over the other paths.
     fn pick_behind(
         &mut self,
         now: Instant,
@@ -172,7 +177,8 @@ impl Adaptive {
         Pick::Behind { index, ahead }
     }
 
-    /// When a packet, and all packets that leave up to the last of its flow, would have arrived over `paths` together.
+    /// When a packet, and all packets that leave the queue up to the last of its flow, would have arrived over
+    /// `paths` together.
     fn all_come<'a>(
         &self,
         now: Instant,
@@ -366,8 +372,9 @@ impl Scheduler for Adaptive {
             return Duration::ZERO;
         }
         let gate = Gate::new(paths, Duration::ZERO, true, self.mechanisms);
-        // One that is searched as well, if it is worth it by what it has shown or is remembered as: else a flow that what is near
-        // carries would never find out.
+        // A late path that is being searched counts as well, if the rate reached so far, or its remembered rate,
+        // makes it worth using. Otherwise a flow that the near paths can carry would never find out the path's
+        // capacity.
         let late = paths
             .iter()
             .filter(|path| is_late(path, gate.from) && path.rate.is_some() && gate.admits(path));
@@ -380,7 +387,8 @@ impl Scheduler for Adaptive {
     }
 }
 
-/// What `flow` has to reckon with where near paths carry `near`; alone if crowds are switched off.
+/// Returns the capacity that `flow` can expect if the near paths carry `near`; that of a single flow if crowds are
+/// switched off.
 fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crowd {
     if mechanisms.has(Mechanism::Crowds) {
         count.with(flow, near)
@@ -389,8 +397,8 @@ fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crow
     }
 }
 
-/// The interval between two RTT samples of a busy path: a path that was too late is found to be quick again within one
-/// interval.
+/// Interval between two RTT samples of a busy path: a path that was too late and has become quick again is noticed
+/// within this time.
 const SAMPLED_EVERY: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,13 @@
 //! tunnel).
 //!
 //! Every `interval` each path's weight moves by `GAIN` of the difference towards its estimated rate, and is at least
-//! `FLOOR` of the largest weight; a change beyond `JUMP` that appears twice in a row is adopted at once. Between
+//! `FLOOR` of the largest weight. A change beyond `JUMP` that appears twice in a row is adopted at once. Between
 //! updates packets are distributed by these weights as under `weighted`, including its rule for small packets. A path
-//! of unknown rate counts as the mean of the known rates. Delay, queue and loss of a path have no influence.
+//! of unknown rate gets the mean of the known rates. Delay, queue and loss of a path have no influence.
 //!
 //! Source: He and Brassil, "NATALIE: An Adaptive, Network-Aware Traffic Equalizer", 2007, section V. The paper
-//! measures the other traffic on a link of known rate and subtracts it; a tunnel learns the delivery rate of a path,
-//! which is that difference, from its other end. Interval, gain, floor and jump are those of `pleach equalize`.
+//! measures the other traffic on a link of known rate and subtracts it. A tunnel needs no subtraction, because its
+//! other end reports the delivery rate of each path. Interval, gain, floor and jump are those of `pleach equalize`.
 
 use core::time::Duration;
 
@@ -41,7 +41,7 @@ impl AutoWeightSettings {
     /// The keys, in the order they are listed to users.
     pub const KEYS: &[&str] = &["interval"];
 
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn scheduler(&self) -> AutoWeight {
         AutoWeight::new(*self)
@@ -61,14 +61,15 @@ pub struct AutoWeight {
 struct Line {
     /// The smoothed rate in kbit/s; `None` before the first rate.
     kbps: Option<u64>,
-    /// Whether the last rate was far above or below the weight.
+    /// Whether the last rate was far above (`true`) or far below (`false`) the smoothed rate; `None` if it was
+    /// neither.
     far: Option<bool>,
     /// The weight in force; zero before the first update.
     weight: u32,
 }
 
 impl AutoWeight {
-    /// Knows no rates yet: all paths weigh the same.
+    /// Creates a scheduler that knows no rates: all paths have the same weight.
     #[must_use]
     pub fn new(settings: AutoWeightSettings) -> Self {
         Self {
@@ -145,11 +146,11 @@ impl Line {
     }
 }
 
-/// The weight of a new rate in the filter.
+/// Weight of a new rate in the filter, as numerator and denominator.
 const GAIN: (u64, u64) = (3, 10);
-/// The smallest weight as a fraction of the largest, so that a path is never excluded.
+/// Divisor of the largest weight that gives the smallest, so that a path is never excluded.
 const FLOOR: u64 = 100;
-/// A difference of more than this fraction is far.
+/// Divisor of the rate: a larger difference than this fraction is far.
 const JUMP: u64 = 10;
 
 #[cfg(test)]
@@ -157,7 +158,7 @@ mod tests {
     use super::super::tests::{packet, ready_paths};
     use super::*;
 
-    /// Shares of the first of two paths, in packets of a hundred from `now` on.
+    /// Number of packets, out of a hundred from `now` on, that take the first of two paths.
     fn share(policy: &mut AutoWeight, now: Instant, mbps: [Option<u64>; 2]) -> usize {
         let mut paths = ready_paths(2);
         for (path, mbps) in paths.iter_mut().zip(mbps) {

@@ -1,9 +1,9 @@
-//! `awi`: fills the fixed line, and moves to the other lines what the fixed line loses. The algorithm of Bednarek,
-//! Kühlewind, Barrenetxea and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
+//! `awi`: fills the fixed line, and moves load to the other lines when the fixed line loses packets. The algorithm of
+//! Bednarek, Kühlewind, Barrenetxea and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
 //!
 //! Weighted round robin over a fixed line of constant weight `w_fixed` and other lines, whose weights start at 0.
 //! Every `T_report` the receiver reports how many packets are missing per line (section 3; [`crate::loss_report`]).
-//! Loss is taken as the sign that a line is saturated, so no line is paced. With `lost` and `sent` of the fixed line:
+//! Loss is the sign that a line is saturated, so no line is paced. `lost` and `sent` are packets of the fixed line:
 //!
 //! - IWI (3.2): on loss, if the mobile weight is 0: `w_mobile += lost`.
 //! - AWI (3.1, equation 1): on loss, else: `w_mobile += k · lost / sent · w_fixed`, rounded half up to a whole number.
@@ -12,12 +12,13 @@
 //!
 //! So AWI stops once `k · p · w_fixed < 1/2`: a loss of p = 1 / (2 k `w_fixed`) remains (2 % for the defaults).
 //!
-//! `docs/algorithms.md` section 2.8 lists our choices where the paper leaves one. Beyond the paper: any number of
-//! lines, which are filled in the order of cost and then id; a line that does not work is skipped, and the next in
-//! order takes the fixed line's role; weights count bytes; smooth round robin; losses of all lines.
+//! `docs/algorithms.md` section 2.8 lists the choices made where the paper leaves one. Beyond the paper: any number
+//! of lines, which are filled in the order of cost and then id; a line that does not work is skipped, and the next
+//! line in order replaces a fixed line that does not work; weights may count bytes; smooth round robin; losses of all
+//! lines.
 //!
 //! Never waits: if the line whose turn it is has no room at this moment (socket full, the user's own limit), the next
-//! one takes the packet. Ranks do not restrict the choice: every path is visible.
+//! line takes the packet. Ranks do not restrict the choice: every path is visible.
 
 use self::{
     blocks::{Blocks, Turn},
@@ -46,27 +47,27 @@ pub struct Awi {
     control: Control,
     blocks: Blocks,
     credit: Credit,
-    /// The lines of the last call of `pick`, in the order in which they are filled: usable ones first, the fixed one
-    /// first among them.
+    /// The lines of the last call of `pick`, in the order in which they are filled: usable lines first, and among
+    /// these the fixed line first.
     lines: Vec<Line>,
     /// The turn of each line.
     turns: Vec<Turn>,
-    /// How many lines are usable.
+    /// Number of usable lines.
     usable: usize,
 }
 
-/// A path as it was at the last packet.
+/// The state of a path at the last packet.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     id: PathId,
     cost: u8,
     usable: bool,
-    /// Its place in the caller's list.
+    /// Index of the path in the caller's list.
     index: usize,
 }
 
 impl Awi {
-    /// Starts with all weight on the fixed line.
+    /// Creates a scheduler with all weight on the fixed line.
     #[must_use]
     pub fn new(settings: AwiSettings<PathId>) -> Self {
         Self {
@@ -137,8 +138,8 @@ impl Scheduler for Awi {
         chosen.map_or(Pick::Wait, |at| Pick::One(self.lines[at].index))
     }
 
-    /// No line is paced: the policy finds the capacity of a line by its losses. The other end reports losses and keeps
-    /// the order of section 4.3.
+    /// No line is paced: the policy finds the capacity of a line by its losses. The other end reports losses, and
+    /// restores the order of packets as in section 4.3.
     fn profile(&self) -> Profile {
         Profile {
             pacing: false,
@@ -175,5 +176,5 @@ impl Scheduler for Awi {
     }
 }
 
-/// One unit of weight, counted in bytes: a full packet.
+/// Bytes per unit of weight: a full packet.
 const BYTES_PER_WEIGHT: u32 = 1500;

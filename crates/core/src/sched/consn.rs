@@ -1,20 +1,22 @@
 //! `consn`: confluent sequence numbers. A block of packets is split over the paths so that their sequences run towards
 //! each other.
 //!
-//! Becke et al. 2013 (see `pdc`), section III-A. A block is what leaves the tunnel queue in one burst, up to [`BLOCK`]
-//! packets. Each path gets a run of consecutive packets: the quickest path the first run, the others the next runs in
-//! the order of their RTTs. The weight of a path gives the length of its run ([`SrttWeighted`](super::SrttWeighted)).
-//! *Variant 1*: the first path sends its run in ascending order, the others from the end of their run in descending
-//! order. *Variant 2*: only the last path descends. Losses or delays of a path then make one gap, and the packets sent
-//! last on either side of a boundary are neighbours.
+//! Becke et al. 2013 (see `pdc`), section III-A. A block consists of the packets that leave the tunnel queue in one
+//! burst, up to [`BLOCK`] packets. Each path gets a run of consecutive packets: the quickest path the first run, the
+//! others the next runs in the order of their RTTs. The weight of a path gives the length of its run
+//! ([`SrttWeighted`](super::SrttWeighted)). *Variant 1*: the first path sends its run in ascending order, the others
+//! from the end of their run in descending order. *Variant 2*: only the last path descends. Losses or delays of a
+//! path then make one gap, and the packets that are sent last on either side of a boundary between runs are
+//! neighbours.
 //!
-//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of packets
-//! that are not known to have arrived, but only while no new packet waits and the path has room (`tunnel/blocks.rs`).
-//! That requires the capacity of the paths, so paths are then paced; without redundancy only the user's limits pace
-//! them, as published. The delay of packets that wait at this end for a paced path counts as part of the path's RTT,
-//! like the queue in the modem of a path that is not paced.
+//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of
+//! packets that are not known to have arrived, but only while no new packet waits and the path has room
+//! (`tunnel/blocks.rs`). This requires the capacity of the paths, so paths are paced. Without redundancy only the
+//! user's limits pace them, as published. The delay of packets that wait at this end for a paced path counts as part
+//! of the path's RTT, like the queue in the modem of a path that is not paced.
 //!
-//! With `pdc`, packets that would be late on the path of their run are exchanged for others, or take another path (`pdc`).
+//! With `pdc`, packets that would be late on the path of their run are exchanged for other packets, or take another
+//! path (`pdc`).
 //!
 //! Pure ACKs take the path with the lowest RTT.
 
@@ -38,14 +40,14 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// The largest number of packets of a block.
+/// Maximum number of packets in a block.
 pub const BLOCK: usize = 64;
 
 /// Settings of [`Consn`], with the keys of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsnSettings {
-    /// Which paths descend.
+    /// The paths that send their runs in descending order.
     pub variant: Variant,
     /// Whether paths continue into the runs of other paths.
     pub redundancy: bool,
@@ -61,7 +63,7 @@ pub struct ConsnSettings {
 }
 
 impl Default for ConsnSettings {
-    /// Sections IV and V-A.
+    /// Returns the settings of sections IV and V-A of the paper.
     fn default() -> Self {
         Self {
             variant: Variant::FirstAscends,
@@ -85,24 +87,24 @@ impl ConsnSettings {
         "in_order",
     ];
 
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn scheduler(&self) -> Consn {
         Consn::new(*self)
     }
 }
 
-/// Which paths send their runs from the end. In a configuration 1 and 2, as the paper counts.
+/// The paths that send their runs from the end. In a configuration the variants are 1 and 2, as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// All but the first.
+    /// All paths except the first.
     FirstAscends,
-    /// Only the last.
+    /// Only the last path.
     LastDescends,
 }
 
 impl Variant {
-    /// The variant the paper calls `number`.
+    /// Returns the variant that the paper calls `number`.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
         match number {
@@ -123,11 +125,11 @@ impl<'de> Deserialize<'de> for Variant {
 /// The assignment of a block to paths. Owned by the caller, to avoid an allocation per block.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// Each packet of the block once: index of its path among the views, index in the block. The packets of a path are
-    /// in the order of sending.
+    /// Each packet of the block once, as the index of its path among the views and the index in the block. The
+    /// packets of a path are in the order of sending.
     pub packets: Vec<(u8, u8)>,
-    /// The packets that a path may copy when it has sent its own, in this order: index of the path, index in the
-    /// block.
+    /// The packets that a path may copy when it has sent its own packets, in this order, as the index of the path and
+    /// the index in the block.
     pub copies: Vec<(u8, u8)>,
 }
 
@@ -141,7 +143,7 @@ pub struct Consn {
 }
 
 impl Consn {
-    /// Starts without debts.
+    /// Creates a scheduler whose paths are owed nothing.
     #[must_use]
     pub const fn new(settings: ConsnSettings) -> Self {
         Self {
@@ -155,14 +157,15 @@ impl Consn {
         }
     }
 
-    /// The settings.
+    /// The settings of the scheduler.
     #[must_use]
     pub const fn settings(&self) -> &ConsnSettings {
         &self.settings
     }
 
-    /// Places the packets of `block`, at most [`BLOCK`], on `paths`, which are as in [`Scheduler::pick`]: on those that are
-    /// ready, or for which less than a block is kept. Nothing if there is none. `placement` is overwritten.
+    /// Places the packets of `block`, at most [`BLOCK`], on the paths that are ready or for which less than a block
+    /// is staged. Places nothing if there is no such path. `paths` is as in [`Scheduler::pick`]. `placement` is
+    /// overwritten.
     pub fn place(&mut self, paths: &[PathView], block: &[PacketInfo], placement: &mut Placement) {
         let has_room = |path: &PathView| path.ready || path.usable && path.staged < ROOM;
         self.split(paths, has_room, block, placement);
@@ -226,7 +229,7 @@ impl Consn {
         }
     }
 
-    /// The place in `order` of each packet's path.
+    /// Writes the index in `order` of each packet's path to `lane_of`.
     fn assign(
         &mut self,
         paths: &[PathView],
@@ -264,7 +267,7 @@ impl Consn {
 }
 
 impl Scheduler for Consn {
-    /// A block of one packet; the tunnel asks for [whole ones](Self::place).
+    /// Places a block of one packet; the tunnel calls [`place`](Self::place) for whole blocks.
     fn pick(&mut self, _now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick {
         let mut placement = core::mem::take(&mut self.single);
         let packet = core::slice::from_ref(packet);
@@ -277,7 +280,7 @@ impl Scheduler for Consn {
         path.map_or(Pick::Wait, Pick::One)
     }
 
-    /// Paced only with redundancy, which needs to know what a path carries; as published nothing is.
+    /// Paths are paced only with redundancy, which requires their capacity. As published, no path is paced.
     fn profile(&self) -> Profile {
         Profile {
             pacing: self.settings.redundancy,
@@ -291,5 +294,5 @@ impl Scheduler for Consn {
     }
 }
 
-/// A path with this much staged gets no more: a block.
+/// Bytes staged for a path from which on it gets no further packets: one block.
 const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);

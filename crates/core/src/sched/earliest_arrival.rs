@@ -1,19 +1,19 @@
 //! `earliest-arrival`: the path on which this packet is predicted to arrive first.
 //!
-//! Earliest delivery path first (EDPF; Chebrolu and Rao 2006). For each path i with rate b and delay d, the
-//! policy keeps A, the time until which the path's bottleneck is busy with what was sent before. A packet of length L
-//! sent now arrives at max(now, A) + L/b + d; the path with the least arrival takes it, and its A becomes max(now, A)
-//! + L/b. Where b and d are right and constant, arrivals are in the order of sending, without any buffer to reorder.
+//! Earliest delivery path first (EDPF; Chebrolu and Rao 2006). For each path i with rate b and delay d, the policy
+//! stores A, the time until which the path's bottleneck is busy with earlier packets. A packet of length L sent now
+//! arrives at max(now, A) + L/b + d. The packet takes the path with the earliest arrival, and the A of that path
+//! becomes max(now, A) + L/b. If b and d are right and constant, packets arrive in the order of sending, without any
+//! reorder buffer.
 //!
 //! Differences from EDPF: A is stored as work, so that a change of the estimated rate also applies to packets in
 //! flight. A path of unknown rate counts as 10 Mbit/s. Delays are taken relative to the quickest path, because only
 //! differences matter.
 //!
-//! The best path may not be ready. The policy waits for it only if the whole backlog is predicted to pass it before
-//! one packet would pass the best ready path, and within 5 ms: a longer wait would build a standing queue, which the
-//! tunnel's queue management takes for congestion, and the other paths would idle. The time until a path is ready is
-//! unknown; it is assumed to be as long as the path has already been unready.
-//! path will stay unready is unknown; it is taken for as long as it has been already.
+//! The best path may not be ready. The policy waits for it only if the path is predicted to send the whole backlog
+//! before the best ready path sends one packet, and within 5 ms. A longer wait would build a standing queue, which
+//! the tunnel's queue management mistakes for congestion, and the other paths would idle. The time until a path is
+//! ready is unknown; it is assumed to be as long as the path has already been unready.
 
 use core::time::Duration;
 
@@ -22,7 +22,8 @@ use crate::{ids::PathId, time::Instant, units::Bitrate};
 
 /// Uses the path with the earliest predicted arrival; ignores weight.
 ///
-/// Waits for a path that is not ready if waiting is predicted to beat the best ready path.
+/// Waits for a path that is not ready if the packet is predicted to arrive there before it would arrive on the best
+/// ready path.
 #[derive(Clone, Debug)]
 pub struct EarliestArrival {
     lines: [Line; PathId::MAX],
@@ -35,7 +36,7 @@ impl Default for EarliestArrival {
 }
 
 impl EarliestArrival {
-    /// Begins with all paths empty.
+    /// Creates a scheduler for which all paths are empty.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -76,10 +77,10 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// The assumed capacity of an unmeasured path.
+/// Capacity assumed of an unmeasured path.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);
 
-/// Longest predicted time to get the backlog through the awaited path: the target of the tunnel queue's CoDel.
+/// Maximum predicted time to send the backlog on the awaited path: the target of the tunnel queue's CoDel.
 const MAX_WAIT: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
     use crate::{flows::FlowId, rng::Rng, units::Bytes};
 
-    /// Paths of (kbit/s, milliseconds).
+    /// Paths with the given rates in kbit/s and delays in milliseconds.
     fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
         let quickest = lines.iter().map(|(_, ms)| *ms).min().unwrap_or(0);
         let mut paths = ready_paths(lines.len());
@@ -99,8 +100,8 @@ mod tests {
         paths
     }
 
-    /// Sends 2000 packets of 1000 bytes, one each `every`, over FIFO lines that are what `paths` says, and counts
-    /// the packets that arrive before one sent earlier, and those per path.
+    /// Sends 2000 packets of 1000 bytes, one per `every`, over FIFO lines with the properties in `paths`. Returns the
+    /// number of packets that arrive before a packet sent earlier, and the number of packets per path.
     fn inversions(paths: &[PathView], every: Duration) -> (usize, Vec<usize>) {
         let mut policy = EarliestArrival::new();
         let packet = PacketInfo {
@@ -133,7 +134,7 @@ mod tests {
             &[(1_250, 40), (1_000, 20), (1_000, 100), (750, 80)],
         ] {
             let paths = paths_of(lines);
-            // Everything at once, at the sum of the rates (4 Mbit/s), and at three quarters of it.
+            // All packets at once, at the sum of the rates (4 Mbit/s), and at three quarters of it.
             for every_us in [0, 2_000, 2_667] {
                 let (inversions, counts) = inversions(&paths, Duration::from_micros(every_us));
                 assert_eq!(inversions, 0, "{lines:?} {every_us}");

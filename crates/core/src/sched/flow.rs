@@ -1,9 +1,10 @@
 //! `flow`: a flow stays on one path.
 //!
-//! Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by Schindelhauer and Schomaker 2005): every
-//! usable path of the lowest rank draws a number for the flow from hash(flow, path), u in (0, 1], and the least −ln(u) / weight wins.
-//! Each path gets flows in proportion to its weight; when a path is lost only its flows move, and when it returns
-//! they return. There is no table, so no state per flow and nothing to bound.
+//! Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by Schindelhauer and Schomaker 2005). Every
+//! usable path of the lowest rank draws a number u in (0, 1] for the flow from hash(flow, path), and the path with
+//! the smallest −ln(u) / weight is chosen. Each path gets flows in proportion to its weight. When a path is lost only
+//! its flows move, and when it returns they return. There is no table, so there is no state per flow and nothing to
+//! bound.
 //!
 //! This is the usual behaviour of a router with several uplinks. It never reorders, and a flow never gets more than
 //! the capacity of one path. While a flow waits for its path, all packets behind it in the tunnel queue wait too.
@@ -13,7 +14,7 @@ use crate::{ids::PathId, profile::Profile, time::Instant};
 
 /// Keeps each flow on one usable path of the lowest rank, chosen by hash and [`PathView::weight`].
 ///
-/// Waits when that path is usable but not ready.
+/// Waits if the chosen path is usable but not ready.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow;
 
@@ -50,9 +51,9 @@ fn hash(flow_hash: u64, id: PathId) -> u64 {
 
 /// −ln(u) for the u in (0, 1] that `hash` represents.
 ///
-/// Built from additions, multiplications and divisions only, because those give the same bits on every platform and
-/// library logarithms do not. With m in [1, 2) and s = (m − 1) / (m + 1), ln m = 2 (s + s³/3 + s⁵/5 + …); the
-/// terms left out are below 10^-8.
+/// Built from additions, multiplications and divisions only, because these give the same bits on every platform and
+/// library logarithms do not. With m in [1, 2) and s = (m − 1) / (m + 1), ln m = 2 (s + s³/3 + s⁵/5 + …); the omitted
+/// terms are below 10^-8.
 fn negative_ln(hash: u64) -> f64 {
     let whole = (hash >> 12) + 1;
     let exponent = whole.ilog2();

@@ -1,4 +1,4 @@
-//! The prediction that earliest-arrival policies make for one path: until when its bottleneck is busy.
+//! The prediction of earliest-arrival policies for one path: until when its bottleneck is busy.
 //!
 //! The backlog is stored as bytes of work, so that a change of the estimated rate also applies to packets in flight.
 
@@ -21,7 +21,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// A bottleneck without backlog.
+    /// Creates a bottleneck without backlog.
     pub(super) const fn empty() -> Self {
         Self {
             busy_until: Instant::ZERO,
@@ -53,8 +53,8 @@ impl Line {
         self.busy_until.max(now) + len / self.rate
     }
 
-    /// The same for a path that is not ready. The time until it is ready is unknown; it is assumed to be as long as
-    /// the path has already been unready.
+    /// When the bottleneck of a path that is not ready will have sent `len` bytes. The time until the path is ready
+    /// is unknown; it is assumed to be as long as the path has already been unready.
     pub(super) fn drained_at(&self, now: Instant, len: Bytes) -> Instant {
         self.sent_until(now + now.since(self.blocked_since.unwrap_or(now)), len)
     }
@@ -65,5 +65,5 @@ impl Line {
     }
 }
 
-/// Lower rates count as this rate, so that a prediction stays finite.
+/// Minimum rate, so that a prediction stays finite; lower rates count as this rate.
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);

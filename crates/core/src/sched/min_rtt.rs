@@ -1,14 +1,14 @@
 //! `min-rtt`: the ready path with the lowest RTT.
 //!
-//! The default of MPTCP in Linux: it fills the quickest path until that has no room, then the next. Its known weakness
-//! is that the RTT includes the return path and the queue that this policy builds.
+//! The default of MPTCP in Linux: it fills the quickest path until that path has no room, then the next one. Its
+//! known weakness is that the RTT includes the return path and the queue that this policy builds.
 
 use core::time::Duration;
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
 use crate::time::Instant;
 
-/// Uses the ready path with the lowest smoothed round-trip time; those without a sample come last. Never waits.
+/// Uses the ready path with the lowest smoothed round-trip time; paths without a sample are used last. Never waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MinRtt;
 

@@ -29,16 +29,16 @@ pub use self::{
     settings::{Faucets, OsiaSettings},
 };
 
-/// Fills the paths of the lowest rank in the order of the data; the others are spare. Ignores weight.
+/// Fills the paths of the lowest rank in the order of the data; paths of a higher rank are spare. Ignores weight.
 ///
-/// Waits while no path of that rank is ready. Names paths that are not.
+/// Waits while no path of the lowest rank is ready. May choose a path that is not ready.
 #[derive(Clone, Debug)]
 pub struct Osia {
     planner: Planner,
 }
 
 impl Osia {
-    /// Begins with all paths empty.
+    /// Creates a scheduler for which all paths are empty.
     #[must_use]
     pub fn new(settings: OsiaSettings) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Scheduler for Osia {
                     id: path.id,
                     rate,
                     delay: path.extra_delay,
-                    // What stands in the path's own queue waits as well.
+                    // Data in the path's own queue wait as well.
                     waiting: path.staged + rate.bytes_in(path.queue_delay),
                     is_free: path.ready,
                 }
@@ -95,5 +95,5 @@ fn delay(path: &PathView) -> core::time::Duration {
     path.extra_delay.saturating_add(path.queue_delay)
 }
 
-/// What a path carries before that is known.
+/// Capacity assumed of an unmeasured path.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);

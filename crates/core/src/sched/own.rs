@@ -1,4 +1,4 @@
-//! Schedulers from another crate, beside the policies of this one.
+//! Schedulers that another crate provides, in addition to the policies of this crate.
 //!
 //! An [`OwnPolicy`] is a name and a function that creates the scheduler. It takes the place of a policy from the
 //! configuration ([`SchedulerSettings::own`](super::SchedulerSettings::own)), so endpoint, tunnel, simulator and
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
 
-/// A policy from another crate: creates its schedulers.
+/// A policy that another crate provides; it creates the schedulers.
 #[derive(Clone)]
 pub struct OwnPolicy {
     name: &'static str,
@@ -20,7 +20,8 @@ pub struct OwnPolicy {
 type Make = dyn Fn() -> Box<dyn Scheduler> + Send + Sync;
 
 impl OwnPolicy {
-    /// A policy that reports call `name`. `make` creates schedulers that have not placed any packet yet.
+    /// Creates a policy that is called `name` in reports. `make` creates schedulers that have not placed any packet
+    /// yet.
     pub fn new<S: Scheduler + 'static>(
         name: &'static str,
         make: impl Fn() -> S + Send + Sync + 'static,
@@ -44,8 +45,8 @@ impl OwnPolicy {
     }
 }
 
-/// `pick` if it obeys the contract of [`Scheduler::pick`], else [`Pick::Wait`]: a mistake in another crate stops the
-/// tunnel's packets, not the process. In a debug build a violation panics with an explanation.
+/// Returns `pick` if it obeys the contract of [`Scheduler::pick`], else [`Pick::Wait`]. So a mistake in another crate
+/// stops the tunnel's packets, not the process. In a debug build a violation panics with an explanation.
 pub(super) fn checked(pick: Pick, paths: &[PathView], packet: &PacketInfo) -> Pick {
     let is_ready = |index: usize| paths.get(index).is_some_and(|path| path.ready);
     let are_ready = |copies: u16| {
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
     use crate::{ids::PathId, sched::AnyScheduler, time::Instant, units::Bytes};
 
-    /// Answers the same whatever it is asked.
+    /// A scheduler that always returns the same answer.
     #[derive(Debug)]
     struct Always(Pick);
 
@@ -96,7 +97,8 @@ mod tests {
         }
     }
 
-    /// What the engine takes of `pick`, of a path that is ready and one that is not usable.
+    /// The decision that the engine uses if a scheduler returns `pick`, with one path that is ready and one that is
+    /// not usable.
     fn taken(pick: Pick) -> Pick {
         let ready = PathView {
             ready: true,

@@ -1,24 +1,26 @@
 //! Path delay compensation: which packets of a block take a path with a higher delay.
 //!
-//! Becke, Dreibholz, Bayer, Packeiser, Rathgeb, "Alternative Transmission Strategies for Multipath Transport of Multimedia
-//! Streams over Wireless Networks" (2013), section III-B, has the idea and no equation: sRTT is used "to estimate its RTT
-//! and perform an educated guess on which packets should be sent over the path with the higher delay, in order to let
-//! these packets arrive at the right time". It decides which packets, not how many: "it is not generally useful to
-//! completely turn off a path". Ours:
+//! Becke, Dreibholz, Bayer, Packeiser, Rathgeb, "Alternative Transmission Strategies for Multipath Transport of
+//! Multimedia Streams over Wireless Networks" (2013), section III-B, describes the idea without an equation: sRTT is
+//! used "to estimate its RTT and perform an educated guess on which packets should be sent over the path with the
+//! higher delay, in order to let these packets arrive at the right time". The idea decides which packets take the
+//! path, not how many: "it is not generally useful to completely turn off a path". The rules here:
 //!
-//! - The shares are those of the policy. Later packets of a block take the slower paths ([`Runs`](super::runs::Runs)):
-//!   there the delay is compensated by the time that the packets before them need on the quicker paths.
-//! - A packet is *in time* on path P if sRTT_P / 2 <= its time left: the settings' deadline, or the class's if it has one.
-//!   sRTT_P includes the delay of packets that wait for P at this end. The quickest path and one without estimates
-//!   count as in time, because nothing would be gained.
-//! - A packet that is late on its path is exchanged for a later, else an earlier packet that is in time there, if it is
-//!   in time itself on the other packet's path. Shares do not change.
-//! - If no packet can be exchanged, as when all have the same deadline, up to [`MOVED_MAX`] packets of the block leave the
-//!   path for the next quicker one on which they are in time. The path is charged for them, so that it is not given more
-//!   later. All others stay: the path keeps the rest of its share and its estimates.
+//! - The shares are those of the policy. Later packets of a block take the slower paths
+//!   ([`Runs`](super::runs::Runs)): the time that earlier packets need on the quicker paths compensates the delay of
+//!   the slower paths.
+//! - A packet is *in time* on path P if sRTT_P / 2 <= its time left. The time left is the settings' deadline, or the
+//!   deadline of the packet's class if it has one. sRTT_P includes the delay of packets that wait for P at this end.
+//!   The quickest path and a path without estimates count as in time, because leaving them would gain nothing.
+//! - A packet that is late on its path is exchanged for another packet that is in time there, if the late packet is
+//!   in time on the other packet's path. Later packets are tried before earlier ones. Shares do not change.
+//! - If no packet can be exchanged, as when all have the same deadline, up to [`MOVED_MAX`] packets of the block
+//!   leave the path. They take the next quicker path on which they are in time. The path is charged for them, so that
+//!   it does not get more packets later. All other packets stay, so the path keeps the rest of its share and its
+//!   estimates.
 //!
-//! [`MOVED_MAX`] is inferred from the paper's figure 7: without ConSN, where the slow path's share is ten packets of a block
-//! of twenty, more than 30 % are still late; with it, where the share is two packets, none is.
+//! [`MOVED_MAX`] is inferred from the paper's figure 7. Without ConSN, where the slow path's share is ten packets of
+//! a block of twenty, more than 30 % are still late. With ConSN, where the share is two packets, no packet is late.
 //!
 //! Half the RTT stands for the one-way delay, so a path that is slow only in the other direction is avoided
 //! unnecessarily.
@@ -36,8 +38,8 @@ pub(super) struct Pdc {
 }
 
 impl Pdc {
-    /// Packets without a deadline of their own are useful until `deadline` after they were sent. Unless `is_on`, every
-    /// packet is in time.
+    /// Creates the rules. Packets without a deadline of their own are useful until `deadline` after they were sent.
+    /// Unless `is_on`, every packet is in time.
     pub(super) const fn new(is_on: bool, deadline: Duration) -> Self {
         Self { deadline, is_on }
     }
@@ -46,7 +48,7 @@ impl Pdc {
         self.is_on
     }
 
-    /// Whether `packet` would arrive in time over `path`. `least` is the round trip of the quickest path.
+    /// Whether `packet` would arrive in time over `path`. `least`: the RTT of the quickest path.
     pub(super) fn in_time(&self, path: &PathView, least: Duration, packet: &PacketInfo) -> bool {
         if !self.is_on || path.smoothed_rtt.is_none() {
             return true;
@@ -59,8 +61,8 @@ impl Pdc {
         round_trip <= least || round_trip / 2 <= left
     }
 
-    /// Exchanges or moves packets of `block` that would be late. `lanes`: the paths, the quickest first; `lane_of`: each
-    /// packet's place among them.
+    /// Exchanges or moves packets of `block` that would be late. `lanes`: the paths, the quickest first; `lane_of`:
+    /// for each packet the index of its path in `lanes`.
     pub(super) fn compensate<'a>(
         &self,
         lanes: impl ExactSizeIterator<Item = &'a PathView> + Clone,
@@ -106,11 +108,11 @@ impl Pdc {
     }
 }
 
-/// How many packets of a block may leave one path without exchange.
+/// Maximum number of packets of a block that may leave one path without exchange.
 pub(super) const MOVED_MAX: usize = 2;
 
-/// The position of a packet in its block, for policies that see one packet at a time. A block is what leaves the
-/// tunnel queue in one burst, up to [`BLOCK`] packets.
+/// The position of a packet in its block, for policies that see one packet at a time. A block consists of the packets
+/// that leave the tunnel queue in one burst, up to [`BLOCK`] packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     packets: usize,
@@ -118,7 +120,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// At the end of a block.
+    /// Creates the state at the end of a block.
     pub(super) const fn new() -> Self {
         Self {
             packets: 0,
@@ -126,8 +128,8 @@ impl Window {
         }
     }
 
-    /// The length of the block that begins with `packet`; `None` if `packet`, which is the next, is of the same block as
-    /// the one before.
+    /// Processes the next packet. Returns the length of the block that begins with `packet`; `None` if `packet`
+    /// belongs to the same block as the previous packet.
     pub(super) fn next(&mut self, packet: &PacketInfo) -> Option<Bytes> {
         let begins = self.is_last || self.packets >= BLOCK;
         if begins {
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
     use crate::class::Duplicate;
 
-    /// Paths of these round trips in milliseconds.
+    /// Paths with the given RTTs in milliseconds.
     fn paths(rtts: &[u64]) -> Vec<PathView> {
         let mut paths = ready_paths(rtts.len());
         for (path, rtt) in paths.iter_mut().zip(rtts) {
@@ -158,7 +160,7 @@ mod tests {
         paths
     }
 
-    /// A packet useful for so many milliseconds after a packet on the quickest path would arrive.
+    /// A packet with the given time in milliseconds until its deadline, less the delay of the quickest path.
     fn with_left(millis: u64) -> PacketInfo {
         PacketInfo {
             urgency: Some(Urgency {
@@ -195,7 +197,8 @@ mod tests {
         let lanes = [0, 0, 0, 1, 1, 1, 1];
         let kept = compensated(&[62, 402], &[packet(); 7], &lanes);
         assert_eq!(kept, [0, 0, 0, 0, 0, 1, 1]);
-        // Of either of two slow ones; to the quicker of them what is in time there.
+        // Packets leave each of two slow paths; those of the slowest path move to the other one if they are in time
+        // there.
         let kept = compensated(&[62, 390, 402], &[packet(); 6], &[0, 1, 1, 2, 2, 2]);
         assert_eq!(kept, [0, 1, 1, 1, 1, 2]);
     }

@@ -8,14 +8,16 @@
 //! "name" => file::Type(Settings<L>),      // with keys, some of which name links
 //! ```
 //!
-//! and makes the module `file`, a variant `Type` of [`AnyScheduler`](super::AnyScheduler) and of [`Policy`](super::Policy), the name and
-//! keys that configurations and scenarios accept, the lists for messages, and an entry in the tests that run every policy.
+//! and generates the module `file`, a variant `Type` of [`AnyScheduler`](super::AnyScheduler) and of
+//! [`Policy`](super::Policy), the name and keys that configurations and scenarios accept, the lists for messages, and
+//! an entry in the tests that run every policy.
 //!
-//! `Settings` derives `Clone, Debug, PartialEq, Eq, Deserialize` with `#[serde(default, deny_unknown_fields)]`, implements `Default`,
-//! and has `KEYS`, the names of its fields, and `scheduler(&self) -> Type`. With links it has `map_links` and `links`
-//! as well ([`SingleSettings`](super::SingleSettings) is the shortest).
+//! `Settings` derives `Clone, Debug, PartialEq, Eq, Deserialize` with `#[serde(default, deny_unknown_fields)]`,
+//! implements `Default`, and has `KEYS`, the names of its fields, and `scheduler(&self) -> Type`. Settings with links
+//! also have `map_links` and `links` ([`SingleSettings`](super::SingleSettings) is the shortest example).
 
-/// Writes modules, enums and lists from the table of policies. The rules that begin with `@` expand single entries.
+/// Generates modules, enums and lists from the table of policies. The rules that begin with `@` expand single
+/// entries.
 macro_rules! policies {
     ($($name:literal => $module:ident::$Type:ident $keys:tt,)+) => {
         $(
@@ -23,7 +25,8 @@ macro_rules! policies {
             pub use self::$module::$Type;
         )+
 
-        /// Any policy. Those of this crate are dispatched by enum, so that the packet path has no virtual call.
+        /// Any policy. The policies of this crate are dispatched by enum, so that the packet path has no virtual
+        /// call.
         #[derive(Debug)]
         pub enum AnyScheduler {
             $(
@@ -57,10 +60,12 @@ macro_rules! policies {
             }
         }
 
-        /// A policy with its settings, as the configuration names it: `policy = "…"` and the keys of that policy beside it.
+        /// A policy with its settings, as the configuration names it: `policy = "…"` and the keys of that policy
+        /// beside it.
         ///
-        /// Links are named by `L`: by their text in a configuration file (`Policy<String>`), by id in the engine
-        /// ([`map_links`](Self::map_links) turns one into the other). Keys a policy does not know are errors.
+        /// `L` is the type of link names: text in a configuration file (`Policy<String>`), ids in the engine
+        /// ([`map_links`](Self::map_links) converts one into the other). Keys that the policy does not know are
+        /// errors.
         #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
         #[serde(tag = "policy", deny_unknown_fields)]
         pub enum Policy<L = PathId> {
@@ -78,7 +83,7 @@ macro_rules! policies {
             /// The names of all policies, sorted, for error messages and lists.
             pub const NAMES: &[&str] = &[$($name),+];
 
-            /// The name of this policy, as the configuration writes it.
+            /// The name of this policy in the configuration.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self {
@@ -87,7 +92,7 @@ macro_rules! policies {
                 }
             }
 
-            /// The policy of this name, with every key at its default.
+            /// Returns the policy called `name`, with every key at its default.
             #[must_use]
             pub fn named(name: &str) -> Option<Self> {
                 match name {
@@ -96,7 +101,7 @@ macro_rules! policies {
                 }
             }
 
-            /// The keys beside `policy` that the policy of this name has; none if there is no such policy.
+            /// Returns the keys, except `policy`, of the policy called `name`; none if there is no such policy.
             #[must_use]
             pub fn keys_of(name: &str) -> &'static [&'static str] {
                 match name {
@@ -114,7 +119,7 @@ macro_rules! policies {
                 }
             }
 
-            /// The same policy with every link replaced by the result of `map`; links without a result get the
+            /// Returns this policy with every link replaced by the result of `map`; links without a result get the
             /// policy's default.
             pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> Policy<M> {
                 match self {
@@ -125,7 +130,7 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// A scheduler for this policy that has not placed any packet yet.
+            /// Creates a scheduler for this policy that has not placed any packet yet.
             #[must_use]
             pub fn build(&self) -> AnyScheduler {
                 match self {

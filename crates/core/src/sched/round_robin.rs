@@ -1,7 +1,7 @@
 //! `round-robin`: packets go to the paths in turn.
 //!
-//! Equal numbers of packets for equal readiness; paths that are not ready lose their turn. The classic
-//! baseline: it suits equal paths and reorders heavily on unequal ones.
+//! Paths that are always ready get equal numbers of packets; paths that are not ready lose their turn. This is the
+//! classic baseline: it suits equal paths and reorders heavily on unequal ones.
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
 use crate::{ids::PathId, time::Instant};
@@ -13,7 +13,7 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// Begins with the lowest id.
+    /// Creates a scheduler that begins with the lowest id.
     #[must_use]
     pub const fn new() -> Self {
         Self { last: None }

@@ -1,22 +1,23 @@
 //! Shares of a block as runs of consecutive packets, the quickest path first.
 //!
-//! Each path is owed its share of the block's bytes. What a share lacks for whole packets is carried over to the next
-//! block, up to two packets, so that short blocks do not starve the slower paths.
+//! Each path is owed its share of the block's bytes. If a share is not a multiple of a packet, the rest is carried
+//! over to the next block, up to two packets, so that short blocks do not starve the slower paths.
 
 use super::{PathView, slot};
 use crate::{ids::PathId, units::Bytes};
 
-/// The bytes that each path is owed, or negative if it has had too many.
+/// The bytes that each path is owed; negative if the path has carried too many.
 #[derive(Clone, Debug)]
 pub(super) struct Runs([i64; PathId::MAX]);
 
 impl Runs {
-    /// Nothing is owed.
+    /// Creates the state in which nothing is owed.
     pub(super) const fn new() -> Self {
         Self([0; PathId::MAX])
     }
 
-    /// Begins a block of `total` bytes: the path `lane` of `paths` is owed its `weight` of the sum of the weights.
+    /// Begins a block of `total` bytes. `lanes`: the paths with their weights. Each path is owed `total` multiplied
+    /// by its share of the sum of the weights.
     pub(super) fn begin<'a>(
         &mut self,
         total: Bytes,
@@ -32,8 +33,8 @@ impl Runs {
         }
     }
 
-    /// The first of `lanes`, from `turn` on, that is owed at least half of a packet of `len`; the last if none is. It
-    /// is charged for the packet.
+    /// Returns the first of `lanes`, from `turn` on, that is owed at least half of a packet of `len` bytes; the last
+    /// of `lanes` if there is no such path. The path is charged for the packet.
     pub(super) fn next<'a>(
         &mut self,
         lanes: impl ExactSizeIterator<Item = &'a PathView>,
@@ -54,7 +55,7 @@ impl Runs {
     }
 }
 
-/// No packet is longer.
+/// Maximum length of a packet in bytes.
 pub(super) const MAX_LEN: u64 = 1 << 16;
-/// Two packets.
+/// Maximum of the bytes carried over: two packets.
 const MAX_OWED: i64 = 3_000;

@@ -22,7 +22,7 @@ impl<L> Policy<L> {
 }
 
 impl Policy {
-    /// How the policy wants a path's queue to be controlled.
+    /// Returns how the policy wants the queue of `path` to be controlled.
     #[must_use]
     pub fn aim(&self, path: PathId) -> Aim {
         if let Self::Adaptive(settings) = self {
@@ -32,7 +32,8 @@ impl Policy {
     }
 }
 
-/// A section `[scheduler]`, which is a policy and the user's changes to its profile; and the estimators of the paths.
+/// The section `[scheduler]`, which is a policy and the user's changes to its profile, and the estimators of the
+/// paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerSettings<L = PathId> {
     /// The policy that chooses the path of each packet.
@@ -44,7 +45,7 @@ pub struct SchedulerSettings<L = PathId> {
 }
 
 impl<L> From<Policy<L>> for SchedulerSettings<L> {
-    /// The policy with its default profile.
+    /// Returns the policy with its default profile.
     fn from(policy: Policy<L>) -> Self {
         Self {
             policy,
@@ -55,14 +56,14 @@ impl<L> From<Policy<L>> for SchedulerSettings<L> {
 }
 
 impl<L> Default for SchedulerSettings<L> {
-    /// `adaptive` without changes.
+    /// Returns `adaptive` without changes.
     fn default() -> Self {
         Policy::Adaptive(AdaptiveSettings::default()).into()
     }
 }
 
 impl SchedulerSettings {
-    /// A scheduler that has not placed any packet yet, and the profile in force.
+    /// Creates a scheduler that has not placed any packet yet. Returns it with the profile in force.
     #[must_use]
     pub fn build(&self) -> (AnyScheduler, Profile) {
         let mut scheduler = self.policy.build();
@@ -73,8 +74,8 @@ impl SchedulerSettings {
 }
 
 impl<L> SchedulerSettings<L> {
-    /// A scheduler from another crate, called `name` in reports, with its own default profile. `make` creates
-    /// schedulers that have not placed any packet yet.
+    /// Creates settings for a scheduler of another crate, called `name` in reports, with its own default profile.
+    /// `make` creates schedulers that have not placed any packet yet.
     #[must_use]
     pub fn own<S: Scheduler + 'static>(
         name: &'static str,
@@ -83,7 +84,7 @@ impl<L> SchedulerSettings<L> {
         Policy::Own(OwnPolicy::new(name, make)).into()
     }
 
-    /// The same settings with the names of links mapped ([`Policy::map_links`]).
+    /// Returns these settings with the names of links mapped ([`Policy::map_links`]).
     pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> SchedulerSettings<M> {
         SchedulerSettings {
             policy: self.policy.map_links(map),
@@ -138,7 +139,7 @@ mod tests {
         for name in Policy::<String>::NAMES {
             let error = parse(&[("policy", name), ("colour", "red")]).expect_err("no such key");
             let mut known: Vec<_> = error.to_string().split('`').map(str::to_owned).collect();
-            // Every second part stands between quotes; the first of these is the unknown key.
+            // Every second part was in quotes; the first of these is the unknown key.
             known = known.into_iter().skip(3).step_by(2).collect();
             known.sort();
             let mut listed = Policy::<String>::keys_of(name).to_vec();

@@ -1,4 +1,4 @@
-//! `single`: one path carries everything, and another path is used only while that one does not work.
+//! `single`: one path carries everything; another path is used only while this path does not work.
 //!
 //! The path is the chosen one while it is usable; otherwise the usable path with the lowest rank, then the lowest id.
 //! No bonding: plain failover, and the baseline that every other policy must beat.
@@ -27,7 +27,7 @@ impl<L> Default for SingleSettings<L> {
 }
 
 impl<L> SingleSettings<L> {
-    /// The keys.
+    /// The keys in a configuration.
     pub const KEYS: &[&str] = &["link"];
 
     /// The links that the settings name, each with its key.
@@ -35,7 +35,7 @@ impl<L> SingleSettings<L> {
         self.link.iter().map(|link| ("link", link)).collect()
     }
 
-    /// The same settings with the link replaced by the result of `map`.
+    /// Returns these settings with the link replaced by the result of `map`.
     pub fn map_links<M>(self, map: impl FnMut(L) -> Option<M>) -> SingleSettings<M> {
         SingleSettings {
             link: self.link.and_then(map),
@@ -44,23 +44,23 @@ impl<L> SingleSettings<L> {
 }
 
 impl SingleSettings<PathId> {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn scheduler(&self) -> Single {
         Single::new(self.link)
     }
 }
 
-/// Uses one path; falls over to the usable path with the lowest rank and id, and returns.
+/// Uses one path. While it is not usable, fails over to the usable path with the lowest rank, then the lowest id.
 ///
-/// Waits when that path is usable but not ready.
+/// Waits if the path in use is usable but not ready.
 #[derive(Clone, Debug)]
 pub struct Single {
     preferred: Option<PathId>,
 }
 
 impl Single {
-    /// Prefers `preferred`, or the lowest rank and id if `None`.
+    /// Creates a scheduler that prefers `preferred`, or the path with the lowest rank and id if `None`.
     #[must_use]
     pub const fn new(preferred: Option<PathId>) -> Self {
         Self { preferred }

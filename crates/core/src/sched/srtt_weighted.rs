@@ -1,13 +1,13 @@
-//! `srtt-weighted`: packets in proportion to weights derived from the smoothed RTTs of the paths.
+//! `srtt-weighted`: distributes packets in proportion to weights derived from the smoothed RTTs of the paths.
 //!
-//! Becke et al. 2013 (see `pdc`), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i). The weights sum up
-//! to n - 1, so the shares are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With
+//! Becke et al. 2013 (see `pdc`), section IV: the weight of path P is w'_P = 1 - sRTT_P / sum(sRTT_i). The weights sum
+//! up to n - 1, so the shares are w_P = w'_P / (n - 1). Bytes are mixed as [`Weighted`](super::Weighted) does it. With
 //! `weights = "equal"` all weights are the same: the round robin that the paper calls default.
 //!
 //! As published, only the user's limits pace a path: a path that gets more than its capacity builds a queue, its RTT
-//! grows, and its weight drops. Therefore the RTTs of all paths are sampled all the time, also of paths not in use
-//! ([`PROBE_EVERY`]). With `pdc = true`, the later packets of a block take the
-//! slower paths, and some that would be late another (`pdc`).
+//! grows, and its weight drops. Therefore the RTTs of all paths are sampled all the time, including paths not in use
+//! ([`PROBE_EVERY`]). With `pdc = true`, the later packets of a block take the slower paths, and some packets that
+//! would be late there are moved to another path (`pdc`).
 //!
 //! Pure ACKs take the ready path with the lowest RTT.
 
@@ -38,7 +38,8 @@ pub struct SrttWeightedSettings {
     pub alpha: Alpha,
     /// The source of the weights.
     pub weights: Weights,
-    /// Whether the later packets of a block take the slower paths, and packets that would be late others.
+    /// Whether the later packets of a block take the slower paths, and some packets that would be late there other
+    /// paths.
     pub pdc: bool,
     /// The longest delay after which a packet is still useful, for `pdc`.
     #[serde(with = "humantime_serde")]
@@ -48,7 +49,7 @@ pub struct SrttWeightedSettings {
 }
 
 impl Default for SrttWeightedSettings {
-    /// Sections IV and V-A.
+    /// Returns the settings of sections IV and V-A of the paper.
     fn default() -> Self {
         Self {
             alpha: Alpha::DEFAULT,
@@ -64,7 +65,7 @@ impl SrttWeightedSettings {
     /// The keys, in the order they are listed to users.
     pub const KEYS: &[&str] = &["weights", "pdc", "alpha", "deadline", "in_order"];
 
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub const fn scheduler(&self) -> SrttWeighted {
         SrttWeighted::new(*self)
@@ -76,10 +77,10 @@ impl SrttWeightedSettings {
 pub struct Alpha(u16);
 
 impl Alpha {
-    /// 0.125, as published and in TCP.
+    /// The weight 0.125, as published and in TCP.
     pub const DEFAULT: Self = Self(125);
 
-    /// The weight `alpha`, rounded to a thousandth; `None` unless it is from 0.001 to 1.
+    /// Creates the weight `alpha`, rounded to a thousandth; `None` unless it is from 0.001 to 1.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -113,7 +114,7 @@ impl<'de> Deserialize<'de> for Alpha {
 pub enum Weights {
     /// All weights are equal.
     Equal,
-    /// The smoothed RTTs.
+    /// Weights are derived from the smoothed RTTs.
     Srtt,
 }
 
@@ -123,15 +124,15 @@ pub struct SrttWeighted {
     settings: SrttWeightedSettings,
     credit: Credit,
     pdc: Pdc,
-    /// The block, with `pdc`.
+    /// The current block of packets, used with `pdc` only.
     window: Window,
     runs: Runs,
-    /// How many packets of the block each path has given to others.
+    /// Number of packets of the block that were moved from each path to other paths.
     moved: [usize; PathId::MAX],
 }
 
 impl SrttWeighted {
-    /// Starts without credit.
+    /// Creates a scheduler without credit.
     #[must_use]
     pub const fn new(settings: SrttWeightedSettings) -> Self {
         Self {
@@ -146,7 +147,8 @@ impl SrttWeighted {
 }
 
 impl SrttWeighted {
-    /// The path for the next packet of a block whose later packets take the slower paths. At least one path is ready.
+    /// Returns the index of the path for the next packet of a block whose later packets take the slower paths. At
+    /// least one path is ready.
     fn pick_compensated(
         &mut self,
         paths: &[PathView],
@@ -229,10 +231,10 @@ pub(super) fn round_trip(path: &PathView) -> Duration {
     srtt.saturating_add(waiting)
 }
 
-/// What weights are taken of: the sum of the round trips in microseconds; `None` if all weigh the same.
+/// Basis of the weights: the sum of the RTTs of the paths in microseconds; `None` if all weights are equal.
 pub(super) type Shares = Option<u64>;
 
-/// [`Shares`] of the paths that `take_part`.
+/// Returns the [`Shares`] of the paths for which `take_part` is true.
 pub(super) fn shares(
     weights: Weights,
     paths: &[PathView],
@@ -247,7 +249,8 @@ pub(super) fn shares(
     }))
 }
 
-/// The weight of `path`, at least 1: (n - 1) w_P in units of the sum, so that all add up to n - 1 times that.
+/// The weight of `path`: the sum of the RTTs less the path's RTT, in microseconds, at least 1. This is (n - 1) w_P
+/// multiplied by the sum.
 pub(super) fn weight(shares: Shares, path: &PathView) -> u32 {
     let Some(sum) = shares else {
         return 1;
@@ -260,12 +263,13 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(MAX_MICROS)
 }
 
-/// A minute, as of all round trips: so that sixteen of them fit a weight.
+/// Maximum RTT that the weights take into account, in microseconds: one minute, so that the sum of sixteen RTTs fits
+/// a weight.
 const MAX_MICROS: u64 = 60_000_000;
 
-/// The interval at which the RTT of each path is sampled while there is traffic: the weights follow within some 0.4 s.
+/// Interval at which the RTT of each path is sampled while there is traffic: the weights follow within about 0.4 s.
 pub const PROBE_EVERY: Duration = Duration::from_millis(50);
-/// Section V-A: packets that arrive later are useless.
+/// Default deadline (section V-A): packets that arrive later are useless.
 pub(super) const DEADLINE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
@@ -301,9 +305,9 @@ mod tests {
     #[test]
     fn shares_are_those_of_the_paper_and_add_up() {
         let settings = SrttWeightedSettings::default();
-        // 1 - 62/382 and 1 - 320/382.
+        // Weights: 1 - 62/382 and 1 - 320/382.
         assert_eq!(counts(settings, &paths(&[62, 320])), [8_377, 1_623]);
-        // (1 - 1/6) / 2, (1 - 2/6) / 2, (1 - 3/6) / 2.
+        // Shares: (1 - 1/6) / 2, (1 - 2/6) / 2, (1 - 3/6) / 2.
         let three = counts(settings, &paths(&[10, 20, 30]));
         for (count, expected) in three.iter().zip([4_167_u32, 3_333, 2_500]) {
             assert!(count.abs_diff(expected) <= 1, "{three:?}");
@@ -320,7 +324,7 @@ mod tests {
         assert_eq!(counts(settings, &paths(&[62, 320])), [5_000, 5_000]);
     }
 
-    /// Where twenty packets that leave together go.
+    /// Returns the paths of twenty packets of one block.
     fn block(policy: &mut SrttWeighted, paths: &[PathView]) -> Vec<usize> {
         let behind = |left: u64| PacketInfo {
             backlog: Bytes::new(packet().len.get() * left),
@@ -348,7 +352,8 @@ mod tests {
         let mut policy = SrttWeighted::new(settings);
         let runs = |quick: usize| [vec![0; quick], vec![1; 20 - quick]].concat();
         assert_eq!(block(&mut policy, &paths(&[62, 320])), runs(10));
-        // Two packets of each block leave a path on which all are late, and are not made up for.
+        // Two packets of each block leave a path on which all packets are late. Later blocks do not compensate for
+        // this.
         for _ in 0..100 {
             assert_eq!(block(&mut policy, &paths(&[62, 560])), runs(12));
         }

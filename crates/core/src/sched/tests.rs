@@ -1,10 +1,10 @@
-//! The contract of [`Scheduler`], run over every policy, and what is special to the small ones.
+//! The contract of [`Scheduler`], run over every policy, and tests of the small policies.
 
 use super::*;
 use crate::rng::Rng;
 
-/// Every policy as it is by default, and some with other settings; and whether its doc allows it to wait while a path is
-/// ready.
+/// Every policy with its default settings, and some policies with other settings. The flag says whether the policy's
+/// documentation allows it to wait while a path is ready.
 fn policies() -> Vec<(Policy, bool)> {
     let defaults = Policy::<PathId>::NAMES.iter().map(|name| {
         let policy = Policy::named(name).expect("it is listed");
@@ -21,7 +21,7 @@ fn policies() -> Vec<(Policy, bool)> {
     defaults.chain(others).collect()
 }
 
-/// Policies whose doc says that they never wait.
+/// Policies whose documentation says that they never wait.
 const NEVER_WAIT: [&str; 8] = [
     "auto-weight",
     "awi",
@@ -65,7 +65,7 @@ fn single(id: u8) -> Policy {
     Policy::Single(SingleSettings { link })
 }
 
-/// `count` equal paths, all ready, of which nothing is known.
+/// Returns `count` equal paths without measurements, all ready.
 pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
     let ids = (0..u8::MAX).take(count);
     ids.map(|id| PathView {
@@ -76,7 +76,7 @@ pub(super) fn ready_paths(count: usize) -> Vec<PathView> {
     .collect()
 }
 
-/// A packet of 1250 bytes with nothing behind it.
+/// A packet of 1250 bytes without backlog behind it.
 pub(super) fn packet() -> PacketInfo {
     PacketInfo {
         flow: FlowId::of_hash(7),
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Moves on to the next packet; at least one path is ready.
+    /// Advances to the next packet; at least one path is ready.
     fn step(&mut self) -> PacketInfo {
         let rng = &mut self.rng;
         self.now += Duration::from_nanos(rng.next_u64() >> (34 + rng.below(30)));
@@ -155,7 +155,7 @@ impl World {
 }
 
 impl World {
-    /// Now and then reports some loss, as large as it can be at times.
+    /// Sometimes reports losses, with random numbers up to the maximum.
     fn report(&mut self, scheduler: &mut AnyScheduler) {
         let rng = &mut self.rng;
         if rng.chance(0.9) {

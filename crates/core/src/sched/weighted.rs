@@ -1,18 +1,19 @@
-//! `weighted`: bytes in proportion to the users' weights, evenly mixed.
+//! `weighted`: bytes in proportion to the user's weights, evenly mixed.
 //!
-//! Smooth weighted round robin, as nginx does it for servers: each packet gives every ready path credit in proportion
-//! to its weight, goes to the path with the most credit, and costs that path what all were given. Over a cycle (sum
-//! of the weights, divided by their common factor) the shares of packets of one size are exact, and the packets of one
-//! path are spread over it. Block round robin, which sends 64 and then 60 in a row, needs modem buffers of that depth.
+//! Smooth weighted round robin, as nginx does it for servers. Each packet gives every ready path credit in proportion
+//! to its weight. The packet takes the path with the most credit, and that path pays the sum of the credit given.
+//! Over a cycle (sum of the weights, divided by their common factor) the shares of packets of one size are exact, and
+//! the packets of each path are spread over the cycle. Block round robin, which sends for example 64 and then 60
+//! packets in a row, needs modem buffers of that depth.
 //!
-//! Unlike in nginx, credit is counted in bytes (in fixed point with 32 fractional bits) instead of units of weight. So
-//! packets of any size share fairly, weights may change between any two packets, and paths may come and go: the
-//! carry-over is a packet or two instead of a burst in proportion to the old weights. Paths that are not ready keep
-//! their credit and gain none.
+//! Unlike in nginx, credit is counted in bytes (in fixed point with 32 fractional bits) instead of units of weight.
+//! So packets of any size share fairly, weights may change between any two packets, and paths may appear and
+//! disappear: the carry-over is a packet or two instead of a burst in proportion to the old weights. Paths that are
+//! not ready keep their credit but gain none.
 //!
-//! Packets of at most `SMALL` bytes, such as a TCP receiver's ACKs, take the quickest ready path and are not counted:
-//! their load is negligible, and a download whose ACKs alternate between a slow path and a quick one has the RTT of
-//! the slow one and starts correspondingly slowly.
+//! Packets of at most `SMALL` bytes, such as a TCP receiver's ACKs, take the quickest ready path and are not counted.
+//! Their load is negligible. A download whose ACKs alternate between a slow path and a quick one would have the RTT
+//! of the slow path, and would start correspondingly slowly.
 //!
 //! The rounding of fractions shifts a share by less than one byte in 10^8.
 
@@ -26,7 +27,7 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// Begins without credit.
+    /// Creates a scheduler without credit.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -67,7 +68,7 @@ pub(super) fn pick_by(
 /// The credit of each path: the state of smooth weighted round robin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credit {
-    /// Bytes, or the unit of the costs, scaled by 2^32.
+    /// Credit of each path, in bytes or in the unit of the costs, scaled by 2^32.
     owed: [i64; PathId::MAX],
 }
 
@@ -78,7 +79,8 @@ impl Credit {
         }
     }
 
-    /// The index in `lines` of the line with the most credit, the first of equals. The line is charged `cost`.
+    /// Returns the index in `lines` of the line with the most credit, the first of several equal lines. The line is
+    /// charged `cost`.
     ///
     /// `lines`: slot and weight of each line; lines without weight are skipped. `None` if no line has weight.
     pub(super) fn next(
@@ -105,9 +107,9 @@ impl Credit {
     }
 }
 
-/// The longest packet on the wire that takes the quickest path: it carries hardly any payload.
+/// Maximum length on the wire of a packet that takes the quickest path: such a packet carries hardly any payload.
 const SMALL: Bytes = Bytes::new(200);
-/// No packet is longer.
+/// Maximum length of a packet in bytes.
 const MAX_COST: u32 = 1 << 16;
 
 #[cfg(test)]
@@ -180,7 +182,7 @@ mod tests {
             let equal = picks(&mut policy, &weighted_paths(&[1, 1]), 100);
             let longest = longest_run(&equal, 0).max(longest_run(&equal, 1));
             assert!(longest <= 3, "{longest}");
-            // Nor is anything lost when weights change with every packet.
+            // Shares stay right when weights change with every packet.
             let first = (0..10_000).filter(|i| {
                 let paths = weighted_paths(&[3_000 + i % 7, 1_000 + i % 5]);
                 picks(&mut policy, &paths, 1) == [0]

@@ -2,7 +2,7 @@
 
 use core::{fmt, time::Duration};
 
-/// Why no packet of the last second was carried by this path alone.
+/// Why the path carried no packet in the last second, apart from copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdleReason {
     /// The path does not work, or its link has no route.
@@ -13,22 +13,22 @@ pub enum IdleReason {
     NoTraffic,
     /// Quicker or cheaper paths have room for all packets.
     NotNeeded,
-    /// Its pacer or socket has no room.
+    /// The path's pacer or socket has no room.
     Paced,
     /// Paths of a lower rank of cost have room for all packets.
     Rank,
     /// The link is in reserve.
     Standby,
-    /// Nothing has come back for too long, though packets are in flight.
+    /// No answer has arrived for too long, although packets are in flight.
     Suspect,
-    /// Its packets would arrive too long after those of quicker paths.
+    /// Packets on the path would arrive too long after those on quicker paths.
     TooLate {
-        /// By how much.
+        /// Difference between the arrival times.
         by: Duration,
     },
-    /// It would add less than the delay it costs.
+    /// The path would add less capacity than its delay costs.
     WorthTooLittle {
-        /// Its share of the capacity of all paths, in percent.
+        /// The path's share of the capacity of all paths, in percent.
         share_percent: u8,
         /// The share that a path with its delay needs, in percent.
         needed_percent: u8,
@@ -54,7 +54,7 @@ impl IdleReason {
     }
 }
 
-/// A predicate whose subject is the link.
+/// Writes a predicate whose subject is the link.
 impl fmt::Display for IdleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

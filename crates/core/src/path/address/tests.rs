@@ -8,7 +8,7 @@ fn route(port: u16) -> Route {
     }
 }
 
-/// A path that was proven at port 1 and has moved to port 2, from where `len` bytes came.
+/// A path that was proven at port 1 and has moved to port 2, from which `len` bytes were received.
 fn moved(len: usize) -> Address {
     let mut address = Address::trusted();
     address.on_move(Instant::ZERO, Some(route(1)), route(2));
@@ -107,7 +107,7 @@ fn an_address_that_was_never_proven_is_not_when_it_comes_back() {
 
 #[test]
 fn a_single_ping_from_a_new_address_is_answered_together_with_the_challenge() {
-    // Header, tag and the ping.
+    // The datagram consists of header, tag and the ping.
     let mut address = moved(30 + 9);
     assert!(challenge(&mut address, 0).is_some());
     let two_pings_and_a_pong = 3 * 9;

@@ -1,12 +1,13 @@
 //! The limit after a buffer overflow: a ceiling on the pacing rate that rises again over time.
 //!
-//! A buffer of a few packets overflows before its queue becomes visible. A window of packets ([`LossWindow`]) whose loss is
-//! clearly above the loss floor is therefore taken for congestion, and sets a ceiling 3 % below the delivered rate (10 % if
-//! more than a quarter was lost). The ceiling stays for one second or four RTTs, whichever is longer, and then rises by 2, 4, 8
-//! … 25 % every two RTTs.
+//! A buffer of a few packets overflows before its queue becomes visible. A window of packets ([`LossWindow`]) whose
+//! loss is clearly above the loss floor therefore counts as congestion, and sets a ceiling 3 % below the delivered
+//! rate (10 % if more than a quarter was lost). The ceiling stays for one second or four RTTs, whichever is longer,
+//! and then rises by 2, 4, 8 … 25 % every two RTTs.
 //!
-//! The ceiling is removed when it is 50 % above the maximum delivery rate, or when the capacity is searched anew. Losses of
-//! packets sent before the ceiling do not set another one: they have all been reported after two RTTs and one round.
+//! The ceiling is removed when it is 50 % above the maximum delivery rate, or when the capacity is searched again.
+//! Losses of packets sent before the ceiling do not set another ceiling. Two RTTs and one round after the ceiling was
+//! set, all of these packets have been reported.
 
 use core::time::Duration;
 
@@ -28,24 +29,24 @@ pub(super) struct Limit {
 struct Ceiling {
     pace: Bitrate,
     since: Instant,
-    /// When it was last raised, and the next step in percent.
+    /// When the ceiling was last raised, and the next step in percent.
     raised_at: Instant,
     step: u64,
 }
 
 impl Limit {
-    /// The largest pace, if there is a limit.
+    /// The maximum pacing rate; `None` if there is no limit.
     pub(super) fn ceiling(&self) -> Option<Bitrate> {
         self.ceiling.map(|ceiling| ceiling.pace)
     }
 
-    /// Removes the limit: the capacity is searched anew.
+    /// Removes the limit, because the capacity is searched again.
     pub(super) const fn open(&mut self) {
         self.ceiling = None;
     }
 
-    /// Sets a ceiling because of congestion, unless the losses may be of packets sent before the last ceiling. Returns whether
-    /// it did.
+    /// Sets a ceiling because of congestion, unless the lost packets may have been sent before the last ceiling.
+    /// Returns whether a ceiling was set.
     pub(super) fn on_congestion(
         &mut self,
         now: Instant,
@@ -58,15 +59,15 @@ impl Limit {
         if before.is_some_and(|ceiling| !ceiling.is_settled(now, signals)) {
             return false;
         }
-        // After heavy loss the full queue has to be drained as well.
+        // After heavy loss the full queue must be drained as well.
         let kept_percent = if window.is_heavy() { 90 } else { 97 };
         let carried = model.gross(window.rate).scale(kept_percent, 100);
         // A ceiling of zero would never rise.
         if carried == Bitrate::ZERO {
             return false;
         }
-        // Senders that back off make the delivery rate fall below the capacity. Therefore the first overflow starts from the
-        // maximum delivery rate, and further overflows lower the ceiling by bounded steps.
+        // Senders that back off make the delivery rate fall below the capacity. Therefore the first overflow starts
+        // from the maximum delivery rate, and further overflows lower the ceiling by bounded steps.
         let max = model.rate.max().map(|max| model.gross(max));
         let is_heavy = window.is_heavy() && !is_searching;
         let least = match (is_heavy, before) {
@@ -77,7 +78,8 @@ impl Limit {
             (false, Some(before)) => Some(before.pace.scale(85, 100)),
             (false, None) => max.map(|max| max.scale(kept_percent, 100)),
         };
-        // A ceiling is below the rate that the path carried, so loss under it is evidence of cross traffic or of a slower path.
+        // A ceiling is below the rate that the path carried, so loss under it is evidence of cross traffic or of a
+        // slower path.
         if before.is_some() {
             let is_slower = window.lost > window.packets / 10;
             model
@@ -112,13 +114,13 @@ impl Ceiling {
         }
     }
 
-    /// Whether losses reported now were sent under the ceiling.
+    /// Whether the losses reported now are of packets sent under the ceiling.
     fn is_settled(&self, now: Instant, signals: &Signals) -> bool {
         now.since(self.since) >= signals.rtt * 2 + LEAST_ROUND
     }
 
-    /// Raises the ceiling if a step is due. `rtt` is the current RTT, because the RTT at the overflow may have been seconds
-    /// longer.
+    /// Raises the ceiling if a step is due. `rtt` is the current RTT, because the RTT at the overflow may have been
+    /// seconds longer.
     fn rise(&mut self, now: Instant, rtt: Duration) {
         if now.since(self.since) < HOLD.max(rtt * 4) {
             self.raised_at = now;
@@ -130,7 +132,8 @@ impl Ceiling {
     }
 }
 
-/// How long the ceiling stays before it rises: CUBIC and BBR probe for more one second or more after a loss.
+/// Time for which the ceiling stays before it rises. CUBIC and BBR probe for more capacity one second or more after a
+/// loss.
 const HOLD: Duration = Duration::from_secs(1);
 /// Minimum time between two rises: two delivery-rate samples.
 const LEAST_RISE: Duration = Duration::from_millis(100);

@@ -2,13 +2,14 @@
 //!
 //! Startup begins at [`FIRST_PERCENT`] of the remembered rate. Then:
 //!
-//! - A queue or loss shows that the path is slower. One report whose minimum delay is long ends the test, so the excess lasts
-//!   for one RTT and one report. Startup continues from the delivery rate.
-//! - If [`NEAR_PERCENT`] of the remembered rate is delivered, the memory is about right, and the pacing rate becomes
-//!   [`NEXT_PERCENT`] of it. A short queue then shows that the path is saturated. If no queue appears within two RTTs, the path
-//!   carries more, and startup continues.
+//! - A queue or loss shows that the path is slower. One report whose minimum delay is long ends the test, so too high
+//!   a rate is sent for only one RTT and one report interval. Startup continues from the delivery rate.
+//! - If [`NEAR_PERCENT`] of the remembered rate is delivered, the remembered rate is about right, and the pacing rate
+//!   becomes [`NEXT_PERCENT`] of it. A short queue then shows that the path is saturated. If no queue appears within
+//!   two RTTs, the path carries more, and startup continues.
 //!
-//! A memory that is too low costs two RTTs. A memory that is too high causes a queue of one RTT times the excess.
+//! A remembered rate that is too low costs two RTTs. One that is too high builds a queue: the excess over the
+//! capacity for one RTT.
 
 use core::time::Duration;
 
@@ -36,15 +37,17 @@ pub(super) enum Verdict {
 /// The measurements by which a remembered rate is tested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
-    /// The standing queue, and how much the minimum delay of this report exceeds the base delay.
+    /// The standing queue.
     pub(super) queue: Duration,
+    /// How much the minimum delay of this report exceeds the base delay.
     pub(super) late: Duration,
-    /// A standing queue of `low` shows that the path is saturated; above `high` the remembered rate is too high.
+    /// Standing queue from which the path counts as saturated.
     pub(super) low: Duration,
+    /// Standing queue above which the remembered rate is too high.
     pub(super) high: Duration,
     /// Maximum delivery rate.
     pub(super) most: Option<Bitrate>,
-    /// How long to wait for a queue: two RTTs.
+    /// Time to wait for a queue: two RTTs.
     pub(super) patience: Duration,
 }
 
@@ -56,13 +59,14 @@ impl Recalled {
         }
     }
 
-    /// The rate that a scheduling policy may assume for a path with this `rtt`; `None` if the path seems to be another one.
+    /// The rate that a scheduling policy may assume for a path with this `rtt`; `None` if the RTT indicates another
+    /// path.
     pub(super) fn rate(self, rtt: Duration) -> Option<Bitrate> {
         let rate = self.memory.rate.scale(FIRST_PERCENT, 100);
         self.memory.fits(rtt).then_some(rate)
     }
 
-    /// The pacing rate of startup; without a remembered rate it would be `pace`.
+    /// The pacing rate of startup. `pace`: the pacing rate of startup without a remembered rate.
     pub(super) fn pace(self, rtt: Duration, pace: Bitrate) -> Bitrate {
         let next = self.memory.rate.scale(NEXT_PERCENT, 100);
         match self.rate(rtt) {
@@ -100,9 +104,11 @@ impl Recalled {
     }
 }
 
-/// Percent of the remembered rate that is sent before anything has been reported.
+/// Pacing rate before the first report, in percent of the remembered rate.
 const FIRST_PERCENT: u64 = 70;
-/// Percent that must be delivered to consider the memory about right: the initial 70 % less measurement error.
+/// Delivery rate, in percent of the remembered rate, from which the memory counts as about right: the initial 70 %
+/// less measurement error.
 const NEAR_PERCENT: u64 = 60;
-/// Percent that is sent then: if the memory is right, a tenth more builds a queue of some milliseconds within two RTTs.
+/// Pacing rate once the memory counts as about right, in percent of the remembered rate. A tenth more than the
+/// capacity builds a queue of some milliseconds within two RTTs.
 const NEXT_PERCENT: u64 = 110;

@@ -1,7 +1,7 @@
 //! Startup: searches the capacity by sending at a multiple of the delivery rate, or from a remembered rate.
 //!
-//! The rate grows until, twice, a round that sent over a quarter more than the capacity is followed by a round in which the
-//! delivery rate grows by less than a quarter. A long queue or congestion ends startup at once.
+//! The rate grows until, twice, a round that sent over a quarter more than the capacity is followed by a round in
+//! which the delivery rate grows by less than a quarter. A long queue or congestion ends startup at once.
 
 use core::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Startup {
     basis: Basis,
-    /// Consecutive rounds without growth by a quarter after a round that sent more than the capacity; a round that ends with a
-    /// long queue counts twice.
+    /// Consecutive rounds without growth by a quarter after a round that sent more than the capacity; a round that
+    /// ends with a long queue counts twice.
     flat_rounds: u32,
 }
 
@@ -43,8 +43,8 @@ impl Startup {
         }
     }
 
-    /// Counts a finished round. `is_flat`: more than the capacity was sent before it, and it brought no growth. `has_queue`: a
-    /// long queue stands.
+    /// Counts a finished round. `is_flat`: more than the capacity was sent before it, and it brought no growth.
+    /// `has_queue`: the standing queue is long.
     pub(super) const fn on_round(&mut self, is_flat: bool, has_queue: bool) {
         self.flat_rounds = if is_flat {
             self.flat_rounds + 1 + has_queue as u32
@@ -53,12 +53,13 @@ impl Startup {
         };
     }
 
-    /// Whether the search is over.
+    /// Whether the search is over because enough rounds brought no growth.
     pub(super) const fn is_flat(&self) -> bool {
         self.flat_rounds >= FLAT_ROUNDS
     }
 
-    /// Tests a remembered rate. Returns whether it is right and the path saturated: the standing queue is a third above `low`.
+    /// Tests a remembered rate. Returns whether the rate is about right and the path is saturated, which means that
+    /// the standing queue is at least a third above `low`.
     pub(super) fn confirms(
         &mut self,
         now: Instant,
@@ -105,12 +106,13 @@ impl Startup {
     }
 }
 
-/// BBR's full-pipe check takes three rounds (draft-ietf-ccwg-bbr section 4.3.1.2); only rounds after one that sent more than
-/// the capacity count here.
+/// Number of flat rounds that end startup. BBR's full-pipe check takes three rounds (draft-ietf-ccwg-bbr section
+/// 4.3.1.2); here only rounds after one that sent more than the capacity count.
 const FLAT_ROUNDS: u32 = 2;
-/// Sent in the first RTT: 16 full packets, which is TCP's initial window (RFC 6928) and half as much again.
+/// Bytes sent in the first RTT: 16 full packets. TCP's initial window is 10 packets (RFC 6928).
 const FIRST_WINDOW: Bytes = Bytes::new(24_000);
-/// Shorter RTTs are not measured exactly.
+/// Minimum RTT assumed for the first RTT; shorter RTTs are not measured exactly.
 const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
-/// TCP in slow start doubles its rate within a round trip, and the latest sample is older than that.
+/// Pacing gain of startup, in percent. It is above 200, because TCP in slow start doubles its rate within an RTT and
+/// the latest sample is older than an RTT.
 const SEARCH_PERCENT: u64 = 250;

@@ -1,5 +1,5 @@
-//! Tests of the controller as part of a path, over a line ([`Line`]): every sample, loss and pacing rate passes through
-//! [`Path::on_report`](crate::path::Path::on_report).
+//! Tests of the controller as part of a path, over a line ([`Line`]): every sample, loss and pacing rate passes
+//! through [`Path::on_report`](crate::path::Path::on_report).
 
 use super::*;
 use crate::{
@@ -16,7 +16,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Whether the capacity is being searched, whether the path was saturated recently, and whether a loss ceiling is in force.
+/// Whether the capacity is being searched, whether the path was saturated recently, and whether a loss ceiling is in
+/// force.
 fn state(line: &Line) -> (bool, bool, bool) {
     let control = line.path.control();
     let is_known = line.path.model().is_capacity_known(line.now);
@@ -108,7 +109,7 @@ fn what_the_sender_does_not_fill_is_searched_on() {
 
 #[test]
 fn a_queue_too_short_to_be_seen_is_not_overflown_for_long() {
-    // Ten packets: 1.6 ms.
+    // The buffer holds ten packets, which take 1.6 ms.
     let mut line = Line::new(50, 10_000);
     line.run(3_000);
     let (mbps, lost) = line.run(20_000);
@@ -119,7 +120,7 @@ fn a_queue_too_short_to_be_seen_is_not_overflown_for_long() {
 #[test]
 fn a_short_queue_that_jitter_hides_is_not_overflown_for_ever() {
     for seed in 1..=5 {
-        // 3 ms.
+        // The buffer lasts 3 ms.
         let mut line = Line::with(20, 7_500, ms(20), true).seeded(seed);
         line.jitter = ms(10);
         line.run(5_000);
@@ -247,7 +248,7 @@ fn the_queue_is_as_long_as_wanted() {
     assert!((30.0..90.0).contains(&long), "{long}");
 }
 
-/// Rate that arrives over a line with cross traffic from 5 s on, measured five seconds later.
+/// Delivered rate in Mbit/s of a line with cross traffic, from five to ten seconds after the cross traffic has begun.
 fn beside_others(sharing: Sharing) -> f64 {
     let mut line = Line::new(50, 300_000);
     line.set_aim(Aim {

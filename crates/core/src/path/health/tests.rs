@@ -18,7 +18,7 @@ fn up() -> Health {
     health
 }
 
-/// Runs all timers up to `until`, sends all probes that come due, and returns when.
+/// Runs all timers up to `until` and sends all probes that are due. Returns the times of the probes.
 fn run(health: &mut Health, until: Instant) -> Vec<Instant> {
     let mut probes = Vec::new();
     while let Some(now) = health.next_deadline()
@@ -198,7 +198,7 @@ fn a_path_that_often_pauses_gets_more_patience_up_to_the_cap() {
     let often = silences(10, 60, 30);
     assert!((ms(50)..ms(80)).contains(&often), "{often:?}");
     assert_eq!(silences(10, 900, 30), ms(80));
-    // One in a thousand is not usual.
+    // One long silence in a thousand is not usual.
     assert_eq!(silences(10, 60, 1_000), ms(40));
 }
 

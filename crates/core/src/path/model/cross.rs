@@ -1,7 +1,8 @@
-//! Cross traffic: a queue, or losses, that persist although this end sends less than the path's capacity.
+//! Cross traffic: a queue, or losses, that persist while this end sends less than the path's capacity.
 //!
-//! A drain ([`super::super::control`]) is the test. If the queue remains and everything sent arrived, other senders fill the
-//! path. If less arrived than was sent, the path itself has become slower.
+//! The test is a drain ([`super::super::control`]), which lowers the sending rate for a moment. If the queue remains
+//! and everything sent arrived, other senders fill the path. If less arrived than was sent, the path itself has
+//! become slower.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -15,7 +16,7 @@ pub(in crate::path) struct CrossTraffic {
     seen_at: Option<Instant>,
     /// Maximum capacity while no cross traffic was present.
     alone: WindowedMin<Reverse<Bitrate>>,
-    /// The same, reduced by drains in which less arrived than was sent.
+    /// Capacity without cross traffic: `alone`, reduced by drains in which less arrived than was sent.
     capacity: Bitrate,
 }
 
@@ -38,8 +39,8 @@ impl CrossTraffic {
         }
     }
 
-    /// Records the result of a drain. `is_gone`: the queue was drained. `delivered`: the delivery rate, if it was below the
-    /// sending rate.
+    /// Records the result of a drain. `is_gone`: the queue was drained. `delivered`: the delivery rate, if it was
+    /// below the sending rate.
     pub(in crate::path) fn on_test(
         &mut self,
         now: Instant,
@@ -64,5 +65,6 @@ impl CrossTraffic {
     }
 }
 
-/// How long cross traffic counts as present after it was last seen, and how far back the capacity without it is kept.
+/// Time for which cross traffic counts as present after it was last seen, and window of the maximum capacity without
+/// it.
 const MEMORY: Duration = Duration::from_secs(30);

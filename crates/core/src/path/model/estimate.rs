@@ -3,10 +3,10 @@
 /// The most likely value, and bounds that the value rarely exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate<T> {
-    /// The value is rarely below this.
+    /// Lower bound: the value is rarely below it.
     pub low: T,
-    /// Most likely.
+    /// The most likely value.
     pub likely: T,
-    /// The value is rarely above this.
+    /// Upper bound: the value is rarely above it.
     pub high: T,
 }

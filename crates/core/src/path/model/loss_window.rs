@@ -1,4 +1,5 @@
-//! Windows of 300 packets whose loss is checked for congestion.
+//! Loss windows: sequences of about 300 packets whose loss is checked for congestion. If more than a quarter is lost,
+//! 40 packets are sufficient.
 
 use super::Signals;
 use crate::{path::rate::DeliveryRate, units::Bitrate};
@@ -13,7 +14,8 @@ pub(in crate::path) struct LossWindow {
 }
 
 impl LossWindow {
-    /// Adds a report on a path that delivers at `rate`. Returns the window, and begins another, once it holds enough packets.
+    /// Adds a report on a path that delivers at `rate`. Once the window holds enough packets, returns the window and
+    /// begins a new one.
     pub(in crate::path) fn count(
         &mut self,
         signals: &Signals,
@@ -28,12 +30,12 @@ impl LossWindow {
         is_over.then(|| core::mem::take(self))
     }
 
-    /// Whether more than a quarter is lost, so that fewer packets are sufficient.
+    /// Whether more than a quarter of the packets is lost, so that fewer packets are sufficient.
     pub(in crate::path) fn is_heavy(&self) -> bool {
         self.packets >= HEAVY_WINDOW && self.lost > self.packets / 4
     }
 
-    /// Whether the loss is congestion on a path whose loss floor is `floor_ppm`, if known.
+    /// Whether the loss is caused by congestion. `floor_ppm`: the path's loss floor, if known.
     pub(in crate::path) fn is_congested(&self, floor_ppm: Option<u32>) -> bool {
         match floor_ppm {
             Some(floor) => self.exceeds(floor),
@@ -41,7 +43,7 @@ impl LossWindow {
         }
     }
 
-    /// Whether the loss is more than a loss floor of `floor_ppm` explains: by four standard deviations, and by at least 2 %.
+    /// Whether the loss exceeds the loss that `floor_ppm` explains, by four standard deviations and by at least 2 %.
     fn exceeds(&self, floor_ppm: u32) -> bool {
         let packets = self.packets as f64;
         let floor = f64::from(floor_ppm) / 1e6;
@@ -52,9 +54,9 @@ impl LossWindow {
     }
 }
 
-/// Packets of a window: a loss of 1 % has a standard deviation of 0.6 %.
+/// Number of packets in a window. At this number a loss of 1 % has a standard deviation of 0.6 %.
 const LOSS_WINDOW: u64 = 300;
-/// Minimum packets of a window if more than a quarter is lost.
+/// Minimum number of packets in a window if more than a quarter is lost.
 const HEAVY_WINDOW: u64 = 40;
-/// Percent of loss that counts as congestion while the loss floor is unknown.
+/// Loss in percent above which a window counts as congested while the loss floor is unknown.
 const UNKNOWN_FLOOR: u64 = 15;

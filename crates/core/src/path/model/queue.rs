@@ -1,11 +1,11 @@
 //! Base delay, standing queue and jitter of a path, from the minimum one-way delays of its reports.
 //!
 //! - *Standing delay*: the minimum over 40 ms and 24 packets ([`Standing`]); jitter does not last that long.
-//! - *Base delay*: the minimum of standing delays over 10 s. Measured anew when a drain has shown that the delay is not a
-//!   queue.
+//! - *Base delay*: the minimum of standing delays over 10 s. It is measured again from the start when a drain has
+//!   shown that the delay is not a queue.
 //! - *Standing queue*: standing delay less base delay.
-//! - *Jitter*: the mean absolute difference between the delays of successive reports. A queue hardly changes from one report to
-//!   the next.
+//! - *Jitter*: the mean absolute difference between the delays of successive reports. A queue hardly changes from one
+//!   report to the next, so it does not count as jitter.
 
 use core::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 /// The queue of one path.
 #[derive(Clone, Debug)]
 pub(in crate::path) struct Queue {
-    /// The first delay. The delays below are microseconds relative to it.
+    /// The first delay. The fields `latest_us` and `base` are in microseconds relative to it.
     reference: Option<RelativeDelay>,
     delays: Standing,
     latest_us: i32,
@@ -73,7 +73,7 @@ impl Queue {
         self.standing
     }
 
-    /// The standing queue left now if nothing was sent since the last report.
+    /// The standing queue that remains now if nothing was sent since the last report.
     pub(in crate::path) fn remaining(&self, now: Instant) -> Duration {
         self.standing.saturating_sub(now.since(self.reported_at))
     }
@@ -91,5 +91,5 @@ impl Queue {
     }
 }
 
-/// Cap on the difference between two reports; a larger one is not jitter.
+/// Maximum counted difference between the delays of two reports; a larger difference is not jitter.
 const MOST_STEP: Duration = Duration::from_millis(50);

@@ -12,21 +12,22 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::path) struct Rounds {
     began_at: Instant,
-    /// The maximum delivery rate when the round began.
+    /// The maximum delivery rate when the round began, and the byte totals at that time.
     rate: Bitrate,
     sent_bytes: u64,
     received_bytes: u64,
+    /// Pacing rate when the round began.
     pace: Option<Bitrate>,
     /// Whether the previous round sent over a quarter more than the capacity.
     is_pushed: bool,
-    /// Whether a tenth more was sent than arrived in the round before.
+    /// Whether the previous round sent over a tenth more than arrived in it.
     is_overrun: bool,
 }
 
 impl Rounds {
-    /// Ends the round if it has lasted one RTT, or if `is_over`. `max`: maximum delivery rate. `gross`: the sending rate at
-    /// which `max` arrives. Returns, for a round that ended, whether it brought no growth by a quarter although the previous
-    /// round sent over a quarter more than the capacity.
+    /// Ends the round if it has lasted one RTT, or if `is_over`. `max`: maximum delivery rate. `gross`: the sending
+    /// rate at which `max` arrives. If a round ended, returns whether it was flat: the delivery rate grew by less
+    /// than a quarter, although the previous round sent over a quarter more than the capacity.
     pub(in crate::path) fn on_report(
         &mut self,
         now: Instant,
@@ -63,7 +64,7 @@ impl Rounds {
         self.pace
     }
 
-    /// Whether a tenth more was sent than arrived in the round before.
+    /// Whether the previous round sent over a tenth more than arrived in it.
     pub(in crate::path) const fn is_overrun(&self) -> bool {
         self.is_overrun
     }

@@ -42,7 +42,8 @@ impl Standing {
     }
 }
 
-/// A delay that lasts this long is not jitter: radio schedulers and Wi-Fi aggregates hold packets for 10 to 30 ms.
+/// Minimum duration of the window. A delay that lasts this long is not jitter: radio schedulers and Wi-Fi aggregates
+/// delay packets by 10 to 30 ms.
 pub(in crate::path) const STANDING: Duration = Duration::from_millis(40);
-/// Minimum number of packets: fewer may all be late.
+/// Minimum number of packets in the window: all of a smaller number of packets may be late.
 pub(super) const STANDING_PKTS: u64 = 24;

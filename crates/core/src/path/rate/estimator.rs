@@ -1,4 +1,4 @@
-//! The estimator of a path's delivery rate: the default one, or one of another crate.
+//! The estimator of a path's delivery rate: the default one, or one that another crate provides.
 
 use core::{fmt, time::Duration};
 
@@ -7,7 +7,8 @@ use crate::{path::train::Guess, time::Instant, units::Bitrate};
 
 /// An estimator of the delivery rate of one direction of one path.
 ///
-/// It must not panic on any input, because reports come from the other end. The getters run for each packet and must be O(1).
+/// It must not panic on any input, because reports come from the other end. The getters run for each packet and must
+/// be O(1).
 ///
 /// ```
 /// use pleach_core::{
@@ -51,8 +52,9 @@ use crate::{path::train::Guess, time::Instant, units::Bitrate};
 /// # let _ = settings;
 /// ```
 pub trait RateEstimator: fmt::Debug + Send {
-    /// Processes one report: the receiver's running totals. `app_limited`: since the last report the path could have carried
-    /// more, but the sender had nothing to send. Reports may repeat, be lost, or arrive out of order.
+    /// Processes one report, which contains the receiver's running totals. `app_limited`: since the last report the
+    /// path could have carried more, but the sender had nothing to send. Reports may repeat, be lost, or arrive out
+    /// of order.
     ///
     /// Returns the sample that ends with this report, if any. The controller reacts to samples.
     fn on_report(
@@ -62,13 +64,13 @@ pub trait RateEstimator: fmt::Debug + Send {
         app_limited: bool,
     ) -> Option<RateSample>;
 
-    /// The newest sample; `None` before the first. The same holds for the methods below.
+    /// The newest sample; `None` before the first sample. All getters return `None` before the first sample.
     fn latest(&self) -> Option<RateSample>;
 
     /// The expected capacity, from which the controller derives the pacing rate.
     fn max(&self) -> Option<Bitrate>;
 
-    /// A slower estimate; its fall shows that the path has become slow.
+    /// A slower estimate. When it falls, the path has become slow.
     fn smoothed(&self) -> Option<Bitrate> {
         self.max()
     }
@@ -78,12 +80,12 @@ pub trait RateEstimator: fmt::Debug + Send {
         self.smoothed()
     }
 
-    /// Minimum duration of a sample, which is the time until a change of the pacing rate shows.
+    /// Minimum duration of a sample. This is the time until a change of the pacing rate becomes visible in samples.
     fn least_time(&self) -> Duration {
         MIN_TIME
     }
 
-    /// Takes a packet train's estimate of the capacity.
+    /// Processes a packet train's estimate of the capacity.
     fn guess(&mut self, guess: &Guess) {
         let _ = guess;
     }
@@ -93,29 +95,30 @@ pub trait RateEstimator: fmt::Debug + Send {
         false
     }
 
-    /// The path overflowed while it delivered `rate`.
+    /// Records that the path overflowed while it delivered `rate`.
     fn on_overflow(&mut self, rate: Bitrate) {
         let _ = rate;
     }
 
-    /// The path has become slow: samples before the newest are no longer valid.
+    /// Records that the path has become slow: samples before the newest are no longer valid.
     fn on_collapse(&mut self) {}
 }
 
-/// Delivery rate of one direction of one path, by either kind of estimator. The default one is dispatched by enum.
+/// Delivery rate of one direction of one path, measured by the default estimator or by one of another crate. The
+/// default one is dispatched by enum.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly every path has the large one, which is read for each packet"
 )]
 #[derive(Debug)]
 pub enum DeliveryRate {
-    /// An estimator of another crate.
+    /// An estimator that another crate provides.
     Own(Box<dyn RateEstimator>),
     /// See [`WindowedRate`].
     Windowed(WindowedRate),
 }
 
-/// `$call` on the estimator of either variant.
+/// Evaluates `$call` on the estimator of either variant.
 macro_rules! each {
     ($any:expr, $rate:ident => $call:expr) => {
         match $any {

@@ -4,16 +4,16 @@ use core::time::Duration;
 
 use crate::{sched::PacketInfo, time::Instant, units::Bytes};
 
-/// The current burst: what large flows send while packets wait.
+/// The current burst: the packets that large flows send while more packets wait in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     began_at: Instant,
-    /// Whether no packet waits behind its newest packet.
+    /// Whether no packet waits behind the newest packet of the burst.
     is_last: bool,
 }
 
 impl Burst {
-    /// No burst has begun.
+    /// Creates the state before the first burst.
     pub(super) const fn new() -> Self {
         Self {
             began_at: Instant::ZERO,
@@ -21,8 +21,8 @@ impl Burst {
         }
     }
 
-    /// Records the next packet of the burst. Returns the time by which an awaited path must have sent the backlog, which
-    /// is never earlier than `patience` from now.
+    /// Records the next packet of the burst. Returns the time by which an awaited path must have sent the backlog,
+    /// which is never earlier than `patience` from now.
     pub(super) fn count(
         &mut self,
         now: Instant,
@@ -37,20 +37,21 @@ impl Burst {
     }
 }
 
-/// How long a packet of a large flow may wait at any time for the quickest of its paths, whose RTT is `round_trip`.
+/// How long a packet of a large flow may always wait for the quickest path of its group. `round_trip`: min RTT of
+/// that path.
 pub(super) fn patience(round_trip: Option<Duration>) -> Duration {
     let part = round_trip.unwrap_or_default() / PATIENCE;
     part.clamp(MAX_WAIT, BURST)
 }
 
-/// The longest predicted time to send a large flow's backlog on the awaited path, if RTTs are short and the backlog is
-/// no burst: the target of the tunnel queue's CoDel.
-/// burst: the target of the tunnel queue's CoDel.
+/// Maximum predicted time to send a large flow's backlog on the awaited path, if RTTs are short and the backlog is
+/// not a burst: the target of the tunnel queue's CoDel.
 pub(super) const MAX_WAIT: Duration = Duration::from_millis(5);
-/// The same for a burst, from its beginning: half the interval of that CoDel. A burst is not yet a standing queue, and
-/// its first packet would delay all of it on a slower path. Also the same for a small flow at any time, which is a
-/// burst as a whole.
+/// Maximum predicted time from the beginning of a burst until the awaited path has sent the burst: half of the
+/// interval of the tunnel queue's CoDel. A burst is not yet a standing queue, and its first packet would delay all of
+/// it on a slower path. For a small flow, which is a burst as a whole, this maximum applies at any time.
 pub(super) const BURST: Duration = Duration::from_millis(50);
-/// The divisor of the RTT that gives the wait, if that is longer, up to the wait of a burst. A flow that fills a path
-/// with a long RTT sends in bursts, whose tail must not add the delay of a later path to all packets behind it.
+/// Divisor of the RTT: a packet of a large flow may wait for this part of the RTT, if it is longer than [`MAX_WAIT`],
+/// up to [`BURST`]. A flow that fills a path with a long RTT sends in bursts. If the end of such a burst took a later
+/// path, it would add that path's delay to all packets behind it.
 const PATIENCE: u32 = 5;

@@ -1,9 +1,10 @@
-//! How many flows share the near paths, and how many the later ones.
+//! Counts how many flows share the near paths, which are the paths in the group of the quickest path, and how many
+//! share later paths.
 //!
-//! The capacity of a path is shared by its flows. A flow moves to the later paths if its share of their capacity would
-//! be worth more than its share of the near paths, so flows spread until both are about equal. A flow that has moved
-//! is counted on the later paths at once, so that not all flows move together. Flows that send almost nothing do not
-//! count.
+//! The capacity of a path is shared by its flows. A flow moves to the later paths if its share of their capacity
+//! would be worth more than its share of the near paths, so flows spread until both shares are about equal. A flow
+//! that has moved is counted on the later paths at once, so that not all flows move together. Flows that send almost
+//! nothing do not count.
 
 use core::time::Duration;
 
@@ -19,8 +20,8 @@ pub(super) struct Count {
     near_rate: u64,
 }
 
-/// The part of the flow in question of what near paths carry, in bits per second, and how many share the later ones if it takes
-/// those.
+/// The shares that a flow can expect: its part of the capacity of the near paths, in bits per second, and the number
+/// of flows that share the later paths if the flow takes those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Crowd {
     pub(super) near: u128,
@@ -29,7 +30,7 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// The flow is alone, and the near paths carry `near`.
+    /// The shares of a flow that is alone, where the near paths carry `near`.
     pub(super) const fn alone(near: u128) -> Self {
         Self {
             near,
@@ -93,7 +94,8 @@ impl Count {
         }
     }
 
-    /// Whether the flows use about all of `near`, the capacity of the near paths; a single flow reports that itself.
+    /// Whether the flows use about all of `near`, the capacity of the near paths. Always true for a single flow,
+    /// which detects by itself whether it is limited.
     pub(super) fn fills(&self, near: u128, crowd: Crowd) -> bool {
         crowd.is_alone || self.uses(near, HELD_BACK_PERCENT)
     }
@@ -103,7 +105,7 @@ impl Count {
         u128::from(self.near_rate) * 100 >= near * percent
     }
 
-    /// Places `flow` on the later paths if `is_away`, else on the near paths.
+    /// Counts `flow` on the later paths if `is_away`, else on the near paths.
     pub(super) fn place(&mut self, flow: &mut Flow, is_away: bool) {
         if flow.is_away == is_away {
             return;
@@ -119,13 +121,15 @@ impl Count {
     }
 }
 
-/// If the flows use less than this percentage of the near paths, each flow can expect all of their capacity.
+/// Usage of the near paths in percent below which each flow can expect their whole capacity.
 const LOADED_PERCENT: u128 = 30;
 const COUNTED_AGAIN: Duration = Duration::from_millis(100);
-/// A flow that has not sent for this long has nothing to send; on later paths it may wait for one RTT.
+/// Time without packets after which a flow on near paths counts as idle.
 const STALE: Duration = Duration::from_millis(300);
+/// Time without packets after which a flow on later paths counts as idle; it is longer, because the flow may wait for
+/// one RTT.
 const AWAY_STALE: Duration = Duration::from_secs(1);
-/// A flow that sends less than this fraction of the average takes nothing from the others.
+/// Divisor of the average rate: a flow that sends less than this part of the average takes nothing from the others.
 const PART: u128 = 4;
 
 #[cfg(test)]
@@ -137,7 +141,7 @@ mod tests {
         units::Bytes,
     };
 
-    /// How many of `flows` end up on the later of `lines`, if each sends so many kbit/s for 4 s.
+    /// Number of `flows` that use the later of `lines` in the end, if each flow sends `kbps` for 4 s.
     fn away(lines: [(u64, u64); 2], flows: u64, kbps: u64) -> usize {
         let paths = paths_of(&lines);
         let mut policy = Adaptive::new();
@@ -163,15 +167,16 @@ mod tests {
 
     #[test]
     fn several_flows_spread_over_near_and_later_paths() {
-        // A flow alone that sends so little stays.
+        // A single flow that sends so little stays on the near path.
         assert_eq!(away([(6, 0), (90, 222)], 1, 750), 0);
-        // Together they fill the near path until some have left, and again if they grow.
+        // Eight flows together fill the near path until some have left it. More leave it if the flows grow.
         for (later, steady, growing) in [((90, 222), 5..=7, 7), ((14, 140), 4..=5, 5)] {
             let away = |kbps| away([(6, 0), later], 8, kbps);
             assert!(steady.contains(&away(750)), "{later:?}: {}", away(750));
             assert_eq!(away(6_000), growing, "{later:?}");
         }
-        // A near path that has room for all is not left, nor for a later one that would carry less.
+        // Flows do not leave a near path that has room for all of them, nor move to a later path that would carry
+        // less.
         assert_eq!(away([(24, 0), (90, 222)], 8, 750), 0);
         assert_eq!(away([(6, 0), (1, 222)], 8, 750), 0);
     }
@@ -199,9 +204,9 @@ mod tests {
         };
         assert_eq!(parts(&[flow(50), away(80)]), (60_000_000, 2));
         assert_eq!(parts(&[away(80), flow(20), flow(30)]), (20_000_000, 1));
-        // Together they send so little that each has all.
+        // Together the flows send so little that each can expect the whole capacity.
         assert_eq!(parts(&[flow(8), flow(8)]), (60_000_000, 1));
-        // Who has stopped sending does not count, on later paths after some round trips only.
+        // A flow that has stopped sending does not count; on later paths it counts for some RTTs longer.
         let stopped = |flow: Flow| Flow {
             seen_at: Instant::from_millis(1_500),
             ..flow

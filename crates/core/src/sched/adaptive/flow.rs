@@ -4,17 +4,19 @@ use core::time::Duration;
 
 use crate::{sched::PacketInfo, time::Instant, units::Bytes};
 
-/// How much a flow sends.
+/// The state of a flow: how much it sends, and over which paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
+    /// Beginning of the current second.
     pub(super) second: Instant,
+    /// Bytes sent since then.
     pub(super) bytes: Bytes,
     /// When the flow last had packets to send.
     pub(super) seen_at: Instant,
-    /// Its rate in the previous second, in bits per second.
+    /// The flow's rate in the previous second, in bits per second.
     pub(super) rate_before: u128,
     pub(super) is_large: bool,
-    /// Whether it has left the paths near the quickest one for later ones.
+    /// Whether the flow has left the near paths, which are the group of the quickest path, for later ones.
     pub(super) is_away: bool,
 }
 
@@ -24,7 +26,7 @@ impl Flow {
         self.is_large || self.bytes > SMALL || self.rate_before > u128::from(SMALL.get()) * 8
     }
 
-    /// Its rate in bits per second.
+    /// The flow's rate in bits per second.
     pub(super) fn rate(&self, now: Instant) -> u128 {
         let span = now.since(self.second);
         if span < LEAST_SPAN * 3 && self.rate_before > 0 {
@@ -48,12 +50,12 @@ pub(super) fn flow_of<'a>(flows: &'a mut [Flow], packet: &PacketInfo) -> Option<
     (!packet.is_expendable).then_some(flow)
 }
 
-/// A flow is large if it sends more than this in a second, backlog included, unless other paths bring much more: then
+/// Volume per second, backlog included, above which a flow is large, unless other paths bring much more: then
 /// [`super::groups::large`] sets the threshold.
 pub(super) const LARGE: Bytes = Bytes::new(64_000);
-/// No less makes a flow large.
+/// Minimum threshold for a large flow.
 pub(super) const SMALL: Bytes = Bytes::new(16_000);
-/// A flow that sends less than this percentage of the near paths' capacity is not limited by them.
+/// Percentage of the near paths' capacity below which a flow is not limited by the near paths.
 pub(super) const HELD_BACK_PERCENT: u128 = 60;
-/// The shortest span over which a flow's rate is measured.
+/// Minimum time over which a flow's rate is measured.
 const LEAST_SPAN: Duration = Duration::from_millis(100);

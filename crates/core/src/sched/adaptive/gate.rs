@@ -10,15 +10,17 @@ use crate::{
     trace::IdleReason,
 };
 
-/// Which paths a packet may take.
+/// The paths that a packet may take.
 #[derive(Debug)]
 pub(super) struct Gate {
     /// The extra delay at which the flow's group of paths begins.
     pub(super) from: Duration,
     pub(super) is_large: bool,
-    /// The quickest path of the group, its min RTT, and its queue delay when saturated.
+    /// The quickest path of the group.
     pub(super) quickest: Option<PathId>,
+    /// The min RTT of the quickest path.
     pub(super) round_trip: Option<Duration>,
+    /// The queue delay of the quickest path when it is saturated.
     pub(super) usual: Duration,
     /// The capacity of all paths, in bits per second.
     pub(super) total: u128,
@@ -49,7 +51,7 @@ impl Gate {
         self.exclusion(path).is_none()
     }
 
-    /// Why a packet may not take a path; `None` if it may.
+    /// Why a packet may not take a path; `None` if it may take it.
     pub(super) fn exclusion(&self, path: &PathView) -> Option<IdleReason> {
         let has = |mechanism| self.mechanisms.has(mechanism);
         if !path.usable {

@@ -1,4 +1,5 @@
-//! The groups of paths that a large flow uses together, and the choice of the group.
+//! The groups of paths that a large flow uses together, and the choice of the group. The near paths are the group of
+//! the quickest path; [the module above](super) explains late paths.
 
 use core::time::Duration;
 
@@ -12,19 +13,19 @@ use crate::{sched::PathView, units::Bytes};
 /// Whether a flow would gain from another group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eager {
-    /// It has left the near paths, and sends more than they carry.
+    /// The flow has left the near paths, and sends more than they carry.
     Gaining,
-    /// Its present group suffices.
+    /// The flow's present group suffices.
     No,
-    /// The near paths limit it.
+    /// The near paths limit the flow.
     ToLeave,
-    /// It has left the near paths.
+    /// The flow has left the near paths, and sends no more than they carry.
     ToStay,
 }
 
-/// The extra delay at which the group of a large flow begins: zero for the group of the quickest path, or the beginning
-/// of a group that brings much more. Late paths help the near ones, so a flow leaves the near paths only if they add
-/// little to the late ones, or if the slower group carries much more than near and late paths together.
+/// The extra delay at which the group of a large flow begins: zero for the near paths, or the beginning of a group
+/// that brings much more. Late paths help the near paths. So a flow leaves the near paths only if they add little to
+/// the slower group, or if the slower group carries much more than near and late paths together.
 pub(super) fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
     let from = better_group(paths, eager, crowd);
     let is_away = matches!(eager, Eager::Gaining | Eager::ToStay);
@@ -53,8 +54,8 @@ pub(super) fn group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration 
     }
 }
 
-/// The same without the help of late paths. Most packets of a large flow arrive over that group even if the flow does not
-/// leave the near paths.
+/// The extra delay at which the group of a large flow begins, without regard to the help of late paths. Most packets
+/// of a large flow arrive over that group even if the flow does not leave the near paths.
 pub(super) fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Duration {
     let carried = |from: Duration| carried_where(paths, |path| is_member(path, from));
     // Leave the near paths only if their capacity is known to be too low.
@@ -80,8 +81,8 @@ pub(super) fn better_group(paths: &[PathView], eager: Eager, crowd: Crowd) -> Du
     best.unwrap_or(Duration::ZERO)
 }
 
-/// The volume from which a flow is large: that much backlog would arrive later on the near paths than on paths that bring
-/// the flow much more.
+/// The volume from which a flow is large. A backlog of this volume would arrive later on the near paths than on paths
+/// that bring the flow much more.
 pub(super) fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
     let from = better_group(paths, Eager::ToLeave, crowd);
     if from == Duration::ZERO {
@@ -91,13 +92,13 @@ pub(super) fn large(paths: &[PathView], crowd: Crowd) -> Bytes {
     Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)).clamp(SMALL, LARGEST)
 }
 
-/// The share of a flow that is alone.
+/// The shares of capacity that a single flow can expect.
 pub(super) fn alone(paths: &[PathView]) -> Crowd {
     Crowd::alone(carried_near(paths))
 }
 
-/// The number of bits that a flow gets until its end over paths with the total `rate`, whose delay is `later` than that of
-/// the quickest path, if it moves there now: it must first fill them, doubling its window every RTT.
+/// The number of bits that a flow sends until its end if it moves now to paths with the total `rate`, whose delay is
+/// `later` than that of the quickest path. The flow must first fill the paths, doubling its window every RTT.
 fn gain(rate: u128, later: Duration) -> u128 {
     let longer = 2 * later.as_millis();
     let in_flight = rate * longer / 8000;
@@ -106,13 +107,15 @@ fn gain(rate: u128, later: Duration) -> u128 {
     rate * LASTS.as_millis().saturating_sub(filling)
 }
 
-/// The capacity that later paths need relative to quicker ones, in percent and for each millisecond, to take over a large
-/// flow; or the amount of data they must bring, in percent, to take over a flow that the quicker paths limit.
+/// Minimum capacity, in percent of the near paths, of later paths that take over a large flow; one percent is added
+/// per millisecond of their extra delay. Also the minimum amount of data, in percent, that later paths must bring to
+/// take over a flow that the near paths limit.
 const WORTH_PERCENT: u128 = 130;
-/// The assumed duration of a large flow.
+/// Assumed duration of a large flow.
 const LASTS: Duration = Duration::from_secs(10);
-/// The highest threshold for a large flow: near paths carry this amount in less time than the extra delay of other paths.
+/// Maximum threshold for a large flow: near paths carry this amount in less time than the extra delay of other paths.
 const LARGEST: Bytes = Bytes::new(160_000);
-/// Flows leave near paths for late ones only if the near paths carry at most this percentage of both; they stay away up to
-/// twice this percentage. Near paths that carry more are the ones that matter to a new flow.
+/// Share of the capacity of both groups, in percent, up to which near paths add little to late paths, so that flows
+/// leave them. Flows that have left stay away up to twice this share. Near paths with a larger share matter to a new
+/// flow.
 pub(super) const MOST_PERCENT: u128 = 15;

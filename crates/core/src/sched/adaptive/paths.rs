@@ -10,25 +10,25 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// Whether a path belongs to the group that begins at `from` beyond the quickest path's delay.
+/// Whether a path belongs to the group that begins at the extra delay `from`, relative to the quickest path.
 pub(super) fn is_member(path: &PathView, from: Duration) -> bool {
     path.extra_delay >= from && path.extra_delay <= from + GATE
 }
 
-/// Whether a path is too late to be mixed with the quickest group, but may take packets that would arrive even later
-/// there. A flow that has left the near paths uses no late paths.
+/// Whether a path is late: too late to be mixed with the quickest group, but able to take packets that would arrive
+/// even later there. A flow that has left the near paths uses no late paths.
 pub(super) fn is_late(path: &PathView, from: Duration) -> bool {
     from == Duration::ZERO && path.extra_delay > GATE && path.extra_delay <= LATEST
 }
 
-/// The usable path with the lowest delay of at least `from`.
+/// The quickest usable path with an extra delay of at least `from`.
 pub(super) fn quickest(paths: &[PathView], from: Duration) -> Option<&PathView> {
     let usable = paths.iter().filter(|path| path.usable);
     let usable = usable.filter(|path| path.extra_delay >= from);
     usable.min_by_key(|path| path.extra_delay)
 }
 
-/// The delay up to which paths count as being as quick as the quickest.
+/// Extra delay up to which a path counts as equally quick as the quickest path.
 pub(super) fn nearest(paths: &[PathView]) -> Duration {
     quickest(paths, Duration::ZERO).map_or(NEAREST, |path| path.extra_delay + NEAREST)
 }
@@ -51,7 +51,7 @@ pub(super) fn carried_where(paths: &[PathView], is_counted: impl Fn(&PathView) -
     rates.map(|rate| u128::from(rate.as_bps())).sum()
 }
 
-/// The total rate of the paths near the quickest one.
+/// The total rate of the near paths, which are the paths in the group of the quickest path.
 pub(super) fn carried_near(paths: &[PathView]) -> u128 {
     carried_where(paths, |path| is_member(path, Duration::ZERO))
 }
@@ -90,8 +90,8 @@ pub(super) fn worthless(path: &PathView, total: u128, usual: Duration) -> Option
     })
 }
 
-/// When `len` bytes sent now would arrive, beyond the quickest path's delay. `wait`: the time they wait in the path's
-/// queue.
+/// When `len` bytes sent now would arrive, less the one-way delay of the quickest path. `wait`: the time they wait in
+/// the path's queue.
 pub(super) fn arrival(
     line: &Line,
     now: Instant,
@@ -104,12 +104,13 @@ pub(super) fn arrival(
 
 /// The assumed capacity of an unmeasured path.
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
-/// The largest difference between the delays of the paths of one flow.
+/// Maximum difference between the delays of the paths of one flow.
 pub(super) const GATE: Duration = Duration::from_millis(110);
-/// A later path, up to this extra delay, takes packets that would wait longer than that for the quickest path.
+/// Maximum extra delay of a late path. A late path takes packets that would wait longer for the quickest path than
+/// its extra delay.
 pub(super) const LATEST: Duration = Duration::from_millis(330);
-/// A path counts as being as quick as the quickest if it is at most this much later.
+/// Difference to the shortest delay up to which a path counts as equally quick.
 const NEAREST: Duration = Duration::from_millis(10);
-/// A path carries large flows only if its share of the total capacity is above this, and above one percent per 10 ms
-/// of extra delay.
+/// Share of the total capacity, in percent, that a path needs to carry large flows. One percent is added per 10 ms of
+/// extra delay.
 const LEAST_SHARE_PERCENT: u64 = 3;

@@ -5,10 +5,11 @@ use crate::time::Instant;
 /// The earliest arrivals of a packet.
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
-    /// On a ready path, and on a ready path that is not late.
+    /// Earliest arrival on a ready path, and the index of that path.
     pub(super) ready: Option<(Instant, usize)>,
+    /// Earliest arrival on a ready path that is not late, and the index of that path.
     pub(super) ready_near: Option<(Instant, usize)>,
-    /// On a path that is worth the wait.
+    /// Earliest arrival on a path that is not ready but worth the wait.
     pub(super) awaited: Option<Instant>,
 }
 

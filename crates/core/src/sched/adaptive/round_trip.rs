@@ -1,4 +1,5 @@
-//! The RTT to keep for a flow from its beginning ([`crate::sched::Scheduler::round_trip`]).
+//! The RTT to which ACK pacing extends the RTTs of a flow from its beginning
+//! ([`crate::sched::Scheduler::round_trip`]).
 
 use core::time::Duration;
 
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::{sched::PathView, units::Bytes};
 
-/// The RTT of the slowest path that matters to a new flow, or zero while it is unknown.
+/// Returns the RTT of the slowest path that matters to a new flow, or zero while it is unknown.
 pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     let near = quickest(paths, Duration::ZERO);
     let Some((near, least)) = near.and_then(|near| Some((near, near.least_rtt?))) else {
@@ -28,7 +29,7 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     let known = near.rate.filter(|_| !near.is_searching);
     let queue = known.map_or(Duration::ZERO, full_queue);
     let queue = queue.min(next.unwrap_or_default());
-    // The data take one path and the ACKs the quickest: half of the jitter of each.
+    // Data take this path and ACKs the quickest path, so half of the jitter of each path counts.
     let longer = |path: &PathView| {
         let is_thin = known.is_some_and(|near| path.rate > Some(near.scale(ACKED, 1)));
         let queue = if is_thin { queue } else { Duration::ZERO };
@@ -36,11 +37,13 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     };
     let nearest = nearest(paths);
     let near_rate = carried_where(paths, |path| path.extra_delay <= nearest);
-    // A flow may fill the near paths and move to later ones, or spread to late ones that carry much more. If their RTT is
-    // longer than the RTT so far, the sender takes the rise for a full queue and hardly grows from then on.
+    // A flow may fill the near paths and move to later ones, or spread to late ones that carry much more. If the RTT
+    // of these paths is longer than the RTT so far, the sender mistakes the increase for a full queue and hardly
+    // grows from then on.
     let is_left = better_group(paths, Eager::No, alone(paths)) > Duration::ZERO;
     let is_most = !is_left && near_rate * 100 > total * MOST_PERCENT;
-    // A longer RTT costs a small flow little if it is little longer, or if the near paths are so slow that they are full.
+    // A longer RTT costs a small flow little if the increase is small, or if the near paths are so slow that they are
+    // full.
     let costs_little = |path: &PathView| {
         let later = longer(path);
         let bytes = near_rate * (least + later).as_millis() / 8_000;
@@ -59,18 +62,21 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
         let last = paths.iter().filter(serves).map(longer).max();
         least + last.unwrap_or_default()
     };
-    // BBR keeps two windows of its min RTT in flight, so half the RTT of all paths is enough for it to find them.
+    // BBR keeps two windows of its min RTT in flight, so half of the RTT over all paths is enough for BBR to find
+    // them.
     let half = longest(&|_| true) / 2;
     longest(&counts).max(half.min(least + least / VERY_LITTLE))
 }
 
-/// Most flows end before they need more than the nearest paths. Other paths cost them little if they lengthen the RTT by at
-/// most this fraction, or if the near paths carry no more in the longer RTT than a sender's first two windows (RFC 6928:
-/// 10 packets, then 20).
+/// Divisor of the RTT. Most flows end before they need more than the nearest paths. Other paths cost such flows
+/// little if they lengthen the RTT by at most this fraction.
 const LITTLE: u32 = 4;
+/// Volume of a sender's first two windows (RFC 6928: 10 packets, then 20). Other paths also cost a flow little if the
+/// near paths carry no more than this in the longer RTT.
 const TWO_WINDOWS: Bytes = Bytes::new(45_000);
-/// The largest fraction by which the RTT is lengthened for paths that cost more.
+/// Divisor of the RTT: maximum fraction by which the RTT is lengthened for paths that cost more.
 const VERY_LITTLE: u32 = 8;
-/// The ACKs of data at this multiple of a path's rate fill the path, if its rate is the same in both directions: one ACK
-/// for two packets, each of a 16th of their length.
+/// Ratio of another path's rate to the quickest path's rate above which the ACKs of data on the other path fill the
+/// quickest path, if its rate is the same in both directions. There is one ACK for two packets, and an ACK has a 16th
+/// of a packet's length.
 const ACKED: u64 = 32;

@@ -21,10 +21,11 @@ pub struct AdaptiveSettings<L> {
     /// See [`Aim::target_delay`].
     #[serde(with = "humantime_serde")]
     pub target_delay: Option<Duration>,
-    /// Links on which other traffic has priority. The key takes one link or a list, here and below.
+    /// Links on which other traffic has priority. The key takes one link or a list.
     #[serde(rename = "yield", deserialize_with = "one_or_more")]
     pub yields: Vec<L>,
-    /// Links on which a [`share`](Self::share) is claimed beside other traffic.
+    /// Links on which a [`share`](Self::share) of the capacity is claimed beside other traffic. The key takes one
+    /// link or a list.
     #[serde(rename = "hold", deserialize_with = "one_or_more")]
     pub holds: Vec<L>,
     /// The claimed share in percent, 1 to 100.
@@ -54,7 +55,7 @@ impl<L> AdaptiveSettings<L> {
             .collect()
     }
 
-    /// The same settings with every link replaced by the result of `map`; links without a result are omitted.
+    /// Returns these settings with every link replaced by the result of `map`; links without a result are omitted.
     pub fn map_links<M>(self, mut map: impl FnMut(L) -> Option<M>) -> AdaptiveSettings<M> {
         AdaptiveSettings {
             target_delay: self.target_delay,
@@ -66,7 +67,7 @@ impl<L> AdaptiveSettings<L> {
 }
 
 impl AdaptiveSettings<PathId> {
-    /// A scheduler. The settings affect the pacing of paths only, not the choice of a path.
+    /// Creates a scheduler. The settings affect the pacing of paths only, not the choice of a path.
     #[must_use]
     pub const fn scheduler(&self) -> Adaptive {
         Adaptive::new()
@@ -74,7 +75,7 @@ impl AdaptiveSettings<PathId> {
 }
 
 impl<L: PartialEq> AdaptiveSettings<L> {
-    /// How `link` is paced. A link with both settings yields.
+    /// Returns how `link` is paced. A link that both settings name yields.
     #[must_use]
     pub fn aim(&self, link: &L) -> Aim {
         let sharing = if self.yields.contains(link) {

@@ -4,7 +4,7 @@ use crate::{
     units::Bitrate,
 };
 
-/// Paths of (Mbit/s, milliseconds beyond the quickest).
+/// Paths with the given rates in Mbit/s and delays in milliseconds beyond the quickest path.
 pub(super) fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
     let mut paths = ready_paths(lines.len());
     for (path, (mbps, ms)) in paths.iter_mut().zip(lines) {
@@ -15,7 +15,7 @@ pub(super) fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {
     paths
 }
 
-/// Where `count` packets of a flow with a backlog go, 100 µs apart.
+/// The decisions for `count` packets of a flow with a backlog, sent 100 µs apart.
 fn picks(policy: &mut Adaptive, paths: &[PathView], from_ms: u64, count: u32) -> Vec<Pick> {
     let packet = PacketInfo {
         backlog: Bytes::new(100_000),
@@ -51,13 +51,13 @@ fn a_path_far_behind_carries_none_of_a_flow() {
 
 #[test]
 fn a_late_path_takes_what_would_come_later_still() {
-    // 155 ms are 97 kB of the quickest, which is busy.
+    // In 155 ms the quickest path, which is busy, sends 97 kB.
     let mut paths = paths_of(&[(5, 0), (6, 155)]);
     paths[0].ready = false;
     let is_sent = |backlog: u64, round_trip_ms: u64| {
         let packet = PacketInfo {
             backlog: Bytes::new(backlog),
-            // Large from the first packet on.
+            // The flow is large from its first packet on.
             own_backlog: Bytes::new(64_000),
             to_last: Bytes::new(backlog),
             round_trip: Duration::from_millis(round_trip_ms),
@@ -71,7 +71,7 @@ fn a_late_path_takes_what_would_come_later_still() {
     assert!(is_sent(104_000, 0));
     assert!(is_sent(40_000, 155), "its round trips are as long");
     assert!(!is_sent(20_000, 155), "not for a short burst");
-    // Neither does a small flow take it, nor one of which nothing waits beside others.
+    // Neither a small flow uses the late path, nor a flow that has no further packet in the queue.
     for own_backlog in [0, 64_000] {
         let packet = PacketInfo {
             backlog: Bytes::new(200_000),
@@ -86,7 +86,8 @@ fn a_late_path_takes_what_would_come_later_still() {
 
 #[test]
 fn a_small_flow_waits_for_the_quickest_while_that_brings_all_of_it_sooner() {
-    // How much later the other is, and what leaves until the last packet of the flow does: its own and others'.
+    // Extra delay of the second path in ms, the flow's own backlog, and the bytes that leave the queue until the
+    // flow's last packet does.
     for (ms, own_backlog, to_last, waits) in [
         (30, 0, 0, true),
         (30, 36_000, 36_000, true),
@@ -112,7 +113,7 @@ fn a_small_flow_waits_for_the_quickest_while_that_brings_all_of_it_sooner() {
 
 #[test]
 fn near_paths_carry_together_what_waits() {
-    // 190 kB are 150 ms of one, and 50 of the three.
+    // 190 kB take 150 ms on one path, and 50 ms on three.
     let mut paths = paths_of(&[(10, 0), (10, 0), (10, 0), (10, 140)]);
     for path in &mut paths[..3] {
         path.ready = false;
@@ -127,7 +128,7 @@ fn near_paths_carry_together_what_waits() {
     let pick = Adaptive::new().pick(Instant::from_millis(50), &paths, &packet);
     assert_eq!(pick, Pick::Wait);
     let pick = Adaptive::new().pick(Instant::from_millis(50), &paths[2..], &packet);
-    // Not the packet, but what comes 140 ms later.
+    // The late path takes not this packet, but the packet that would arrive 140 ms later.
     let Pick::Behind { index: 1, ahead } = pick else {
         panic!("{pick:?}");
     };
@@ -155,11 +156,11 @@ fn a_jammed_path_that_soon_has_room_is_waited_for_beside_a_late_one() {
 fn what_waits_for_the_quickest_may_wait_until_a_late_path_is_worth_it() {
     for (lines, ms) in [
         ([(5, 0), (6, 155)], 155),
-        // Near enough to be mixed, too late, and too slow for what it adds.
+        // The second path is near enough to be mixed; too late; too slow to help.
         ([(5, 0), (6, 100)], 0),
         ([(5, 0), (6, 400)], 0),
         ([(50, 0), (6, 155)], 0),
-        // Large flows leave for it.
+        // Large flows leave the near path for the second path.
         ([(2, 0), (100, 200)], 0),
     ] {
         let mut paths = paths_of(&lines);
@@ -183,7 +184,7 @@ fn a_large_flow_goes_where_much_more_is_carried_and_a_small_one_does_not() {
 
 #[test]
 fn a_flow_is_large_once_near_paths_would_bring_it_later_than_others() {
-    // 25 and 100 kB take the near path as long as the other is later; 160 kB are large in any case.
+    // The near path sends 25 or 100 kB within the extra delay of the second path. A flow of 160 kB is always large.
     for (lines, first) in [
         ([(1, 0), (100, 200)], 20),
         ([(1, 0), (1, 400)], 200),
@@ -200,7 +201,7 @@ fn a_flow_is_large_once_near_paths_would_bring_it_later_than_others() {
 
 #[test]
 fn what_waits_of_a_flow_makes_it_large_at_once() {
-    // A burst that would be large at its end takes the later path from its beginning on, not half of it.
+    // A burst that would be large at its end takes the later path from its beginning, not only for its second half.
     let paths = paths_of(&[(4, 0), (1_000, 200)]);
     for (waits, near) in [(98_000, true), (99_000, false)] {
         let packet = PacketInfo {
@@ -241,7 +242,7 @@ fn what_more_paths_bring_counts_against_all_that_would_be_left() {
     ] {
         assert_eq!(from(&lines, Eager::ToLeave), leaves_to, "{lines:?}");
     }
-    // What has left does not come back for a few milliseconds.
+    // A flow that has left the near paths does not return because of a few milliseconds.
     for (ms, stays) in [(310, 310), (290, 0)] {
         let lines = [(50, 0), (90, ms)];
         assert_eq!(from(&lines, Eager::ToLeave), 0);
@@ -251,7 +252,7 @@ fn what_more_paths_bring_counts_against_all_that_would_be_left() {
 
 #[test]
 fn what_a_later_path_brings_counts_from_when_it_is_full() {
-    // Two doublings fill the slow one, seven the fast one.
+    // Two doublings of the window fill the slow path, seven the fast path.
     for (lines, is_taken) in [([(2, 0), (6, 340)], true), ([(50, 0), (100, 340)], false)] {
         let paths = paths_of(&lines);
         let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
@@ -286,7 +287,8 @@ fn a_burst_waits_for_the_path_that_soon_has_sent_it_and_a_standing_queue_does_no
     }
 }
 
-/// In how many of 100 ms a burst of 8 ms, which does not grow shorter, waits for a path of a round trip of so many.
+/// Number of milliseconds, of 100, in which a burst that always needs 8 ms more waits for the quickest path, whose
+/// RTT is `round_trip` milliseconds.
 fn waits_of(round_trip: u64) -> u32 {
     let mut paths = paths_of(&[(100, 0), (20, 40)]);
     paths[0].least_rtt = Some(Duration::from_millis(round_trip));
@@ -306,7 +308,8 @@ fn waits_of(round_trip: u64) -> u32 {
         waits += u32::from(pick(false) == Pick::Wait);
         assert_eq!(pick(true), Pick::One(0));
     }
-    // All is sent 8 ms later, within 50 of the beginning.
+    // The quickest path would have sent the burst 8 ms later. The wait ends when this is more than 50 ms after the
+    // beginning of the burst.
     waits
 }
 
@@ -324,12 +327,12 @@ fn a_flow_that_near_paths_carry_well_stays_and_one_that_left_returns_for_a_reaso
     };
     assert_eq!(share_at(&paths, 2_000, 0), 0, "a quarter of what is near");
     assert!(share_at(&paths, 200, 10_000) > 90);
-    // Not enough to go there for, but to stay.
+    // The later path carries too little for a flow to move there, but enough for a flow to stay there.
     let paths = paths_of(&[(20, 0), (40, 350)]);
     assert!(share_at(&paths, 200, 10_400) > 90);
     let paths = paths_of(&[(20, 0), (10, 500)]);
     assert_eq!(share_at(&paths, 200, 10_800), 0);
-    // None leaves what is near for what is merely better and late.
+    // No flow leaves the near path for a late path that carries only a little more.
     for late in [28, 10] {
         let paths = paths_of(&[(20, 0), (late, 150)]);
         let picks = picks(&mut Adaptive::new(), &paths, 0, 2_000);
@@ -339,7 +342,8 @@ fn a_flow_that_near_paths_carry_well_stays_and_one_that_left_returns_for_a_reaso
 
 #[test]
 fn a_round_trip_is_that_of_later_paths_only_where_those_carry_much() {
-    // Of 100 Mbit/s, and the milliseconds later; where it is not all of them, an eighth of the shortest is.
+    // Rate and extra delay of the second path; the first path has 100 Mbit/s. Where the RTT does not cover the second
+    // path, it is extended by an eighth of the shortest RTT.
     for (mbps, later, us, jittery_ms) in [
         (600, 30, 50_000, 54),
         (500, 30, 22_500, 28),
@@ -361,18 +365,18 @@ fn a_round_trip_is_that_of_later_paths_only_where_those_carry_much() {
     let mut paths = paths_of(&[(100, 0), (500, 30)]);
     paths[0].least_rtt = Some(Duration::from_millis(20));
     for (lines, round_trip, us) in [
-        // A quarter longer.
+        // The RTT would grow by a quarter.
         ([(100, 0), (200, 30)], 119, 119_000),
         ([(100, 0), (200, 30)], 120, 150_000),
-        // 44 kB in the longer round trip, and 50.
+        // 44 kB in the longer RTT, and 50 kB.
         ([(7, 0), (35, 30)], 20, 50_000),
         ([(8, 0), (40, 30)], 20, 22_500),
-        // Half of the longer one.
+        // The extra RTT is half of the longer RTT.
         ([(100, 0), (200, 15)], 20, 20_000),
         ([(100, 0), (200, 24)], 20, 22_000),
-        // What does not help is none.
+        // A path that does not help adds nothing.
         ([(100, 0), (2, 30)], 20, 20_000),
-        // What carries so much more that a large flow would leave for it as such, and what does not.
+        // A path that carries so much more that a large flow would leave the near path for it, and one that does not.
         ([(40, 0), (120, 150)], 20, 170_000),
         ([(40, 0), (100, 150)], 20, 22_500),
     ] {
@@ -390,7 +394,8 @@ fn a_round_trip_is_that_of_later_paths_only_where_those_carry_much() {
 
 #[test]
 fn a_round_trip_has_a_queue_of_acknowledgements_in_it_where_the_path_back_is_thin() {
-    // A queue of 6000 bytes takes 48 ms of 1 Mbit/s, and 24 of 2; acknowledgements do not wait longer than others take.
+    // A queue of 6000 bytes takes 48 ms at 1 Mbit/s, and 24 ms at 2 Mbit/s. Acknowledgements do not wait longer than
+    // the extra delay of another path.
     for (lines, ms) in [
         ([(1, 0), (32, 30)], 50),
         ([(1, 0), (33, 30)], 80),
@@ -420,7 +425,8 @@ fn a_slow_and_late_path_is_not_worth_it() {
 
 #[test]
 fn what_stands_in_a_slow_paths_queue_counts_as_delay() {
-    // An eighth of the whole, but four packets take 5 ms of the one and 48 of the other.
+    // The second path has an eighth of the total capacity. Four packets take 5 ms on it in the first case, 48 ms in
+    // the second.
     for (fast, is_used) in [(70, true), (7, false)] {
         let paths = paths_of(&[(fast, 0), (fast / 7, 95)]);
         let picks = picks(&mut Adaptive::new(), &paths, 0, 20_000);
@@ -439,7 +445,7 @@ fn a_policy_never_waits_for_ever() {
 
 #[test]
 fn nothing_waits_for_a_late_path_that_cannot_take_it() {
-    // The near one has a queue of 170 ms, so the late one would bring a packet sooner.
+    // The near path has a queue of 170 ms, so a packet would arrive sooner over the late path.
     let mut paths = paths_of(&[(20, 0), (20, 120)]);
     paths[0].queue_delay = Duration::from_millis(170);
     for (has_behind, ready, len, index) in [

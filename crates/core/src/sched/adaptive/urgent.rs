@@ -1,11 +1,11 @@
 //! Packets with a deadline: delivered in time, not as early as possible.
 //!
 //! *Algorithm.* The candidates are the paths that deliver the packet in time even in a bad case (twice the jitter,
-//! plus a retransmission if the path loses packets); the packet takes the earliest of them. If the quickest paths are
-//! not ready, the packet waits for them as long as its backlog does not use up a quarter of the time left. After that
-//! it takes a later path: a packet that is in time gains nothing by being earlier, and the next packet needs the quick
-//! path. A packet that no path delivers in time for certain takes a path that probably does, when the others have no
-//! room for it.
+//! plus a retransmission if the path loses packets). The packet takes the candidate on which it arrives earliest. If
+//! the quickest paths are not ready, the packet waits for them as long as its backlog does not use up a quarter of
+//! the time left. After that it takes a later path: a packet that is in time gains nothing by being earlier, and the
+//! next packet needs the quick path. If no ready path is certain to deliver the packet in time, the packet takes a path
+//! that probably does, unless a path that is not ready yet is certain to deliver it in time.
 //!
 //! A second path gets a copy if the packet's class asks for one ([`crate::class::Duplicate`]) and the copy would be in
 //! time.
@@ -22,12 +22,13 @@ use crate::{
     time::Instant,
 };
 
-/// A path that is ready.
+/// A ready path that may take the packet.
 #[derive(Clone, Copy)]
 struct Candidate {
     index: usize,
-    /// The probable arrival of the packet, and the arrival in a bad case.
+    /// The probable arrival of the packet.
     probably: Instant,
+    /// The arrival of the packet in a bad case.
     surely: Instant,
 }
 
@@ -83,7 +84,8 @@ impl Adaptive {
             return Pick::Wait;
         };
         let is_better_awaited = awaited.is_some_and(|awaited| awaited < best.surely);
-        // Nothing is lost by waiting if that is late; nor if it is perhaps, while there is room elsewhere.
+        // If the packet would be late on the best ready path, nothing is lost by waiting. If it may be late there, it
+        // waits while another path has room.
         let may_be_late = best.surely > limit && has_room;
         if is_better_awaited || best.probably > limit || may_be_late {
             return Pick::Wait;
@@ -98,7 +100,7 @@ impl Adaptive {
         }
     }
 
-    /// The path for a copy of a packet on `paths[index]`, if a copy is to be sent.
+    /// Returns the path for a copy of a packet that is sent on `paths[index]`, if a copy is to be sent.
     fn copy_of(
         &mut self,
         now: Instant,
@@ -135,19 +137,21 @@ impl Adaptive {
 }
 
 impl Candidate {
-    /// Lower is better: certainly in time, probably in time, earlier.
+    /// Sort key; a lower one is better: certainly in time, probably in time, earlier.
     fn rank(&self, limit: Instant) -> (bool, bool, Instant) {
         (self.surely > limit, self.probably > limit, self.surely)
     }
 }
 
-/// How long what is sent now waits in the path itself. By what came last, where others go by a queue that may have been taken for
-/// the path's own delay: being late is worse here than being sent elsewhere.
+/// How long a packet sent now waits in the path itself: the larger of the standing queue and the excess of the latest
+/// delay. Packets without a deadline count only the standing queue, which is too low if a queue was mistaken for the
+/// path's own delay. For a packet with a deadline, being late is worse than taking another path.
 fn wait(path: &PathView) -> Duration {
     path.queue_delay.max(path.lateness)
 }
 
-/// Whether a path may carry packets with a deadline: what is being searched carries what it has shown, while that makes no queue.
+/// Whether a path may carry packets with a deadline. A path whose capacity is being searched may carry them at the
+/// rate reached so far, while it has no queue.
 fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
     // Jitter can look like a queue.
     let short = SHORT_QUEUE.max(path.jitter * 3);
@@ -155,19 +159,19 @@ fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
     !path.is_searching || is_shown || quickest == Some(path.id)
 }
 
-/// The cost of a path's losses, as delay: a loss delays its flow by a retransmission, and a loss rate of one in thirty
-/// costs as much as a loss of every packet.
+/// The cost of a path's losses, as a delay. Each lost packet delays its flow by a retransmission. A loss of one in
+/// thirty or more costs as much as a loss of every packet.
 fn penalty(path: &PathView) -> Duration {
     let repair = path.smoothed_rtt.unwrap_or_default() + REPORTED_WITHIN;
     repair * path.loss_ppm.min(33_333) / 33_333
 }
 
-/// The longest queue with which a path that is still being searched may carry packets with a deadline; three times its
-/// jitter if that is more.
+/// Maximum queue with which a path that is still being searched may carry packets with a deadline; three times the
+/// path's jitter if that is more.
 const SHORT_QUEUE: Duration = Duration::from_millis(3);
-/// A path with more loss is worth copies.
+/// Loss in parts per million above which copies of a path's packets are worth their cost.
 const LOSSY_PPM: u32 = 3_000;
-/// The time after which a loss is reported.
+/// Time within which a loss is reported.
 const REPORTED_WITHIN: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -178,7 +182,7 @@ mod tests {
         units::Bytes,
     };
 
-    /// A packet with `left_ms` until it is of no use and `backlog` bytes behind it.
+    /// A packet with `left_ms` until its deadline and `backlog` bytes behind it.
     fn urgent(left_ms: u64, backlog: u64, duplicate: Duplicate) -> PacketInfo {
         PacketInfo {
             backlog: Bytes::new(backlog),

@@ -13,16 +13,17 @@ use crate::{
 /// The paths and waiting times allowed for the flow of a packet.
 #[derive(Debug)]
 pub(super) struct Wish {
+    /// The admitted paths.
     pub(super) gate: Gate,
     /// The time by which an awaited path must have sent the packet and its backlog.
     pub(super) patience: Instant,
     /// The backlog that matters to the flow, in bytes.
     pub(super) waits: Bytes,
-    /// Whether some path other than late ones is admitted.
+    /// Whether a usable path that is not late is admitted.
     pub(super) is_any: bool,
-    /// The RTT that ACK pacing keeps for the flow; zero if none is kept.
+    /// The RTT to which ACK pacing extends the flow's RTTs; zero if it does not extend them.
     pub(super) kept: Duration,
-    /// Whether more packets of the flow wait.
+    /// Whether more packets of the flow wait in the queue.
     pub(super) has_more: bool,
     /// The min RTT of the quickest path.
     pub(super) least_rtt: Option<Duration>,
@@ -40,10 +41,11 @@ impl Wish {
         Verdict::Excluded(reason.unwrap_or(IdleReason::TooLate { by }))
     }
 
-    /// Whether a late path takes only packets further behind in the flow. If ACK pacing keeps an RTT as long as the
-    /// late path's, the path is used like any other.
+    /// Whether a late path takes only later packets of the flow. If ACK pacing extends the flow's RTT to that of the
+    /// late path, the path is used like any other.
     pub(super) fn only_behind(&self, path: &PathView) -> bool {
-        // Delays are never the same as when that was decided, and of large flows it is less.
+        // Half of the extra delay is sufficient: delays have changed since the RTT was chosen, and large flows get a
+        // shorter one.
         let is_kept = self.kept >= self.least_rtt.unwrap_or_default() + path.extra_delay / 2;
         self.is_any && is_late(path, self.gate.from) && !(self.has_more && is_kept)
     }

@@ -6,19 +6,20 @@ use crate::ids::PathId;
 /// One line as the round robin sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
-    /// Place in the tables.
+    /// Index of the line in the tables.
     pub(super) slot: usize,
-    /// Weight; 0 has no turn.
+    /// Weight of the line; a line of weight 0 has no turn.
     pub(super) weight: u32,
-    /// Whether a packet may go there now.
+    /// Whether a packet may be sent on the line now.
     pub(super) ready: bool,
 }
 
-/// Whose turn it is, and for how long.
+/// The line whose turn it is, and the rest of its turn.
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
     current: Option<usize>,
-    /// What the current line may still send, and what each has overdrawn in its last turn.
+    /// Packets or bytes that the current line may still send, and the amount that each other line has overdrawn in
+    /// its last turn, as a negative number.
     left: [i64; PathId::MAX],
 }
 
@@ -30,8 +31,9 @@ impl Blocks {
         }
     }
 
-    /// The place in `lines` of the line whose turn it is, charged with `cost`; a turn lasts `quantum` per weight. Lines
-    /// take turns in the order given; one that is not ready loses its turn. `None` if no ready line has weight.
+    /// Returns the index in `lines` of the line whose turn it is, and charges the line `cost`. A turn lasts `quantum`
+    /// per weight. Lines take turns in the order given; a line that is not ready loses its turn. `None` if no ready
+    /// line has weight.
     pub(super) fn next(&mut self, lines: &[Turn], cost: u32, quantum: u32) -> Option<usize> {
         let may_send = |line: &Turn| line.ready && line.weight > 0;
         if !lines.iter().any(may_send) {
@@ -63,5 +65,5 @@ impl Blocks {
     }
 }
 
-/// No packet is longer.
+/// Maximum length of a packet in bytes.
 const MAX_COST: u32 = 1 << 16;

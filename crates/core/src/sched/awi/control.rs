@@ -1,8 +1,8 @@
 //! The weights of the lines that are not fixed, controlled by loss reports: AWI, IWI and DWD.
 //!
-//! One number, the mobile weight, is the part of the load for which the fixed line has no room. The other lines take
-//! it in order, each up to its cap, so the second gets some only when the first is full. In the paper's mode every cap
-//! is `w_mobile_max`, and with two lines the number is the paper's `w_mobile`.
+//! The *mobile weight* is the part of the load for which the fixed line has no room. The other lines take it in
+//! order, each up to its cap, so the second line gets some only when the first is full. In the paper's mode every cap
+//! is `w_mobile_max`, and with two lines the mobile weight is the paper's `w_mobile`.
 
 use super::{
     blocks::Turn,
@@ -23,10 +23,11 @@ pub(super) struct Control {
     count: Count,
     /// The mobile weight.
     total: u32,
-    /// Intervals without loss on the fixed line; with [`Dwd::Rearm`] since the last step.
+    /// Intervals without loss on the fixed line; with [`Dwd::Rearm`] only those since the last step.
     calm: u64,
-    /// Per line: the largest weight, and intervals without loss. Only [`LossSource::Both`] changes them.
+    /// Maximum weight of each line. Only [`LossSource::Both`] changes it.
     caps: [u32; PathId::MAX],
+    /// Intervals without loss on each line, counted with [`LossSource::Both`] only.
     cap_calm: [u64; PathId::MAX],
 }
 
@@ -65,7 +66,7 @@ impl Control {
 
     /// Handles a report of the fixed line's losses. `others`: the lines that may take load now.
     ///
-    /// Without other lines there is nothing to decide, and the weight is kept for their return.
+    /// If there are no other lines, the mobile weight stays as it is until they return.
     pub(super) fn on_fixed(&mut self, counts: &LossCounts, others: &[Turn]) {
         if others.is_empty() {
             return;
@@ -107,14 +108,15 @@ impl Control {
         self.caps[slot] = self.caps[slot].saturating_add(steps).min(self.w_max);
     }
 
-    /// The largest total weight of `others`.
+    /// Maximum total weight of `others`.
     fn room(&self, others: &[Turn]) -> u32 {
         let caps = others.iter().map(|turn| self.caps[turn.slot]);
         caps.fold(0, u32::saturating_add)
     }
 
-    /// AWI, equation 1: k · lost / sent · `weight`, rounded half up. `sent` was counted while the report was under way,
-    /// so it may be less than what was lost before; the share of losses is at most 1.
+    /// Step of AWI, equation 1: k · lost / sent · `weight`, rounded half up. `sent` was counted between the arrivals
+    /// of two reports, so it may be less than the number of packets lost before. The share of losses is therefore
+    /// limited to 1.
     fn step(&self, counts: &LossCounts, weight: u32) -> u32 {
         let (lost, sent) = match self.count {
             Count::Bytes => (counts.lost_bytes, counts.sent_bytes),
@@ -126,7 +128,7 @@ impl Control {
         u32::try_from(doubled / (2 * sent)).unwrap_or(u32::MAX)
     }
 
-    /// DWD, section 3.3: `intervals` report intervals have passed without loss.
+    /// Applies DWD (section 3.3) after `intervals` report intervals without loss.
     fn decrement(&mut self, intervals: u32) {
         let before = self.calm;
         self.calm = before.saturating_add(u64::from(intervals));

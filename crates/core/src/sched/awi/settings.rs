@@ -7,41 +7,41 @@ use serde::{Deserialize, Deserializer, de::Error};
 use super::Awi;
 use crate::ids::PathId;
 
-/// Settings of [`Awi`], with the keys of a configuration file. Those not given have the paper's values.
+/// Settings of [`Awi`], with the keys of a configuration file. Absent keys have the paper's values.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AwiSettings<L> {
-    /// The line to fill first; the one of lowest cost, then id, if not given or not known.
+    /// The line to fill first. If it is absent or unknown, the line of lowest cost, then lowest id.
     pub fixed: Option<L>,
     /// Gain k of AWI (equation 1).
     pub k: Gain,
-    /// `T_dwd`: time without loss after which DWD takes one from the mobile weight. Reports are what brings news of
-    /// time, so it counts in whole `t_report`, rounded up; the paper asks for a multiple.
+    /// `T_dwd`: time without loss after which DWD takes one from the mobile weight. Time is counted in reports, so it
+    /// is rounded up to a multiple of `t_report`; the paper requires a multiple.
     #[serde(with = "humantime_serde")]
     pub t_dwd: Duration,
     /// Weight of the fixed line; at least 1.
     pub w_fixed: u32,
-    /// Largest weight of any other line.
+    /// Maximum weight of any other line.
     pub w_mobile_max: u32,
-    /// `T_report`: how often the receiver tells its losses.
+    /// `T_report`: interval at which the receiver reports losses.
     #[serde(with = "humantime_serde")]
     pub t_report: Duration,
-    /// `T_lto`: how long a missing packet is waited for before it counts as lost, by the loss count and by the
-    /// receiver's reorder buffer.
+    /// `T_lto`: time after which a missing packet counts as lost, in the loss count and in the receiver's reorder
+    /// buffer.
     #[serde(with = "humantime_serde")]
     pub t_lto: Duration,
-    /// Pace of DWD.
+    /// When DWD takes a step.
     pub dwd: Dwd,
-    /// Whose losses move the weights.
+    /// Lines whose losses change the weights.
     pub loss: LossSource,
-    /// What the ratio of losses and the round robin count.
+    /// Unit of the loss ratio and of the round robin.
     pub count: Count,
     /// How packets of one round are mixed.
     pub wrr: Wrr,
 }
 
 impl<L> Default for AwiSettings<L> {
-    /// Section 5 of the paper; 5.2 for the largest weight, 5.3 for `T_lto`.
+    /// Returns the values of section 5 of the paper: of 5.2 for the maximum weight, of 5.3 for `T_lto`.
     fn default() -> Self {
         Self {
             fixed: None,
@@ -75,12 +75,12 @@ impl<L> AwiSettings<L> {
         "wrr",
     ];
 
-    /// The links that are named, each with its key.
+    /// The links that the settings name, each with its key.
     pub fn links(&self) -> Vec<(&'static str, &L)> {
         self.fixed.iter().map(|link| ("fixed", link)).collect()
     }
 
-    /// The same settings with the fixed line replaced by what `map` makes of it.
+    /// Returns these settings with the fixed line replaced by the result of `map`.
     pub fn map_links<M>(self, map: impl FnOnce(L) -> Option<M>) -> AwiSettings<M> {
         let Self {
             fixed,
@@ -112,7 +112,7 @@ impl<L> AwiSettings<L> {
 }
 
 impl AwiSettings<PathId> {
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn scheduler(&self) -> Awi {
         Awi::new(self.clone())
@@ -124,10 +124,10 @@ impl AwiSettings<PathId> {
 pub struct Gain(u32);
 
 impl Gain {
-    /// 0.5, which section 5.2 of the paper settles on.
+    /// The gain 0.5, which section 5.2 of the paper chooses.
     pub const DEFAULT: Self = Self(500_000);
 
-    /// The gain `k`, rounded to a millionth; `None` unless it is from 0.000001 to 1000.
+    /// Creates the gain `k`, rounded to a millionth; `None` unless it is from 0.000001 to 1000.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -139,7 +139,7 @@ impl Gain {
         (1.0..=1e9).contains(&ppm).then_some(Self(ppm as u32))
     }
 
-    /// Its millionths.
+    /// The gain in millionths.
     #[must_use]
     pub const fn as_ppm(self) -> u32 {
         self.0
@@ -153,33 +153,34 @@ impl<'de> Deserialize<'de> for Gain {
     }
 }
 
-/// Pace of DWD, which the paper leaves open.
+/// When DWD takes a step, which the paper leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dwd {
-    /// As section 3.3 says: one step with every report, once `T_dwd` has passed without loss.
+    /// One step with every report, once `T_dwd` has passed without loss, as section 3.3 says.
     Literal,
-    /// As the figures need it: one step for every `T_dwd` without loss.
+    /// One step for every `T_dwd` without loss, as the figures require.
     Rearm,
 }
 
-/// Whose losses move the weights.
+/// Lines whose losses change the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LossSource {
-    /// All lines': the generalisation section 3 suggests. Another line's losses lower what it may carry.
+    /// All lines: the generalisation that section 3 suggests. Losses of another line lower the maximum weight of that
+    /// line.
     Both,
-    /// The fixed line's only: the paper's algorithm.
+    /// The fixed line only: the paper's algorithm.
     Fixed,
 }
 
-/// What is counted.
+/// Unit of the loss ratio and of the round robin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Count {
-    /// Bytes: right shares for packets of any size.
+    /// Bytes: the shares are right for packets of any length.
     Bytes,
-    /// Packets: the paper's algorithm, for packets of one size.
+    /// Packets: the paper's algorithm, for packets of one length.
     Packets,
 }
 
@@ -187,7 +188,7 @@ pub enum Count {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wrr {
-    /// All packets of a line in a row: the paper's algorithm. Needs modem queues of some twenty packets.
+    /// All packets of a line in a row: the paper's algorithm. Requires modem queues of about twenty packets.
     Block,
     /// Evenly spread, as `weighted` does.
     Smooth,

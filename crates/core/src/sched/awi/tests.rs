@@ -1,4 +1,4 @@
-//! The rules one by one.
+//! Tests of the rules of `awi`, one by one.
 
 use super::{super::tests::ready_paths, *};
 use crate::units::Bytes;
@@ -22,7 +22,7 @@ fn pick(awi: &mut Awi, paths: &[PathView], len: u64) -> usize {
     }
 }
 
-/// Where the next `count` packets go.
+/// The paths of the next `count` packets.
 fn picks(awi: &mut Awi, paths: &[PathView], count: usize) -> Vec<usize> {
     (0..count).map(|_| pick(awi, paths, 1250)).collect()
 }
@@ -41,7 +41,7 @@ fn report(awi: &mut Awi, id: u8, lost: u64, sent: u64) {
     awi.on_loss_report(Instant::ZERO, PathId(id), &counts(lost, sent));
 }
 
-/// A report on path 0; the weight of path 1 after it.
+/// Reports losses on path 0. Returns the weight of path 1 after the report.
 fn after(awi: &mut Awi, lost: u64, sent: u64) -> u32 {
     report(awi, 0, lost, sent);
     weight(awi, 1)
@@ -66,7 +66,7 @@ fn without_loss_the_fixed_line_carries_all() {
 fn iwi_adds_the_packets_lost_and_only_from_zero() {
     let mut awi = awi(|_| ());
     assert_eq!(after(&mut awi, 7, 300), 7);
-    // Now AWI: 0.5 · 7/300 · 50 = 0.58.
+    // Here AWI applies: 0.5 · 7/300 · 50 = 0.58.
     assert_eq!(after(&mut awi, 7, 300), 8);
 }
 
@@ -114,7 +114,7 @@ fn dwd_takes_one_per_t_dwd_and_loss_begins_anew() {
             .collect()
     };
     assert_eq!(steps(&[0; 11]), [10, 10, 10, 10, 9, 9, 9, 9, 9, 8, 8]);
-    // A loss within the dead band adds nothing, and still re-arms.
+    // A loss within the dead band adds nothing, but restarts `T_dwd`.
     assert_eq!(steps(&[1, 0, 0, 0, 0, 0]), [8, 8, 8, 8, 8, 7]);
 }
 
@@ -159,7 +159,7 @@ fn a_report_that_covers_several_intervals_counts_for_each() {
 fn blocks_are_of_the_weights_length_and_follow_them() {
     let mut awi = awi(|_| ());
     let paths = ready_paths(2);
-    picks(&mut awi, &paths, 49); // One was sent before.
+    picks(&mut awi, &paths, 49); // One packet was sent before.
     after(&mut awi, 20, 300);
     let round = picks(&mut awi, &paths, 140);
     let blocks: Vec<_> = round
@@ -186,7 +186,7 @@ fn bytes_are_shared_whatever_the_packets() {
         let paths = ready_paths(2);
         let mut bytes = [0; 2];
         for number in 0..100_000_u64 {
-            // The large packets come at a period that would meet the same line again and again.
+            // The large packets arrive at a period at which the same line would get all of them.
             let len = if number % 3 == 0 { 1400 } else { 60 };
             bytes[pick(&mut awi, &paths, len)] += len;
         }
@@ -240,12 +240,12 @@ fn several_lines_fill_in_the_order_of_cost() {
     for (at, share) in [(0, 50), (1, 10), (2, 45), (3, 0)] {
         assert_eq!(round.iter().filter(|pick| **pick == at).count(), share);
     }
-    // The dearest gives back first.
+    // The line with the highest cost gives weight back first.
     for _ in 0..5 * 10 {
         report(&mut awi, 0, 0, 300);
     }
     assert_eq!([1, 2].map(|id| weight(&awi, id)), [0, 45]);
-    // A line that fails leaves its load to the next.
+    // The load of a line that fails moves to the next line.
     paths[2].usable = false;
     paths[2].ready = false;
     pick(&mut awi, &paths, 1250);
@@ -288,7 +288,7 @@ fn while_the_fixed_line_is_down_the_others_carry_all_and_its_share_returns() {
     after(&mut awi, 10, 300);
     (paths[0].usable, paths[0].ready) = (false, false);
     assert!(picks(&mut awi, &paths, 200).iter().all(|at| *at == 1));
-    // The other one's reports decide nothing while there is nobody to shift load to.
+    // Reports of the other line have no effect while there is no line to shift load to.
     report(&mut awi, 1, 100, 300);
     for _ in 0..50 {
         report(&mut awi, 1, 0, 300);

@@ -1,4 +1,4 @@
-//! Runs, directions, copies.
+//! Tests of runs, directions and copies.
 
 use super::super::tests::{packet, ready_paths};
 use super::*;
@@ -23,7 +23,7 @@ fn of(list: &[(u8, u8)], path: u8) -> Vec<u8> {
     own.map(|(_, packet)| *packet).collect()
 }
 
-/// Figure 3: ten packets, of which the first path has four.
+/// Figure 3: ten packets, of which the first path gets four.
 #[test]
 fn sequences_run_towards_each_other() {
     let placement = place(ConsnSettings::default(), &paths(&[60, 40]), 10);
@@ -79,14 +79,15 @@ fn compensation_takes_two_packets_of_a_block_off_a_path_on_which_all_are_late() 
         pdc: true,
         ..ConsnSettings::default()
     };
-    // A tenth of twenty packets, and a third.
+    // The slow path's share is a tenth of 20 packets, then a third of 21.
     let placement = place(settings, &paths(&[62, 560]), 20);
     assert_eq!(of(&placement.packets, 0).len(), 20);
     let placement = place(settings, &paths(&[210, 420]), 21);
     assert_eq!(of(&placement.packets, 1), [20, 19, 18, 17, 16]);
 }
 
-/// The number of gaps in a block when one path delivers nothing, and how many packets the other end has to hold.
+/// Returns the number of gaps in a block if one path delivers nothing, and how many packets the other end must
+/// buffer.
 fn gaps(lost: &[bool]) -> (usize, usize) {
     let starts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
     let gaps = starts + usize::from(lost.first() == Some(&true));
@@ -94,7 +95,7 @@ fn gaps(lost: &[bool]) -> (usize, usize) {
     (gaps, held.filter(|lost| !**lost).count())
 }
 
-/// Section III-A: consecutive blocks of missing segments, where shares by round trips alone scatter them.
+/// Section III-A: missing segments form consecutive blocks. Weights by RTTs alone would scatter them.
 #[test]
 fn a_path_that_fails_leaves_one_gap_where_the_same_shares_alone_leave_many() {
     for (rtts, failing) in [([40, 60], 1), ([40, 60], 0), ([62, 320], 1)] {

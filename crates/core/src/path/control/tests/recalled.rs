@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A line of 50 Mbit/s with a deep queue, with a remembered rate of `mbps`.
+/// A line of 50 Mbit/s with a long buffer. `mbps`: the remembered rate, if any.
 fn line(mbps: Option<u64>) -> Line {
     let mut line = Line::new(50, 1_500_000);
     if let Some(mbps) = mbps {
@@ -17,7 +17,8 @@ fn line(mbps: Option<u64>) -> Line {
     line
 }
 
-/// Milliseconds until 100 ms deliver nine tenths of the capacity with a queue below 20 ms, and do so for 200 ms.
+/// Returns the time in milliseconds until the line delivers nine tenths of its capacity with a queue below 20 ms,
+/// during three successive periods of 100 ms.
 fn time_to_fill(mut line: Line) -> u64 {
     let mut good = 0;
     for tenth in 1..100 {
@@ -47,7 +48,7 @@ fn a_path_that_returns_is_full_sooner() {
 #[test]
 fn a_wrong_memory_costs_at_most_a_second() {
     let cold = time_to_fill(line(None));
-    // The network became twice and ten times as slow, or as fast.
+    // The remembered rate is two and ten times the capacity, half of it, and a tenth.
     for mbps in [100, 500, 25, 5] {
         let wrong = time_to_fill(line(Some(mbps)));
         assert!(
