@@ -251,7 +251,7 @@ struct TunnelSettings {
 #[derive(Debug)]
 struct Peer {
     config: PeerConfig,
-    /// Whether the peer was removed, so that its place is free for another.
+    /// Whether the peer was removed, so that another peer may take its place in the table.
     is_removed: bool,
     tunnel: Tunnel,
     /// Identifies the present association with the peer; new after the association was closed.
