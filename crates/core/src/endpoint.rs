@@ -1,9 +1,9 @@
 //! All associations of a host: assigns packets and datagrams to peers, and schedules the peers.
 //!
 //! A client has one peer, the gateway. A gateway has one peer per client, and the cost per packet does not depend on
-//! their number. The peer of an inner packet is found by destination ([`allowed_ips`]), the peer of a datagram by the
-//! receiver index in its header (`index`), and the peer of a handshake by the static key inside it. Peers with
-//! datagrams to send wait in a queue, and their deadlines in an ordered set.
+//! the number of peers. The peer of an inner packet is found by destination ([`allowed_ips`]), the peer of a datagram
+//! by the receiver index in its header (`index`), and the peer of a handshake by the static key inside it. Peers with
+//! datagrams to send wait in a queue. The deadlines of all peers are in an ordered set.
 //!
 //! The owner's loop makes these calls in this order:
 //!
@@ -95,7 +95,7 @@ pub struct EndpointConfig {
     /// Code for the parity of outgoing datagrams, which is sent on another path than the datagram; `None` for no
     /// parity.
     pub parity: Option<Code>,
-    /// The longest inner packet in bytes; values above [`MAX_MTU`] are reduced to it.
+    /// Length in bytes of the longest inner packet; larger values than [`MAX_MTU`] are reduced to it.
     pub mtu: usize,
     /// Whether this end is the client or the gateway.
     pub side: Side,
@@ -130,7 +130,7 @@ pub struct PeerConfig {
     pub name: String,
     /// X25519 public key of the peer.
     pub public_key: [u8; 32],
-    /// An additional secret shared by both ends; zeros if there is none.
+    /// Pre-shared key of both ends; zeros if they have none.
     pub preshared_key: Secret,
     /// The inner addresses that belong to the peer.
     pub allowed_ips: Vec<IpNet>,
@@ -141,7 +141,7 @@ pub struct PeerConfig {
 /// An event for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer's association became able or unable to carry data.
+    /// A peer's association can now carry data, or can no longer carry data.
     Peer {
         /// Name of the peer.
         name: String,
@@ -231,7 +231,7 @@ pub struct Endpoint {
     replies: VecDeque<(Route, Vec<u8>)>,
     /// Peers that may have datagrams to send.
     active: VecDeque<usize>,
-    /// The next deadline of each peer that has one.
+    /// Next deadline of each peer that has a deadline.
     deadlines: BTreeSet<(Instant, usize)>,
 }
 
@@ -272,7 +272,8 @@ struct Peer {
     deadline: Option<Instant>,
     /// Memory used by its packets at its last turn to send, in bytes.
     kept_bytes: u64,
-    /// Whether that memory exceeded the bound even after all packets that may be dropped were dropped.
+    /// Whether the memory used by its packets exceeds the bound even after all packets that may be dropped were
+    /// dropped.
     is_over: bool,
 }
 

@@ -51,7 +51,8 @@ pub const HISTORY_PKTS: usize = 1024;
 pub const MAX_PENDING: usize = 128;
 /// Maximum number of stored repair symbols that are used as equations at once.
 pub const MAX_EQUATIONS: usize = 32;
-/// Maximum number of missing packets for which a decoder solves at once: more unknowns than equations have no solution.
+/// Maximum number of missing packets for which a decoder solves at once. With more unknowns than equations, not all of
+/// them can be determined.
 pub const MAX_UNKNOWNS: usize = MAX_EQUATIONS;
 
 /// Number of bytes of the length that precedes a packet in its symbol.

@@ -9,22 +9,20 @@
 //!
 //! 1. The predecessor arrives and is released.
 //! 2. The predecessor is *known lost*, and the sender does not retransmit it or its retransmission has not arrived in
-//!    time
-//!    (`repairs`). Each packet also names the G sent before it on its own path. Paths keep order, so if the packet with
-//!    that G is missing, the path has lost it. If a path has lost several packets in a row, only the last of them is
-//!    named. The others are known lost once the number of missing Gs between their neighbours equals the number of
+//!    time (`repairs`). Each packet also names the G sent before it on its own path. Paths keep order, so if the packet
+//!    with that G is missing, the path has lost it. If a path has lost several packets in a row, only the last of them
+//!    is named. The others are known lost once the number of missing Gs between their neighbours equals the number of
 //!    skipped path sequence numbers. Datagrams without packets name no G, but show that a datagram was lost; the
 //!    resequencer waits for its retransmission as well. Paths that reorder get a small reordering window of packets or
 //!    time, which widens when they do reorder. The flow step of a lost packet is lost with the packet, so its successor
 //!    also waits until all older packets are settled.
 //! 3. Its *deadline* passes: the time by which all packets sent before it should have arrived over the slowest path, as
-//!    far as
-//!    delays are known. If a path has not yet delivered the missing packet or a later one, and packets keep arriving on
-//!    the path, its queue has grown. The deadline is then extended, up to [`LONGEST_HOLD`]. If the sender retransmits,
-//!    a packet waits for its flow's own predecessor for up to [`LONGEST_LATE_HOLD`] unless the predecessor is known
-//!    lost. It does so even if the predecessor's path has been silent, but for no longer than that. After the deadline,
-//!    all older missing packets count as lost. Only the deadline of the oldest held packet is checked, so the waiting
-//!    times of many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
+//!    far as delays are known. If a path has not yet delivered the missing packet or a later one, and packets keep
+//!    arriving on the path, its queue has grown. The deadline is then extended, up to [`LONGEST_HOLD`]. If the sender
+//!    retransmits, a packet waits for its flow's own predecessor for up to [`LONGEST_LATE_HOLD`] unless the predecessor
+//!    is known lost. This also applies if the predecessor's path has been silent for less than that time. After the
+//!    deadline, all older missing packets count as lost. Only the deadline of the oldest held packet is checked, so the
+//!    waiting times of many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
 //!
 //! A packet that arrives after it was counted as lost is released at once and counted as late. TCP and QUIC reorder it
 //! themselves, so no packet is wasted.

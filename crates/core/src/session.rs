@@ -22,17 +22,15 @@
 //! timestamps when it restarts. Therefore:
 //!
 //! 1. **An initiation is fresh or proved.** It is fresh if its timestamp is later than all earlier timestamps of its
-//!    sender
-//!    and not before the gateway's start. It is proved if a cookie in it proves the source address. A recorded
+//!    sender and not before the gateway's start. It is proved if a cookie in it proves the source address. A recorded
 //!    initiation is neither. A client with a wrong clock is asked for a proof, which costs an RTT
 //!    (`endpoint::handshakes`).
 //! 2. **An initiation is read once.** [`seen::SeenInitiations`] remembers its mac1 for as long as its cookie is valid.
-//! 3. **After an unproved initiation turned out to be invalid, only proved initiations are read** for a minute
+//! 3. **After an unproved initiation turned out to be useless, only proved initiations are read** for a minute
 //!    ([`limiter::HandshakeLimiter`]).
 //! 4. **A replay activates no session.** The sender of a replay cannot compute the keys of the answer. The responder
-//!    keeps
-//!    the new session inactive ([`rotation::SessionSet`]'s `next`) until it decrypts a datagram with the new keys.
-//!    Until then it continues to send and receive with the old session.
+//!    keeps the new session inactive ([`rotation::SessionSet`]'s `next`) until it decrypts a datagram with the new
+//!    keys. Until then it continues to send and receive with the old session.
 //!
 //! # Known limits
 //!

@@ -7,7 +7,7 @@
 //! | `placement` | the scheduling policy, its profile, and the path views it decides by |
 //! | `repair` | retransmissions, repair symbols, and the budget of both |
 //! | `inbound` | the resequencer and the FEC decoder: the life of an incoming packet |
-//! | `round_trips` | ACKs that are delayed to keep the RTT of a flow constant in its first RTTs |
+//! | `round_trips` | ACKs that are delayed to keep the RTT of a flow constant during its start-up phase |
 //! | `control` | probes, reports, descriptions of links |
 //! | `templates`, `sec`, `lengths` | header compression, parity, path MTU |
 //!

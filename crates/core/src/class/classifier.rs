@@ -41,7 +41,7 @@ struct Served {
 pub struct ClassCounts {
     /// Number of packets, without copies.
     pub packets: u64,
-    /// Number of bytes of these packets.
+    /// Number of bytes of packets, without copies.
     pub bytes: Bytes,
     /// Number of copies.
     pub copies: u64,
@@ -52,8 +52,9 @@ pub struct ClassCounts {
 }
 
 impl Classifier {
-    /// Returns a classifier with these classes in this order. It has at most [`MAX_CLASSES`] - 1 classes; further
-    /// classes are ignored. With `recognises_voice`, voice packets that match none of them get a separate class.
+    /// Returns a classifier with these classes in this order. If there are [`MAX_CLASSES`] or more, the excess is
+    /// ignored, so that one id is left for voice. With `recognises_voice`, voice packets that match none of the classes
+    /// get a separate class.
     #[must_use]
     pub fn new(classes: Vec<Class>, recognises_voice: bool) -> Self {
         let mut classes = classes;

@@ -1,7 +1,7 @@
 //! Handshakes that a gateway answers.
 //!
-//! The less a sender has proved, the less work a gateway does for it. The checks run in this order. Each check runs
-//! only if the initiation has passed the one before:
+//! The less a sender has proved, the less work a gateway does for it. The checks run in this order, each only if the
+//! initiation has passed the previous check:
 //!
 //! 1. mac1, one hash: rejects senders that do not know the gateway's public key.
 //! 2. Whether this initiation was read before ([`SeenInitiations`]): a table look-up.
@@ -44,15 +44,15 @@ use crate::{
 pub struct HandshakeCounters {
     /// Number of initiations with a valid mac1.
     pub initiations: u64,
-    /// Number of those initiations that had been read before and were dropped at once.
+    /// Number of initiations with a valid mac1 that had been read before and were dropped at once.
     pub replayed: u64,
-    /// Number of those initiations that were answered with a cookie reply.
+    /// Number of initiations that were answered with a cookie reply.
     pub asked_for_proof: u64,
-    /// Number of those initiations that were answered with a busy reply.
+    /// Number of initiations that were answered with a busy reply.
     pub told_to_come_back: u64,
-    /// Number of those initiations that were read, at two curve operations each.
+    /// Number of initiations that were read, at two curve operations each.
     pub read: u64,
-    /// Number of those initiations that were answered, at three curve operations each.
+    /// Number of initiations that were answered with a response, at three curve operations each.
     pub answered: u64,
 }
 

@@ -24,8 +24,8 @@ use crate::{
 
 /// Maximum number of pieces of work waiting or in progress: 20 ms of one thread.
 pub const MAX_WORK: usize = 64;
-/// Maximum number of initiations in progress without a proved address. After one of them turned out to be invalid, no
-/// further ones are read for a while, so this limits the cost of a burst.
+/// Maximum number of initiations in progress without a proved address. After one of them turned out to be useless, no
+/// further initiations without a proved address are read for a while, so this limits the cost of a burst.
 pub const MAX_UNPROVED: usize = 4;
 
 /// A computation for a handshake.
@@ -151,7 +151,7 @@ pub(super) struct WorkQueue {
     waiting: VecDeque<HandshakeWork>,
     /// Number of pieces of work that are waiting or in progress.
     open: usize,
-    /// Number of those pieces of work that are initiations without a proved address.
+    /// Number of initiations without a proved address that are waiting to be read or being read.
     unproved: usize,
 }
 

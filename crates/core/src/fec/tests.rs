@@ -202,7 +202,7 @@ fn mds_residual(sources: u32, repairs: u32, p: f64) -> f64 {
     p * (1.0 - fewer)
 }
 
-/// Returns the same share for this code, from a simulation with `packets` packets.
+/// Returns the share of source packets that this code cannot recover, from a simulation with `packets` packets.
 fn residual(repairs: u16, p: f64, packets: u32, seed: u64) -> f64 {
     const SOURCES: usize = 20;
     let mut rng = Rng::new(seed);

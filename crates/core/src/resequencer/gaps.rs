@@ -51,7 +51,7 @@ pub(super) struct PathOrder {
     last_packet_at: Instant,
     /// Highest path sequence number of any datagram, with or without a packet.
     newest: Option<Seq>,
-    /// Time at which numbers were last skipped whose global sequence numbers are still unknown.
+    /// Time at which datagrams were last skipped whose global sequence numbers are still unknown.
     unnamed_at: Option<Instant>,
     gaps: VecDeque<Gap>,
     window: Duration,
@@ -149,8 +149,8 @@ impl PathOrder {
     }
 
     /// Records that the datagram `path_seq` carried no packet. If datagrams before it are missing, it does not name the
-    /// lost packet, but the next packet does. The gap then includes this datagram, so it has one path number more than
-    /// global numbers are missing.
+    /// lost packet, but the next packet does. The gap then includes this datagram, so its path numbers exceed the
+    /// missing global numbers by one.
     pub(super) fn on_empty(&mut self, now: Instant, path_seq: Seq) {
         if self.skipped(path_seq) {
             self.unnamed_at = Some(now);
@@ -314,9 +314,9 @@ const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(64);
 /// Duration without a spurious loss after which the initial thresholds apply again.
 const CALM: Duration = Duration::from_secs(10);
-/// Limit of the number of datagrams missing before a path's first arrival that form a gap.
+/// Limit of the length of a gap before a path's first arrival, in datagrams. If more are missing, no gap is recorded.
 const LONGEST_BEGINNING: u32 = u32::BITS;
-/// Maximum distance in global numbers from the last datagram of such a gap to its first.
+/// Maximum distance in global numbers between the first and the last datagram of a gap before a path's first arrival.
 const LONGEST_BEFORE: u32 = 256;
 /// Maximum number of gaps per path. The oldest gap is dropped, and its packets are left to the deadline.
 const MAX_GAPS: usize = 256;

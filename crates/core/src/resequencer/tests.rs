@@ -683,8 +683,8 @@ fn a_sender_that_names_one_predecessor_twice_cannot_make_us_hold_for_ever() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Paths with different delays lose packets. Then no packet is duplicated or vanishes, and the packets released
-    /// after a successor in their flow are exactly the packets counted as late.
+    /// Paths with different delays lose packets. Then no packet is duplicated or vanishes, and no more packets are
+    /// released after a later packet of their flow than are counted as late.
     #[test]
     fn order_within_a_flow_holds_whatever_is_lost(seed in 0_u64..u64::MAX, loss_pct in 0_u64..30, jitter in 0_u64..2000, repairs in any::<bool>()) {
         let mut rng = Rng::new(seed);

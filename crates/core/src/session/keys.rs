@@ -67,7 +67,7 @@ pub enum OpenError {
     Replayed(#[from] ReplayError),
 }
 
-/// One pair of keys.
+/// One session with its pair of keys.
 #[derive(Debug)]
 pub struct Session {
     send: SealingKey,

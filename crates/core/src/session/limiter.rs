@@ -7,15 +7,16 @@
 //! | --- | --- | --- | --- |
 //! | not proved, not on guard | [`Limits::unproved_reads`] | [`Limits::all`] | cookie reply |
 //! | not proved, on guard | only for cookie replies | | cookie reply, or no reply |
-//! | proved | [`Limits::source`] | [`Limits::all`] | busy reply with a wait |
-//! | proved, address known from a peer | [`Limits::source`] | a second one of [`Limits::all`] | busy reply with a wait |
+//! | proved | [`Limits::source`] | [`Limits::all`] | busy reply |
+//! | proved, address known from a peer | [`Limits::source`] | a second one of [`Limits::all`] | busy reply |
 //!
 //! While the responder is *on guard*, it reads only proved initiations. It is on guard for [`GUARD`] after it read an
-//! unproved initiation that was not genuine, and for [`LOAD_HOLD`] after unproved initiations exceeded their rate. So
-//! strangers without a proved address cost at most a few curve operations per minute, and a stranger with a proved
-//! address gets the share of its source. Neither affects a peer whose last sessions began at its present address, or
-//! which has proved that address by a cookie: these addresses have a bucket that nobody else can empty. After a restart
-//! the responder knows no such addresses, and all peers share a bucket with strangers who prove their addresses.
+//! unproved initiation that turned out to be useless (invalid, recorded, or of a stranger), and for [`LOAD_HOLD`] after
+//! unproved initiations exceeded their rate. So strangers without a proved address cost at most a few curve operations
+//! per minute, and a stranger with a proved address gets the share of its source. Neither kind of stranger affects a
+//! peer whose last sessions began at its present address, or which has proved that address by a cookie: these addresses
+//! have a bucket that nobody else can empty. After a restart the responder knows no such addresses, and all peers share
+//! a bucket with strangers who prove their addresses.
 //!
 //! The responder makes these calls in this order: `CookieJar::is_valid_mac1`,
 //! [`super::seen::SeenInitiations::contains`], `CookieJar::check_mac2`, [`HandshakeLimiter::admit`],
@@ -40,8 +41,8 @@ use sources::{ClaimedSources, ProvedSources};
 /// Duration for which the responder stays on guard after unproved initiations exceeded their rate; `WireGuard`'s value.
 pub const LOAD_HOLD: Duration = Duration::from_secs(1);
 
-/// Duration for which the responder stays on guard after it has read an initiation of a stranger or a recorded
-/// initiation. During this time a new client needs one more RTT.
+/// Duration for which the responder stays on guard after it has read a useless initiation: of a stranger, or a recorded
+/// one. During this time a new client needs one more RTT.
 pub const GUARD: Duration = Duration::from_secs(60);
 
 /// Rates of a [`HandshakeLimiter`], in initiations.
@@ -197,7 +198,7 @@ impl HandshakeLimiter {
         }
     }
 
-    /// Records that an unproved initiation was read that was not genuine.
+    /// Records that an unproved initiation was read that turned out to be useless.
     pub fn on_wasted(&mut self, now: Instant) {
         self.stay_on_guard(now, GUARD);
     }

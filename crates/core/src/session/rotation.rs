@@ -10,9 +10,9 @@
 //! An initiator that tries several links, or does not wait an RTT between attempts, gets several answers and uses the
 //! first that arrives. So the responder stores several next sessions.
 //!
-//! Both ends receive on every session that they have, which is found by local index. They send on `current`. So the
-//! initiator must send a datagram at once on a new session (a keepalive is enough). Until then the responder sends on
-//! the old session, or not at all if it has none.
+//! Both ends receive on every session that they have; the session of a datagram is found by its local index. They send
+//! on `current`. So the initiator must send a datagram at once on a new session (a keepalive is enough). Until then the
+//! responder sends on the old session, or not at all if it has no old session.
 //!
 //! The initiator of `current` starts the next handshake when the session is [`REKEY_AFTER`] old or has encrypted
 //! [`REKEY_AFTER_DATAGRAMS`]. A session is dropped at the age of [`REJECT_AFTER`]. A `previous` session is retained for
@@ -46,7 +46,7 @@ pub const REKEY_AFTER: Duration = Duration::from_secs(120);
 pub const REKEY_AFTER_DATAGRAMS: u64 = 1 << 60;
 /// Age at which a session is no longer used; `WireGuard`'s REJECT-AFTER-TIME.
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
-/// Minimum duration for which the session before the current one receives: longer than any datagram is in flight.
+/// Minimum duration for which the previous session still receives: longer than any datagram is in flight.
 pub const PREVIOUS_MIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of answered handshakes that wait for their first datagram: nearly as many as one client may have

@@ -4,7 +4,7 @@
 //!
 //! The path with the longer delay takes the first packet that would arrive no earlier on the other paths, because these
 //! must carry all the packets before it. That packet needs its sequence number when it is sent, so the packets before
-//! it get theirs too. The packets before it then wait here for the turns of their flow in the tunnel queue
+//! it get theirs too. The packets before it then wait here until the tunnel queue schedules their flow
 //! ([`Turn::Taken`](crate::queue::Turn::Taken)), so flow queueing is the same as without that path. They have already
 //! passed CoDel.
 //!

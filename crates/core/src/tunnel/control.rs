@@ -36,7 +36,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// `secret` must be unknown to everybody else, and nobody else may be able to derive it.
+    /// Returns the state at the start of an association. `secret` must be unknown to everybody else, and nobody else
+    /// may be able to derive it.
     pub(super) fn new(receptions: Receptions, secret: &Secret) -> Self {
         Self {
             tokens: SecretStream::new(secret.expose(), b"challenges"),
@@ -200,10 +201,10 @@ fn send_close(sealer: &mut Sealer<'_>) {
     sealer.sessions.clear();
 }
 
-/// The largest size of a report with its missing ranges, in bytes.
+/// Maximum size of a report with its missing ranges, in bytes.
 const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
 /// Interval of the reports on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
-/// Interval of the reports on the second best path if that path costs more than the best one. Probes use it at the same
-/// interval anyway.
+/// Interval of the reports on the second best path if that path costs more than the best path. The path is probed at
+/// the same interval anyway.
 const DEAR_REPORT: Duration = Duration::from_millis(500);

@@ -18,7 +18,7 @@ use crate::time::Instant;
 pub(super) struct Effort {
     /// Time at which the debt will be zero.
     paid_at: Instant,
-    /// The number of datagrams and frames refused.
+    /// Number of datagrams and frames refused.
     refused: u64,
     /// Number of all steps ever recorded, including free steps.
     steps: u64,
@@ -67,8 +67,8 @@ impl Effort {
 }
 
 /// Duration in nanoseconds in which the debt decreases by one step: twenty million steps per second, a few hundredths
-/// of a processor core. An honest peer at 1 Gbit/s with 1 % loss needs an estimated eight million, to find the next
-/// buffered packet after each of 900 repairs.
+/// of a processor core. An honest peer at 1 Gbit/s with 1 % loss needs an estimated eight million steps per second, to
+/// find the next buffered packet after each of 900 repairs.
 const NANOS_PER_STEP: u64 = 50;
 /// Maximum debt without refusals: five million steps.
 const BURST: Duration = Duration::from_millis(250);

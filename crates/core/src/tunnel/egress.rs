@@ -61,7 +61,7 @@ impl Egress<'_, '_> {
     }
 
     /// Sends a packet on the path of view `index`. The path retains the buffer until the other end reports the packet.
-    /// `is_out_of_turn` says whether packets with higher numbers were sent before it.
+    /// `is_out_of_turn` says whether the packet is a retransmission or packets with lower numbers still wait.
     pub(super) fn send_once(&mut self, index: usize, numbered: Numbered, is_out_of_turn: bool) {
         let flags = Flags {
             is_out_of_turn,

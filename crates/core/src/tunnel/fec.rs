@@ -1,5 +1,5 @@
-//! Forward erasure correction: recovers randomly lost packets from other packets, a few packets later instead of a
-//! round trip later.
+//! Forward erasure correction: recovers randomly lost packets from other packets, a few packets later instead of an RTT
+//! later.
 //!
 //! *Sender.* Where paths lose packets, packets are added to an encoder ([`crate::fec`]) by their global number. At
 //! intervals, or after each video frame, a repair symbol over the newest packets is sent ([`sending`]). It is a data

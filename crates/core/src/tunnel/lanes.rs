@@ -297,8 +297,8 @@ impl Lanes {
         self.number_next(queued, numbering, egress)
     }
 
-    /// Returns the number of bytes that must be sent before a packet of a lane or at the same time, including overhead
-    /// on the wire.
+    /// Returns the number of waiting bytes that are sent before a packet of a lane or compete with it, including
+    /// overhead on the wire.
     pub(super) fn backlog(&self, lane: Lane, packet: &PacketBuf) -> Bytes {
         let urgent = self.urgent.on_wire();
         match lane {
@@ -320,7 +320,7 @@ impl Lanes {
         self.bulk.bytes_to_last(flow, self.ahead.bytes_of(flow))
     }
 
-    /// Whether a later packet of the flow waits that a path with a longer delay could take.
+    /// Whether a later packet of the flow waits that could be sent on a path with a longer delay.
     pub(super) fn has_behind(&self, flow: FlowId) -> bool {
         let is_open = self.ahead.is_empty() || self.ahead.is_of(flow);
         is_open && self.bulk.flow_bytes(flow) > Bytes::ZERO

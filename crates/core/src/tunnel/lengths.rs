@@ -128,7 +128,7 @@ impl Lengths {
     }
 
     /// Returns the length of the longest packet that can use every path that may carry data, if it is shorter than the
-    /// tunnel's MTU. A path whose MTU is below the IPv6 minimum is ignored if the MTU of another path is not.
+    /// tunnel's MTU. A path whose MTU is below the IPv6 minimum is ignored if another path has a sufficient MTU.
     fn shared_mtu(&self, paths: &PathSet) -> Option<usize> {
         if !self.has_narrow {
             return None;

@@ -40,7 +40,7 @@ impl Numbering {
     }
 
     /// Assigns numbers to a packet and compresses its headers. ACKs, and packets that are not `is_ordered`, get no
-    /// number in their flow. `round_trip` is the RTT that is maintained for the flow by delaying ACKs.
+    /// number in their flow. `round_trip` is the target RTT of the flow ([`super::round_trips`]).
     #[inline]
     pub(super) fn number(
         &mut self,

@@ -98,7 +98,7 @@ impl Outbound {
         placement.refresh(now, paths, &self.staged)
     }
 
-    /// Sets how long packets may wait. `kept` is the longest RTT that is maintained for a flow by delaying ACKs.
+    /// Sets how long packets may wait. `kept` is the longest target RTT of a flow ([`super::round_trips`]).
     pub(super) fn adapt(
         &mut self,
         now: Instant,

@@ -29,7 +29,7 @@ pub(super) struct Placement {
     /// The settings with path ids for the links that are known.
     resolved: SchedulerSettings,
     pub(super) scheduler: AnyScheduler,
-    /// What this end does for packets besides path selection.
+    /// Mechanisms that this end uses besides path selection.
     profile: Profile,
     pub(super) views: Views,
 }
@@ -88,7 +88,7 @@ impl Placement {
         self.aim(paths);
     }
 
-    /// Informs every path of the queue length that the policy wants on it.
+    /// Passes the profile, the policy's aim for the path's queue, and the estimators to every path.
     pub(super) fn aim(&self, paths: &mut PathSet) {
         for path in paths.iter_mut() {
             path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
@@ -195,8 +195,8 @@ impl Placement {
         });
     }
 
-    /// Returns the RTT to maintain for a new flow ([`crate::sched::Scheduler::round_trip`]), based on the views of the
-    /// last refresh.
+    /// Returns the target RTT of a new flow ([`super::round_trips`], [`crate::sched::Scheduler::round_trip`]), based on
+    /// the views of the last refresh.
     pub(super) fn round_trip(&self) -> Duration {
         self.scheduler.round_trip(self.views.as_slice())
     }

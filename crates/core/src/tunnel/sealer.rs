@@ -28,7 +28,7 @@ pub(super) struct Sealer<'a> {
 /// The flags in the header of a data datagram, which describe its packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags {
-    /// Whether packets with higher sequence numbers were sent before this packet.
+    /// Whether the packet is a retransmission, or packets with lower sequence numbers still wait.
     pub(super) is_out_of_turn: bool,
     /// Whether another datagram carries the same packet.
     pub(super) is_copy: bool,

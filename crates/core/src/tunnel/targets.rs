@@ -7,7 +7,7 @@
 //! needed here, and losses on the paths signal congestion.
 //!
 //! *Limit.* Even when packets are dropped, BBR maintains a queue of up to one RTT of packets, plus the excess of its
-//! rate estimate. A flow with more packets than this limit has a sender that does not respond to congestion signals.
+//! rate estimate. If more packets of a flow wait, its sender does not respond to congestion signals.
 //!
 //! *Allowance.* When a path becomes fast again, a flow needs its former window again, which takes seconds to grow. A
 //! flow that backs off by 30 % may therefore have enough bytes waiting to fill the paths at their highest rate of the
@@ -40,8 +40,8 @@ impl Default for Targets {
 }
 
 impl Targets {
-    /// Sets the targets of `lanes` from the estimates of the paths. `kept` is the longest RTT that is maintained for a
-    /// flow by delaying ACKs.
+    /// Sets the targets of `lanes` from the estimates of the paths. `kept` is the longest target RTT of a flow
+    /// ([`super::round_trips`]).
     pub(super) fn adapt(
         &mut self,
         now: Instant,

@@ -73,7 +73,7 @@ impl Templates {
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
         for number in self.owed.drain(..) {
-            // The datagram has room for the largest number of acknowledgements.
+            // The maximum number of acknowledgements fits into the datagram.
             let _ = writer.push(&Frame::TemplateAck { number });
         }
         for number in self.unknown.drain(..) {

@@ -8,7 +8,7 @@ use crate::{ids::PathId, time::Instant};
 /// The times of the newest packets, and the numbers of recent datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// The latest time passed to this tunnel.
+    /// Latest time passed to this tunnel.
     now: Instant,
     offered_at: Option<Instant>,
     /// Number of packets from the host so far.
@@ -26,7 +26,7 @@ impl Usage {
         self.now = now;
     }
 
-    /// The latest time passed to this tunnel.
+    /// Returns the latest time passed to this tunnel.
     pub(super) fn now(&self) -> Instant {
         self.now
     }

@@ -1,7 +1,7 @@
 //! The paths as the policy sees them.
 //!
-//! While a path of a lower rank is ready, paths of higher ranks appear as not usable. They carry only packets that the
-//! cheaper paths have no capacity for ([`Profile::ranks`]).
+//! While a path of a lower rank is ready, paths of higher ranks appear as not usable. They carry only the packets for
+//! which the cheaper paths have no capacity ([`Profile::ranks`]).
 
 use core::{ops::Index, time::Duration};
 
@@ -99,7 +99,7 @@ impl Views {
         profile.ranks && hold_back(&mut self.paths)
     }
 
-    /// Records a datagram sent on the path of `index`.
+    /// Records a datagram sent on the path of view `index`.
     pub(super) fn on_sent(&mut self, now: Instant, index: usize, path: &Path) {
         let view = &mut self.paths[index];
         view.in_flight = path.sender().in_flight();
@@ -114,8 +114,8 @@ impl Views {
 
 /// The minimum delays of the working paths.
 struct Quickest {
-    /// Whether the one-way delays of all working paths are known. Only paths that have carried data have one; until
-    /// then, half of the RTT is used.
+    /// Whether the one-way delays of all working paths are known. A path's delay is known after the path has carried
+    /// data. Until all delays are known, half of the RTT is used instead.
     is_measured: bool,
     delay: Option<RelativeDelay>,
     rtt: Option<Duration>,

@@ -48,7 +48,7 @@ pub struct PathReport {
     pub received_us: u32,
     /// Time at which the datagram with the highest number was sent: the timestamp in its header.
     pub sent_us: u32,
-    /// Time between the arrival of that datagram and the report, in microseconds.
+    /// Time between the arrival of the datagram with the highest number and the report, in microseconds.
     pub ack_delay_us: u32,
     /// Minimum one-way delay since the last report: receiver's minus sender's clock in microseconds, wrapping.
     pub min_owd_us: u32,

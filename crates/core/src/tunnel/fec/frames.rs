@@ -145,7 +145,7 @@ impl Frames {
         self.saved_pkts -= self.owed * PKTS_A_SYMBOL;
     }
 
-    /// The number of symbols that would have sufficed for nearly all recent frames.
+    /// Returns the number of symbols that would have sufficed for nearly all recent frames.
     fn needed(&self) -> u32 {
         let told = self.sent.iter().rev().skip(UNTOLD);
         let mut by_losses = self.by_losses;
@@ -185,7 +185,7 @@ const LEAST_FRAMES: u32 = 64;
 const PKTS_A_SYMBOL: u32 = 8;
 /// Maximum number of packets whose unused share of symbols passes to the next frame: eight symbols.
 const MOST_SAVED_PKTS: u32 = 64;
-/// Limit of the losses counted in one frame.
+/// Maximum number of losses counted in one frame.
 const MOST_LOST: usize = 16;
 /// Number of frames whose losses are recorded one by one. The losses of a second of frames have been reported by then;
 /// of older frames only the number is stored.

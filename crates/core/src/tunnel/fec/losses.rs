@@ -114,7 +114,7 @@ const MEMORY: u32 = 4_096;
 const LATE: u32 = 2_048;
 /// Number of units in which one lost packet is counted.
 const PARTS: u32 = 16;
-/// Minimum of the number of packets by which losses are divided.
+/// Minimum number of packets by which losses are divided to compute the share of lost packets.
 const LEAST_SENT: u32 = 512;
 /// Number of losses assumed for a new association. They count until [`SETTLED`] packets were sent, or until packets
 /// were sent without pauses for [`SETTLED_AFTER`] and for [`SETTLED_ROUNDS`] retransmission times. Slow start is over
@@ -123,7 +123,7 @@ const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 const SETTLED_ROUNDS: u32 = 8;
-/// Limit of the time between two packets.
+/// Minimum time between two packets that counts as a pause. In mean intervals, a longer time counts as this time.
 pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Stores received packets, so that repair symbols can recover lost packets.
 //!
-//! Bounds: a decoder's memory from the first symbol until none has arrived for `FORGET`, and `MAX_UNTOLD` numbers to
-//! report.
+//! Bounds: a decoder's memory from the first symbol until no symbol has arrived for `FORGET`, and `MAX_UNTOLD` numbers
+//! to report.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -24,7 +24,6 @@
 //! *Tail.* When no packet has followed for [`TAIL_AFTER`], a symbol covers the last packets if they were a burst.
 //!
 //! *Frames.* For video that could not be retransmitted in time, symbols follow each frame instead ([`super::frames`]).
-//! ([`super::frames`]).
 //!
 //! Packets whose loss does no harm and packets that can be retransmitted in time have a number, so symbols cover them.
 //! But no symbol is sent for them alone.
@@ -344,7 +343,7 @@ impl Stalls {
     }
 }
 
-/// Span over which stalls are counted, and reciprocal of the stalled share of the time from which symbols are sent.
+/// Span over which stalls are measured, and reciprocal of the stalled share of the time above which symbols are sent.
 /// Symbols cost one datagram in 27 or in 41.
 const STALLS_OVER: Duration = Duration::from_secs(4);
 const MANY_STALLS: u32 = 8;
