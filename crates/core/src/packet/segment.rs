@@ -37,8 +37,8 @@ impl<'a> PacketView<'a> {
 
     /// Whether this segment contains all the information of `earlier`, an older packet of the same flow. That is the
     /// case if both are pure ACKs, this one acknowledges more, and `earlier` has no relevant options (section 5.2.1 of
-    /// RFC 3449). SACK blocks (RFC 2018) are relevant if this segment does not contain them. Reports of duplicates (RFC
-    /// 2883) are always relevant.
+    /// RFC 3449). SACK blocks (RFC 2018) are relevant if this segment does not contain them. Reports of duplicate data
+    /// (RFC 2883) are always relevant.
     #[must_use]
     pub fn supersedes(&self, earlier: &PacketView<'_>) -> bool {
         let (Some((seq, new)), Some((old_seq, old))) = (self.plain_ack(), earlier.plain_ack())
