@@ -1,8 +1,9 @@
-//! What a packet costs in the engine: nanoseconds of one core, without system calls.
+//! Cost of a packet in the engine: nanoseconds of one core, without system calls.
 //!
-//! Each figure is per packet of 1400 bytes. `egress` is `handle_packet` to `poll_transmit`, `ingress` is
-//! `handle_datagram` to `poll_deliver`, both of a connected pair under `weighted`; a burst of [`BURST`] packets is timed
-//! at once, as a round of the daemon moves it, and time goes on by a millisecond between bursts. The rest are parts of it.
+//! Each figure is per packet of 1400 bytes. `egress` is the time from `handle_packet` to `poll_transmit`, `ingress` the
+//! time from `handle_datagram` to `poll_deliver`, both for a connected pair under `weighted`. A burst of [`BURST`]
+//! packets is timed at once, as the daemon processes it, and the clock advances by a millisecond between bursts. The
+//! other figures are parts of these two.
 
 use std::{
     collections::VecDeque,
@@ -32,7 +33,7 @@ const LEN: usize = 1400;
 const BURST: usize = 32;
 const STEP: Duration = Duration::from_millis(1);
 
-/// A client (1) and its gateway (0), joined by paths without delay.
+/// A client (index 1) and its gateway (index 0), joined by paths without delay.
 struct Pair {
     now: Instant,
     hosts: [Endpoint; 2],
@@ -87,7 +88,7 @@ impl Pair {
         for _ in 0..500 {
             this.rest();
         }
-        // Until every path has learnt its rate.
+        // Send until the rate of every path is known.
         for _ in 0..2_000 {
             this.burst();
         }
@@ -97,7 +98,7 @@ impl Pair {
         this
     }
 
-    /// A millisecond in which timers run and what is due is exchanged.
+    /// Advances the clock by a millisecond, runs timers and exchanges the datagrams that are due.
     fn rest(&mut self) {
         self.now += STEP;
         for host in [0, 1] {
@@ -117,7 +118,7 @@ impl Pair {
         }
     }
 
-    /// Pulls what a host has to send, as the other end gets it.
+    /// Returns the datagrams that a host has to send, with the metadata with which the other end receives them.
     fn transmit(&mut self, host: usize) -> Vec<(Incoming, Vec<u8>)> {
         let mut datagrams = Vec::new();
         loop {
@@ -138,7 +139,8 @@ impl Pair {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a measurement of real time")]
-    /// Moves a burst from the client to the gateway: the time at the sender, the time at the receiver, packets delivered.
+    /// Moves a burst from the client to the gateway. Returns the time at the sender, the time at the receiver, and the
+    /// number of packets delivered.
     fn burst(&mut self) -> (Duration, Duration, u64) {
         self.rest();
         let packet = inner_packet();
@@ -172,14 +174,14 @@ impl Pair {
     }
 }
 
-/// Where a host's path ends.
+/// Returns the address of a host on a link.
 fn address(link: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, link], 7700))
 }
 
 fn collect(from: usize, tx: &TxQueue, datagrams: &mut Vec<(Incoming, Vec<u8>)>) {
     for batch in tx.batches() {
-        // The gateway tells paths apart by the client's address, which ends in the link's number.
+        // The gateway distinguishes paths by the client's address, which ends with the link's number.
         let sent = batch.route();
         let incoming = if from == 1 {
             (0, address(sent.link + 1))
@@ -203,7 +205,7 @@ fn collect(from: usize, tx: &TxQueue, datagrams: &mut Vec<(Incoming, Vec<u8>)>) 
     }
 }
 
-/// An IPv4 UDP packet from the client.
+/// Returns an IPv4 UDP packet from the client.
 fn inner_packet() -> Vec<u8> {
     let mut bytes = vec![0; LEN];
     bytes[0] = 0x45;
@@ -244,7 +246,7 @@ fn endpoints(criterion: &mut Criterion) {
 fn resequencer(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("resequencer");
     group.throughput(Throughput::Elements(1));
-    // With two paths the packets of a pair change places, so that every other one waits for its predecessor.
+    // With two paths the packets of a pair are swapped, so that every other packet waits for its predecessor.
     for (name, paths) in [("in order", 1), ("two paths interleaved", 2)] {
         let mut pool = Pool::new(64, LEN);
         let mut resequencer = Resequencer::new();

@@ -1,10 +1,13 @@
-//! What erasure correction costs: nanoseconds of one core, packets of 1400 bytes, windows of 20.
+//! Cost of forward erasure correction: nanoseconds of one core, packets of 1400 bytes, windows of 20.
 //!
-//! `repair` is one repair symbol. `recover K` is K packets of a window, from K repair symbols, with all calls that go with
-//! it: the packets that came, the symbols, the solution; of that, `nothing lost` is what it costs without a loss.
-//! `recover 32` is the most there can be, of a window of 64. `late` is 12 packets and a symbol where every fourth packet comes 480
-//! numbers later than the rest, so that some 40 symbols wait at any time. `table` is one of the twenty products of a repair symbol by a
-//! lookup per byte, the usual way.
+//! - `repair`: one repair symbol.
+//! - `recover K`: K packets of a window, recovered from K repair symbols, with all calls for received packets and
+//!   symbols.
+//! - `nothing lost`: the part of `recover K` that is needed without a loss.
+//! - `recover 32`: the maximum, in a window of 64.
+//! - `late`: 12 packets and a symbol, where every fourth packet arrives 480 numbers later than the others, so that
+//!   about 40 symbols are stored at any time.
+//! - `table`: one of the twenty products of a repair symbol, computed by a look-up per byte, which is the usual method.
 
 use std::hint::black_box;
 
@@ -56,7 +59,7 @@ fn encode(c: &mut Criterion) {
             next = next.wrapping_add(1);
         });
     });
-    // Any table will do for the time it takes.
+    // The content of the table does not affect the time.
     let mut table = [0; 256];
     Rng::new(2).fill(&mut table);
     group.bench_function("table", |b| {
@@ -70,7 +73,7 @@ fn encode(c: &mut Criterion) {
     group.finish();
 }
 
-/// So many symbols over the newest packets of a window.
+/// Returns `repairs` symbols over the newest `window` packets.
 fn symbols(encoder: &mut Encoder, window: usize, repairs: u16) -> Vec<(Repair, Vec<u8>)> {
     let mut symbol = |key| {
         let mut out = vec![0; MAX_SYMBOL_BYTES];
@@ -81,7 +84,7 @@ fn symbols(encoder: &mut Encoder, window: usize, repairs: u16) -> Vec<(Repair, V
     (0..repairs).map(&mut symbol).collect()
 }
 
-/// A window of which the first `losses` packets are lost, given to a decoder again and again under new numbers.
+/// Passes a window whose first `losses` packets are lost to a decoder repeatedly, with new numbers each time.
 fn decode(c: &mut Criterion, name: &str, window: u32, losses: usize, repairs: u16) {
     let packets = packets(window as usize);
     let mut encoder = filled(&packets);
@@ -112,12 +115,12 @@ fn decode(c: &mut Criterion, name: &str, window: u32, losses: usize, repairs: u1
     assert_eq!(recovered, rounds * losses, "all are recovered");
 }
 
-/// Packets of which every fourth comes much later than the others and than the symbols.
+/// Decodes packets of which every fourth arrives much later than the other packets and the symbols.
 fn late(c: &mut Criterion) {
     const EACH: u32 = 12;
     const COVERED: u32 = 4 * EACH;
     const LATER: u32 = 480;
-    // What repeats itself has the same symbols again and again.
+    // The packets repeat, so the symbols repeat as well.
     let packets = packets(EACH as usize);
     let all: Vec<_> = packets
         .iter()

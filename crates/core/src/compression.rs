@@ -1,26 +1,27 @@
-//! Header compression: of the inner packets' headers, only the bytes that change from packet to packet are sent.
+//! Header compression: only the bytes of the inner packets' headers that change from packet to packet are sent.
 //!
-//! *Problem.* Every packet carries the tunnel's headers in addition to its own. Of the 40 to 72 bytes of a packet's IP and
-//! transport headers, only about a dozen change within a flow.
+//! *Problem.* Every packet carries the tunnel's headers in addition to its own headers. Of the 40 to 72 bytes of a
+//! packet's IP and transport headers, only about a dozen change within a flow.
 //!
-//! *Algorithm.* The sender learns for each flow which header bytes change ([`Compressor`]). Once the set has been small and
-//! stable for a while, it sends a numbered *template*: all header bytes of a packet, and which of them will be sent with each
-//! packet. After the other end has acknowledged it, packets that equal the template in all other bytes are sent without these
-//! bytes. If another byte changes, a new template is made, so the set converges after a few templates: for a TCP download, 12
-//! to 14 of 52 bytes. Bytes that follow from the rest are never sent: lengths, and the IPv4 header checksum. Packets that match
-//! no template are sent uncompressed.
+//! *Algorithm.* The sender learns for each flow which header bytes change ([`Compressor`]). Once the set has been small
+//! and stable for a while, it sends a numbered *template*: all header bytes of a packet, and which of them will be sent
+//! with each packet. After the other end has acknowledged the template, packets that equal it in all other bytes are
+//! sent without those bytes. If one of those bytes changes, a new template is created, so the set converges after a few
+//! templates: for a TCP download, to 12 to 14 of 52 bytes. Bytes that can be derived are never sent: lengths, and the
+//! IPv4 header checksum. Packets that match no template are sent uncompressed.
 //!
-//! *Wire.* A template is sent in a control frame, repeated until acknowledged. So a template in use is always known, however
-//! packets and frames are reordered, and an end without header compression never gets a compressed packet. A compressed packet
-//! is the template's number with the two highest bits set (2 bytes), the changing header bytes, and the payload. An IP packet
-//! has 4 or 6 in its four highest bits, so the two kinds can be told apart.
+//! *Wire.* A template is sent in a control frame, which is repeated until it is acknowledged. So a template in use is
+//! always known, even if packets and frames are reordered, and an end without header compression never gets a
+//! compressed packet. A compressed packet is the template's number with the two highest bits set (2 bytes), the
+//! changing header bytes, and the payload. An IP packet has 4 or 6 in its four highest bits, so the two kinds can be
+//! distinguished.
 //!
-//! *Bounds.* The sender tracks 256 flows at a time, the receiver keeps the newest [`TEMPLATES`] templates. A template is
-//! defined at most every [`DEFINE_EVERY`], so a packet that waits for retransmission still finds its template.
+//! *Bounds.* The sender tracks 256 flows at a time; the receiver stores the newest [`TEMPLATES`] templates. A template
+//! is defined at most every [`DEFINE_EVERY`], so the template of a packet that waits for retransmission is still known.
 //!
-//! *Source.* Acknowledged contexts are those of RFC 1144 and RFC 5795 (ROHC, reliable mode). New here: the bytes to send are
-//! learnt instead of defined by the protocol, so there are no profiles, and there is no state except the template: any packet
-//! may be lost, reordered or retransmitted.
+//! *Source.* Acknowledged contexts are those of RFC 1144 and RFC 5795 (ROHC, reliable mode). In contrast to these, the
+//! bytes to send are learned instead of defined by the protocol, so there are no profiles. There is no state except the
+//! template, so any packet may be lost, reordered or retransmitted.
 
 mod compressor;
 mod expander;
@@ -32,9 +33,9 @@ pub use compressor::{Compressor, Definition};
 pub use expander::{ExpandError, Expander};
 pub use template::{MAX_HEADERS_BYTES, Template};
 
-/// Number of newest templates that the receiver keeps.
+/// Number of templates that the receiver stores.
 pub const TEMPLATES: u16 = 512;
-/// Numbers of templates are below this.
+/// Number of template numbers; valid numbers are smaller.
 pub const NUMBERS: u16 = 1 << 14;
 /// Minimum time between two definitions.
 pub const DEFINE_EVERY: core::time::Duration = core::time::Duration::from_millis(10);
@@ -42,12 +43,12 @@ pub const DEFINE_EVERY: core::time::Duration = core::time::Duration::from_millis
 /// Bits of the first byte that mark a compressed packet.
 const MARK: u8 = 0b1100_0000;
 
-/// How many numbers `earlier` was before `next`.
+/// Returns the distance from `earlier` to `next`.
 fn distance(next: u16, earlier: u16) -> u16 {
     (next % NUMBERS + NUMBERS - earlier % NUMBERS) % NUMBERS
 }
 
-/// Whether these are the bytes of a compressed packet.
+/// Whether `bytes` are a compressed packet.
 #[must_use]
 pub fn is_compressed(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|first| first & MARK == MARK)

@@ -1,14 +1,19 @@
 //! All associations of a host: assigns packets and datagrams to peers, and schedules the peers.
 //!
-//! A client has one peer, the gateway; a gateway has one per client, and the cost per packet does not grow with their
-//! number. The peer of an inner packet is found by destination ([`allowed_ips`]); that of a datagram by the receiver
-//! index in its header (`index`); that of a handshake by the static key inside it. Peers with datagrams to send wait
-//! in a queue, and their deadlines in an ordered set.
+//! A client has one peer, the gateway. A gateway has one peer per client, and the cost per packet does not depend on
+//! the number of peers. The peer of an inner packet is found by destination ([`allowed_ips`]), the peer of a datagram
+//! by the receiver index in its header (`index`), and the peer of a handshake by the static key inside it. Peers with
+//! datagrams to send wait in a queue. The deadlines of all peers are in an ordered set.
 //!
-//! Calls, in the order a loop makes them: [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for what has
-//! arrived, [`Endpoint::handle_timeout`], [`Endpoint::poll_handshake_work`] or [`Endpoint::work_inline`],
-//! [`Endpoint::poll_transmit`] until nothing comes, [`Endpoint::poll_deliver`],
-//! [`Endpoint::poll_event`]; then sleep until [`Endpoint::poll_timeout`].
+//! The owner's loop makes these calls in this order:
+//!
+//! 1. [`Endpoint::handle_datagram`] and [`Endpoint::handle_packet`] for incoming data;
+//! 2. [`Endpoint::handle_timeout`];
+//! 3. [`Endpoint::poll_handshake_work`] or [`Endpoint::work_inline`];
+//! 4. [`Endpoint::poll_transmit`] until it returns nothing;
+//! 5. [`Endpoint::poll_deliver`];
+//! 6. [`Endpoint::poll_event`];
+//! 7. wait until [`Endpoint::poll_timeout`].
 
 use core::net::{IpAddr, SocketAddr};
 use std::{
@@ -77,9 +82,9 @@ use work::WorkQueue;
 /// The configuration of an endpoint.
 #[derive(Debug)]
 pub struct EndpointConfig {
-    /// Our X25519 private key.
+    /// X25519 private key of this end.
     pub private_key: Secret,
-    /// The ciphers that we accept, preferred first.
+    /// Ciphers that this end accepts, in order of preference.
     pub suites: Vec<Suite>,
     /// The configuration of the tunnel queue.
     pub queue: QueueConfig,
@@ -87,29 +92,31 @@ pub struct EndpointConfig {
     pub compression: bool,
     /// The traffic classes, the same for all peers.
     pub classes: Vec<Class>,
-    /// The code for the parity of outgoing datagrams, which is carried by another path; `None` for no parity.
+    /// Code for the parity of outgoing datagrams, which is sent on another path than the datagram; `None` for no
+    /// parity.
     pub parity: Option<Code>,
-    /// The longest inner packet in bytes; values above [`MAX_MTU`] are reduced to it.
+    /// Length in bytes of the longest inner packet; larger values than [`MAX_MTU`] are reduced to it.
     pub mtu: usize,
-    /// Which end we are.
+    /// Whether this end is the client or the gateway.
     pub side: Side,
 }
 
-/// Which end an endpoint is.
+/// The role of an endpoint, with its peers.
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one an endpoint, for as long as it is made"
 )]
 #[derive(Debug)]
 pub enum Side {
-    /// Owns the links.
+    /// The end that owns the links.
     Client {
         /// The gateway.
         gateway: PeerConfig,
-        /// The addresses of the gateway; tried in order on each link, as far as the link's address family allows.
+        /// Addresses of the gateway. They are tried in order on each link, except addresses of a family that the link
+        /// cannot reach.
         endpoints: Vec<SocketAddr>,
     },
-    /// Answers handshakes.
+    /// The end that answers handshakes.
     Gateway {
         /// The clients that may connect.
         clients: Vec<PeerConfig>,
@@ -119,11 +126,11 @@ pub enum Side {
 /// The other end of an association.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// User's name for it.
+    /// Name that the user has given the peer.
     pub name: String,
-    /// Its X25519 public key.
+    /// X25519 public key of the peer.
     pub public_key: [u8; 32],
-    /// An additional secret shared by both ends; zeros if there is none.
+    /// Pre-shared key of both ends; zeros if they have none.
     pub preshared_key: Secret,
     /// The inner addresses that belong to the peer.
     pub allowed_ips: Vec<IpNet>,
@@ -134,53 +141,53 @@ pub struct PeerConfig {
 /// An event for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer's association became able or unable to carry data.
+    /// A peer's association can now carry data, or can no longer carry data.
     Peer {
-        /// Its name.
+        /// Name of the peer.
         name: String,
         /// Whether data can flow.
         is_up: bool,
     },
-    /// A handshake with a peer failed because it speaks another version of the protocol.
+    /// A handshake with a peer failed because the peer uses another version of the protocol.
     Incompatible {
-        /// Its name.
+        /// Name of the peer.
         name: String,
-        /// The version it speaks.
+        /// Version that the peer uses.
         version: u16,
     },
-    /// The remote address of a path is new or has changed: estimates that were kept for its network may be
+    /// The remote address of a path is new or has changed. Estimates that were stored for its network may be
     /// [recalled](Endpoint::recall).
     Found {
         /// The peer's name.
         peer: String,
-        /// Which path.
+        /// Id of the path.
         path: PathId,
         /// The link's name.
         link: String,
-        /// The destination of its datagrams.
+        /// Destination address of the path's datagrams.
         remote: IpAddr,
     },
     /// The MTU of a path in the sending direction has been found.
     Mtu {
         /// The peer's name.
         peer: String,
-        /// The link's name; empty at a gateway until the client has told it.
+        /// The link's name; empty at a gateway until the client has sent it.
         link: String,
-        /// Bytes of the longest inner packet.
+        /// Length in bytes of the longest inner packet.
         mtu: usize,
     },
-    /// The gateway has answered the latest [question](Endpoint::reach_question).
+    /// The gateway has answered the latest [question](Endpoint::reach_question) whether UDP works.
     Reached {
-        /// By which link.
+        /// Path of the link over which the question was sent.
         path: PathId,
     },
     /// The health of a path changed.
     Path {
         /// The peer's name.
         peer: String,
-        /// The link's name; empty at a gateway until the client has told it.
+        /// The link's name; empty at a gateway until the client has sent it.
         link: String,
-        /// Its health now.
+        /// New health of the path.
         state: State,
     },
 }
@@ -206,25 +213,25 @@ pub struct Endpoint {
     seen: SeenInitiations,
     work: WorkQueue,
     handshakes: HandshakeCounters,
-    /// The offset from an [`Instant`] to the time of day, in nanoseconds.
+    /// Offset from an [`Instant`] to the time of day, in nanoseconds.
     clock_offset: u64,
     started_at: Instant,
-    /// The timestamp of our last initiation.
+    /// Timestamp of the latest initiation that this end has sent.
     last_time: u64,
     connector: Option<Connector>,
-    /// The latest question that is not answered: by which link, and its nonce.
+    /// Latest reach question without an answer: the path of the link over which it was sent, and its nonce.
     asked: Option<(PathId, [u8; 16])>,
     pool: Pool,
     delivered: VecDeque<PacketBuf>,
     drops: Drops,
     events: VecDeque<Event>,
-    /// The memory used by the packets of all peers.
+    /// Memory used by the packets of all peers.
     kept: Kept,
     /// Handshake datagrams to send. Bounded by [`MAX_REPLIES`].
     replies: VecDeque<(Route, Vec<u8>)>,
     /// Peers that may have datagrams to send.
     active: VecDeque<usize>,
-    /// The next deadline of each peer that has one.
+    /// Next deadline of each peer that has a deadline.
     deadlines: BTreeSet<(Instant, usize)>,
 }
 
@@ -244,28 +251,29 @@ struct TunnelSettings {
 #[derive(Debug)]
 struct Peer {
     config: PeerConfig,
-    /// Whether the peer was removed, so that its place is free for another.
+    /// Whether the peer was removed, so that another peer may take its place in the table.
     is_removed: bool,
     tunnel: Tunnel,
-    /// Identifies our present association with the peer; new after the association was closed.
+    /// Identifies the present association with the peer; new after the association was closed.
     association: u64,
-    /// The latest timestamp of the peer's answered initiations; 0 if none was answered.
+    /// Latest timestamp in an initiation of the peer that was answered; 0 if no initiation was answered.
     newest: u64,
     recent: RecentInitiations,
-    /// Limits the number of its handshakes that are answered.
+    /// Limits how many of the peer's fresh initiations are answered.
     allowance: Bucket,
-    /// The same for initiations that are not fresh.
+    /// Limits how many of the peer's initiations that are not fresh are answered.
     not_fresh: Bucket,
-    /// The addresses that it has proved, by a cookie or by the first datagram of a session, the newest first.
+    /// Addresses that the peer has proved by a cookie or by the first datagram of a session, newest first.
     sources: [Option<Source>; KNOWN_SOURCES],
-    /// Whether the addresses of its paths are registered as addresses from which parity is expected.
+    /// Whether the addresses of its paths are registered as addresses from which the peer expects parity.
     expects_parity: bool,
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
-    /// The memory used by its packets when it last had its turn, in bytes.
+    /// Memory used by its packets at its last turn to send, in bytes.
     kept_bytes: u64,
-    /// Whether that exceeded the bound even after everything that may be dropped was dropped.
+    /// Whether the memory used by its packets exceeds the bound even after all packets that may be dropped were
+    /// dropped.
     is_over: bool,
 }
 
@@ -305,9 +313,9 @@ impl Peer {
 }
 
 impl Endpoint {
-    /// An endpoint with peers and without any sessions.
+    /// Returns an endpoint with peers and without any sessions.
     ///
-    /// `entropy`: the source of all random bytes, now and at each handshake.
+    /// `entropy` is the source of all random bytes, now and at each handshake.
     #[must_use]
     pub fn new(config: EndpointConfig, mut entropy: impl Entropy + 'static, now: Instant) -> Self {
         let keys = StaticKeys::from_private(config.private_key);
@@ -378,7 +386,7 @@ impl Endpoint {
         self.limiter.set_limits(limits);
     }
 
-    /// The pool of buffers into which packets are read.
+    /// Returns the pool of the buffers into which packets are read.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
     }
@@ -475,7 +483,7 @@ impl Endpoint {
             self.on_address_proved(index, remote);
         }
         if result.is_ok() {
-            // A forged datagram says nothing about the address from which it claims to come.
+            // A forged datagram does not show that the peer uses its source address.
             self.note_expecting(now, index, remote);
         }
         self.free_indices(index);
@@ -483,7 +491,8 @@ impl Endpoint {
         result
     }
 
-    /// Notes from where parity is expected by a peer that something came for from `remote`.
+    /// Registers `remote` as an address from which the peer `index` expects parity, if it does. When the peer begins to
+    /// expect parity, also registers the addresses of its other paths.
     fn note_expecting(&mut self, now: Instant, index: usize, remote: SocketAddr) {
         let peer = &mut self.peers[index];
         let expects = peer.tunnel.expects_parity(now, remote);
@@ -499,14 +508,14 @@ impl Endpoint {
         }
     }
 
-    /// Handles the fact that this process, or its machine, is a copy: a clone or a restored snapshot of a virtual
+    /// Handles the event that this process or its machine is a copy: a clone or a restored snapshot of a virtual
     /// machine.
     ///
-    /// The other copy has the same keys and counters, so no session may be used any more, not even for a close
-    /// message. All sessions are dropped, and a client reconnects at once.
+    /// The other copy has the same keys and counters, so no session may be used any more, not even for a close message.
+    /// All sessions are dropped, and a client reconnects at once.
     pub fn handle_clone(&mut self, now: Instant) {
         self.jar.renew(now, &mut *self.entropy);
-        // What was recorded since the snapshot was made is not fresh: its times are not remembered.
+        // Initiations recorded since the snapshot was made are not fresh, because their timestamps are not stored here.
         self.started_at = now;
         for index in 0..self.peers.len() {
             self.start_over(now, index);
@@ -521,7 +530,7 @@ impl Endpoint {
     /// Drops the keys of a peer and the state of its association. The next handshake begins a new association.
     fn start_over(&mut self, now: Instant, index: usize) {
         if let Some(connector) = &mut self.connector {
-            // Attempts under way carry the association id that ends here.
+            // Pending attempts carry the association id that ends here.
             connector.finish(0);
         }
         let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
@@ -531,7 +540,7 @@ impl Endpoint {
         peer.association = u64::from_be_bytes(entropy::array(&mut *self.entropy));
     }
 
-    /// Adds a link of this client; `None` if there are [`PathId::MAX`] already.
+    /// Adds a link of this client. Returns `None` if it already has [`PathId::MAX`] links.
     pub fn add_link(&mut self, now: Instant, link: Link) -> Option<PathId> {
         let connector = self.connector.as_mut()?;
         let id = connector.add_link()?;
@@ -550,7 +559,7 @@ impl Endpoint {
         }
     }
 
-    /// Sets what a link of this client can reach now; [`Reach::NONE`] when the link is down.
+    /// Sets which address families a link of this client can reach now; [`Reach::NONE`] when the link is down.
     pub fn handle_link(&mut self, now: Instant, id: PathId, reach: Reach) {
         if let Some(connector) = &mut self.connector {
             let route = connector.set_reach(now, id, reach);
@@ -559,8 +568,8 @@ impl Endpoint {
         }
     }
 
-    /// Changes the settings of links by name, at once and without affecting packets in flight. Returns the number of
-    /// links found.
+    /// Changes the settings of the links called `name`, at once and without affecting packets in flight. Returns the
+    /// number of links found.
     pub fn update_links(
         &mut self,
         now: Instant,
@@ -577,9 +586,9 @@ impl Endpoint {
         found
     }
 
-    /// Handles that the socket of a link is full or has room again.
+    /// Handles the event that the socket of a link is full (`is_blocked`) or accepts datagrams again.
     pub fn handle_blocked(&mut self, id: PathId, is_blocked: bool) {
-        // A gateway's one socket serves every path.
+        // At a gateway one socket serves all paths.
         if self.connector.is_some() {
             self.peers[0].tunnel.paths_mut().set_blocked(id, is_blocked);
             self.activate(0);
@@ -602,7 +611,7 @@ impl Endpoint {
         self.connect(now);
     }
 
-    /// The earliest time at which [`Self::handle_timeout`] has work to do.
+    /// Returns the earliest time at which [`Self::handle_timeout`] has work to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let peers = self.deadlines.first().map(|(at, _)| *at);
@@ -610,7 +619,7 @@ impl Endpoint {
         [peers, connector].into_iter().flatten().min()
     }
 
-    /// Fills `out` with the datagrams that may be sent now; call until it stays empty.
+    /// Fills `out` with the datagrams that may be sent now. Call this method until `out` stays empty.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue) {
         while let Some((route, datagram)) = self.replies.front() {
             let Some(room) = out.reserve(route, datagram.len()) else {
@@ -631,7 +640,7 @@ impl Endpoint {
             let has_more = out.is_full();
             let has_room = out.end_turn();
             if has_more {
-                // Its turn is over: the others come first.
+                // The turn of this peer is over. It continues after the other peers.
                 self.active.push_back(index);
                 if has_room {
                     continue;
@@ -644,36 +653,36 @@ impl Endpoint {
         }
     }
 
-    /// Inner packets for the host, in the order to write them; the caller returns the buffers to [`Self::pool`].
+    /// Returns the next inner packet for the host. The caller returns the buffer to [`Self::pool`].
     pub fn poll_deliver(&mut self) -> Option<PacketBuf> {
         self.delivered.pop_front()
     }
 
-    /// The next event for the host.
+    /// Returns the next event for the host.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// The number of drops, by reason.
+    /// Returns the number of drops by reason.
     #[must_use]
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
 
-    /// A snapshot of every peer.
+    /// Returns the configuration and a status snapshot of every peer.
     pub fn status(&self) -> impl Iterator<Item = (&PeerConfig, TunnelStatus)> {
         let peers = self.peers.iter().filter(|peer| !peer.is_removed);
         peers.map(|peer| (&peer.config, peer.tunnel.status()))
     }
 
-    /// Creates an observer for the tunnel of each peer, by the peer's name.
+    /// Creates an observer for the tunnel of each peer; `observers` receives the peer's name.
     pub fn observe(&mut self, observers: &dyn Observers) {
         for peer in &mut self.peers {
             peer.tunnel.observe(observers.observer(&peer.config.name));
         }
     }
 
-    /// The estimates of recently saturated paths that are worth keeping, with the names of their peers.
+    /// Returns the estimates of recently saturated paths that are worth storing, with the names of their peers.
     pub fn memories(&self, now: Instant) -> impl Iterator<Item = (&str, PathId, PathMemory)> {
         self.peers.iter().flat_map(move |peer| {
             let memories = peer.tunnel.paths().memories(now);
@@ -681,7 +690,7 @@ impl Endpoint {
         })
     }
 
-    /// Restores estimates that were kept for the network of a peer's path, if they are no older than
+    /// Restores estimates that were stored for the network of a peer's path, if they are no older than
     /// [`MOST_AGE`](crate::path::memory::MOST_AGE).
     pub fn recall(&mut self, now: Instant, peer: &str, path: PathId, memory: &PathMemory) {
         let mut peers = self.peers.iter_mut();
@@ -690,7 +699,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether any peer can be sent data.
+    /// Whether data can be sent to any peer.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.peers.iter().any(|peer| peer.tunnel.is_up())
@@ -711,7 +720,7 @@ impl Endpoint {
         }
     }
 
-    /// Measures the memory used by a peer's packets, and drops packets above the peer's bound.
+    /// Measures the memory used by a peer's packets, and drops packets that exceed the peer's bound.
     fn bound_kept(&mut self, now: Instant, index: usize) {
         let peer = &mut self.peers[index];
         let limit = self.kept.limit(peer.kept_bytes);
@@ -726,7 +735,7 @@ impl Endpoint {
         peer.kept_bytes = bytes;
     }
 
-    /// The memory used by the packets of all peers, as measured at their last turns.
+    /// Returns the memory used by the packets of all peers, as measured at their last turns to send.
     #[must_use]
     pub fn kept(&self) -> &Kept {
         &self.kept
@@ -745,7 +754,7 @@ impl Endpoint {
         self.deadlines.extend(next.map(|at| (at, index)));
     }
 
-    /// Collects the events of a peer for the host.
+    /// Adds the events of a peer to the events for the host.
     fn notice(&mut self, now: Instant, index: usize) {
         let peer = &mut self.peers[index];
         if self.events.len() >= MAX_EVENTS {
@@ -816,19 +825,20 @@ fn shared<'a>(
     }
 }
 
-/// Longest inner packet that a datagram carries in bytes: 65 507 of UDP over IPv4 less our own header and tag.
+/// Maximum length of an inner packet in a datagram, in bytes: 65 507 bytes of UDP over IPv4 minus pleach's header and
+/// tag.
 pub const MAX_MTU: usize = 65_507 - DATA_OVERHEAD;
 
-/// The wire format this version speaks.
+/// Version of the protocol that this code implements.
 pub const PROTOCOL_VERSION: u16 = 1;
-/// Handshake datagrams waiting to be sent; more are dropped, and their senders repeat their requests. At most 1200
-/// bytes each.
+/// Maximum number of handshake datagrams waiting to be sent, with at most 1200 bytes each. Further datagrams are
+/// dropped, and their senders repeat their requests.
 const MAX_REPLIES: usize = 256;
-/// The number of proved addresses remembered for a peer: usually the links that it uses at a time.
+/// Number of proved addresses that are remembered for a peer: usually one for each link that it uses.
 const KNOWN_SOURCES: usize = 4;
-/// The largest number of events waiting for the host; later changes are reported together when there is room.
+/// Maximum number of events waiting for the host. Later changes are reported together when there is space.
 const MAX_EVENTS: usize = 1024;
-/// Free buffers kept: as many packets as three fast paths have in flight.
+/// Maximum number of free buffers in the pool: as many packets as three fast paths have in flight.
 const POOL_LIMIT: usize = 49_152;
 
 #[cfg(test)]

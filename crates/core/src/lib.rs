@@ -1,13 +1,13 @@
 //! The engine of pleach: protocol and policy of a multipath tunnel, as plain state machines.
 //!
-//! Nothing here reads a clock, draws ambient randomness, waits, opens a socket or starts a thread. Time comes in as
-//! [`time::Instant`] with every call, randomness as a seed at construction or, where keys are made of it, from an
-//! [`session::entropy::Entropy`], packets and datagrams as buffers. The
-//! daemon (`pleach-linux`, `pleach`), the simulator (`pleach-sim`) and the lab run the same types.
+//! Nothing here reads a clock, draws ambient randomness, waits, opens a socket or starts a thread. Each call passes the
+//! time as a [`time::Instant`], and packets and datagrams as buffers. Randomness is a seed at construction; keys are
+//! made from an [`session::entropy::Entropy`]. The daemon (`pleach-linux`, `pleach`), the simulator (`pleach-sim`) and
+//! the lab run the same types.
 //!
 //! # The contract of a state machine
 //!
-//! - `handle_*(now, …)` takes an input; `poll_*` pulls an output and never blocks; `on_*` tells a part something.
+//! - `handle_*(now, …)` takes an input; `poll_*` returns an output and never blocks; `on_*` informs a part of an event.
 //! - After any `handle_*`, drain every `poll_*`, then wait until `poll_timeout` or the next input.
 //! - `now` never decreases. Once drained at `now`, `poll_timeout` lies after `now`.
 //! - Every buffer and table has a stated bound. Every packet is delivered, queued, or counted under one
@@ -15,9 +15,9 @@
 //!
 //! # Without sessions
 //!
-//! The modules [`session`], [`tunnel`], [`endpoint`] and [`wire::handshake`] need the feature `session`, which is on by default. Without
-//! it the crate depends on no cipher: estimators, schedulers, queue, resequencer, FEC and wire formats for a program that
-//! has its own encryption or none.
+//! The modules [`session`], [`tunnel`], [`endpoint`] and [`wire::handshake`] need the feature `session`, which is on by
+//! default. Without the feature, the crate depends on no cipher. It then offers estimators, schedulers, queue,
+//! resequencer, FEC and wire formats to a program that has its own encryption or none.
 //!
 //! # Modules
 //!

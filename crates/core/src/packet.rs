@@ -1,9 +1,9 @@
 //! Inner packets: a pooled buffer, and a checked view of the IP packet in it.
 //!
 //! A [`PacketBuf`] owns its memory and comes from a [`Pool`], to which it returns; in the steady state no packet
-//! allocates. [`PacketView`] reads what the engine needs of an IPv4 (RFC 791) or IPv6 (RFC 8200) packet: addresses,
-//! the five-tuple's hash, DSCP and ECN. It checks the lengths once, at construction; a packet that fails is not
-//! carried.
+//! allocates. [`PacketView`] reads the fields of an IPv4 (RFC 791) or IPv6 (RFC 8200) packet that the engine needs:
+//! addresses, five-tuple hash, DSCP and ECN. It checks the lengths once, at construction; packets with invalid lengths
+//! are not forwarded.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,29 +20,29 @@ pub use segment::{Segment, is_before, later};
 pub use segment_mut::SegmentMut;
 pub use too_big::too_big;
 
-/// Every link can carry IPv6 packets of this length, in bytes (RFC 8200 section 5).
+/// Packet length in bytes that every link with IPv6 can carry (RFC 8200 section 5).
 pub const LEAST_MTU_V6: usize = 1_280;
 
-/// An inner packet in a buffer of its own.
+/// An inner packet in a separate buffer.
 #[derive(Debug, Default)]
 pub struct PacketBuf {
     bytes: Vec<u8>,
-    /// The beginning of the packet; the bytes before it were removed.
+    /// Offset of the packet's first byte; the bytes before it were removed.
     start: usize,
-    /// See [`PacketBuf::mark`].
+    /// Mark of the packet's class, see [`PacketBuf::mark`].
     mark: Option<Mark>,
     /// The result of [`PacketBuf::parse`]; `None` if the bytes may have changed since.
     layout: Option<Layout>,
 }
 
 impl PacketBuf {
-    /// The packet.
+    /// Returns the bytes of the packet.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// The packet, to change.
+    /// Returns the bytes of the packet, for changes.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.layout = None;
@@ -52,7 +52,7 @@ impl PacketBuf {
     /// Parses the IP packet and stores the result for the next call.
     ///
     /// # Errors
-    /// As [`PacketView::parse`].
+    /// Like [`PacketView::parse`].
     pub fn parse(&mut self) -> Result<PacketView<'_>, PacketError> {
         let view = match self.layout {
             Some(layout) => layout.view(&self.bytes[self.start..]),
@@ -62,10 +62,10 @@ impl PacketBuf {
         Ok(view)
     }
 
-    /// The parsed IP packet.
+    /// Returns the parsed IP packet.
     ///
     /// # Errors
-    /// As [`PacketView::parse`].
+    /// Like [`PacketView::parse`].
     pub fn view(&self) -> Result<PacketView<'_>, PacketError> {
         match self.layout {
             Some(layout) => Ok(layout.view(self.as_slice())),
@@ -73,25 +73,25 @@ impl PacketBuf {
         }
     }
 
-    /// Length of the packet in bytes.
+    /// Returns the length of the packet in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether there is no packet in the buffer.
+    /// Whether the buffer contains no packet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sets the length to `len`: truncates, or fills with zeros (which costs time, so grow rarely on the packet path).
+    /// Sets the length to `len`: truncates the packet or appends zeros (which takes time, so avoid it for each packet).
     pub fn resize(&mut self, len: usize) {
         self.layout = None;
         self.bytes.resize(self.start + len, 0);
     }
 
-    /// Cuts to `len` bytes; no effect if shorter already.
+    /// Truncates the packet to `len` bytes. No effect if it is shorter.
     pub fn truncate(&mut self, len: usize) {
         self.layout
             .take_if(|layout| len < usize::from(layout.total_len));
@@ -107,13 +107,13 @@ impl PacketBuf {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The mark of its class, if it has a class.
+    /// Returns the mark of the packet's class, if the packet has a class.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         self.mark
     }
 
-    /// See [`Self::mark`].
+    /// Sets the mark of the packet's class, see [`Self::mark`].
     pub fn set_mark(&mut self, mark: Option<Mark>) {
         self.mark = mark;
     }
@@ -146,7 +146,7 @@ impl From<Vec<u8>> for PacketBuf {
     }
 }
 
-/// A pool of buffers. Bounded: buffers returned above [`Pool::new`]'s limit are freed, and so are buffers that have
+/// A bounded pool of buffers. Buffers returned above [`Pool::new`]'s limit are freed, and so are buffers that have
 /// grown to more than twice the usual size.
 #[derive(Debug)]
 pub struct Pool {
@@ -156,7 +156,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool that keeps at most `limit` buffers and makes new ones with room for `capacity_bytes`.
+    /// Returns an empty pool that stores at most `limit` buffers and creates buffers of `capacity_bytes`.
     #[must_use]
     pub fn new(limit: usize, capacity_bytes: usize) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Pool {
         }
     }
 
-    /// A buffer with unspecified content and length; a new one if the pool is empty.
+    /// Returns a buffer with unspecified content and length; a new buffer if the pool is empty.
     #[must_use]
     pub fn take(&mut self) -> PacketBuf {
         self.free.pop().unwrap_or_else(|| PacketBuf {
@@ -175,7 +175,7 @@ impl Pool {
         })
     }
 
-    /// A buffer holding a copy of `bytes`.
+    /// Returns a buffer with a copy of `bytes`.
     #[must_use]
     pub fn copy_of(&mut self, bytes: &[u8]) -> PacketBuf {
         let mut packet = self.take();
@@ -194,36 +194,36 @@ impl Pool {
         }
     }
 
-    /// The size of a buffer, in bytes.
+    /// Returns the size of a buffer, in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
         self.capacity_bytes
     }
 
-    /// The number of free buffers.
+    /// Returns the number of free buffers.
     #[must_use]
     pub fn free_len(&self) -> usize {
         self.free.len()
     }
 }
 
-/// Why bytes are not a packet.
+/// Reason for which bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
     /// The version nibble is neither 4 nor 6.
     #[error("neither IPv4 nor IPv6")]
     NotIp,
-    /// The bytes end before the header or the length it states.
+    /// The bytes end before the end of the header, or before the length in the header.
     #[error("packet cut short")]
     Truncated,
 }
 
-/// The congestion mark of an IP packet (RFC 3168).
+/// ECN field of an IP packet (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// The sender does not take part in ECN.
+    /// The sender does not support ECN.
     NotCapable,
-    /// Capable, code point ECT(0) or ECT(1).
+    /// The sender supports ECN: code point ECT(0) or ECT(1).
     Capable,
     /// Congestion experienced.
     Congested,
@@ -236,19 +236,19 @@ pub struct PacketView<'a> {
     layout: Layout,
 }
 
-/// The offsets in an IP packet whose lengths were checked.
+/// Offsets in an IP packet whose lengths were checked.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     is_v6: bool,
     /// IP protocol number of the transport header; `None` in a fragment other than the first.
     protocol: Option<u8>,
-    /// Offset of the transport header, behind IPv4 options and IPv6 extension headers.
+    /// Offset of the transport header, after IPv4 options and IPv6 extension headers.
     transport_offset: u16,
     total_len: u16,
 }
 
 impl Layout {
-    /// Of the bytes it was made of.
+    /// Returns a view of `bytes`, from which this layout was computed.
     fn view(self, bytes: &[u8]) -> PacketView<'_> {
         PacketView {
             bytes: &bytes[..usize::from(self.total_len)],
@@ -258,7 +258,7 @@ impl Layout {
 }
 
 impl<'a> PacketView<'a> {
-    /// Checks `bytes` as one whole IP packet. Bytes behind the stated IP length are not part of it.
+    /// Checks `bytes` as one whole IP packet. Bytes after the length in the IP header are not part of it.
     ///
     /// # Errors
     /// [`PacketError`] if the version or a length is wrong.
@@ -300,7 +300,8 @@ impl<'a> PacketView<'a> {
         let bytes = &bytes[..total_len];
         let (mut next, mut offset) = (bytes[6], 40);
         let mut protocol = None;
-        // RFC 8200 section 4: hop-by-hop, routing, destination options, fragment. At most eight are followed.
+        // Extension headers of RFC 8200 section 4: hop-by-hop, routing, destination options, fragment. At most eight
+        // are followed.
         for _ in 0..8 {
             match next {
                 0 | 43 | 60 if offset + 8 <= total_len => {
@@ -324,7 +325,7 @@ impl<'a> PacketView<'a> {
         if offset > total_len {
             return Err(PacketError::Truncated);
         }
-        // A packet longer than 65 535 bytes would be a jumbogram (RFC 2675), which is not carried.
+        // A packet longer than 65 535 bytes would be a jumbogram (RFC 2675), which is not supported.
         let of_len = |len: usize| u16::try_from(len).map_err(|_| PacketError::Truncated);
         let layout = Layout {
             is_v6: true,
@@ -335,19 +336,19 @@ impl<'a> PacketView<'a> {
         Ok(layout.view(bytes))
     }
 
-    /// The packet's bytes, without anything behind its stated length.
+    /// Returns the packet's bytes, without bytes after the length in its header.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Whether this is IPv6.
+    /// Whether the packet is IPv6.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         self.layout.is_v6
     }
 
-    /// The source address.
+    /// Returns the source address.
     #[must_use]
     pub fn source(&self) -> IpAddr {
         if self.layout.is_v6 {
@@ -357,7 +358,7 @@ impl<'a> PacketView<'a> {
         }
     }
 
-    /// The destination address.
+    /// Returns the destination address.
     #[must_use]
     pub fn destination(&self) -> IpAddr {
         if self.layout.is_v6 {
@@ -367,13 +368,14 @@ impl<'a> PacketView<'a> {
         }
     }
 
-    /// The transport protocol (6 TCP, 17 UDP, …); `None` in later fragments and behind unknown header chains.
+    /// Returns the transport protocol (6 TCP, 17 UDP, …); `None` in later fragments and after unknown header chains.
     #[must_use]
     pub fn protocol(&self) -> Option<u8> {
         self.layout.protocol
     }
 
-    /// Source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP; `None` in fragments, where only the first has them.
+    /// Returns the source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP; `None` in fragments, of which only
+    /// the first has ports.
     #[must_use]
     pub fn ports(&self) -> Option<[u16; 2]> {
         let has_ports = matches!(self.layout.protocol, Some(6 | 17 | 132 | 136 | 33));
@@ -382,19 +384,19 @@ impl<'a> PacketView<'a> {
         (has_ports && !self.is_fragment()).then_some(ports)
     }
 
-    /// The transport header and what follows it.
+    /// Returns the transport header and the bytes after it.
     #[must_use]
     pub fn transport(&self) -> &'a [u8] {
         &self.bytes[usize::from(self.layout.transport_offset)..]
     }
 
-    /// Differentiated services code point, 6 bits (RFC 2474).
+    /// Returns the differentiated services code point, 6 bits (RFC 2474).
     #[must_use]
     pub fn dscp(&self) -> u8 {
         self.traffic_class() >> 2
     }
 
-    /// The congestion mark.
+    /// Returns the ECN field.
     #[must_use]
     pub fn ecn(&self) -> Ecn {
         match self.traffic_class() & 3 {
@@ -404,10 +406,10 @@ impl<'a> PacketView<'a> {
         }
     }
 
-    /// A hash of the five-tuple under `key`, the same for both directions; fragments and protocols without ports hash the
-    /// three-tuple.
+    /// Returns a hash of the five-tuple under `key`, the same for both directions. For fragments and protocols without
+    /// ports, it is a hash of the three-tuple.
     ///
-    /// The key keeps strangers from choosing flows that collide.
+    /// The key prevents strangers from choosing flows that collide.
     #[must_use]
     pub fn flow_hash(&self, key: u64) -> u64 {
         let [from_port, to_port] = self.ports().unwrap_or_default();
@@ -452,7 +454,7 @@ impl<'a> PacketView<'a> {
         header[0] >> 6 == 2 && header[1] >= MARKED_DYNAMIC
     }
 
-    /// Whether it is a fragment of a larger packet.
+    /// Whether the packet is a fragment of a larger packet.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         if self.layout.is_v6 {
@@ -462,7 +464,7 @@ impl<'a> PacketView<'a> {
         }
     }
 
-    /// Whether its sender allows fragmentation on the way (IPv4).
+    /// Whether the sender allows fragmentation in the network (IPv4).
     #[must_use]
     pub fn may_be_fragmented(&self) -> bool {
         !self.layout.is_v6 && u16_at(self.bytes, 6) & 0x4000 == 0
@@ -477,10 +479,10 @@ impl<'a> PacketView<'a> {
     }
 }
 
-/// Marks an ECN-capable packet as having met congestion (RFC 3168), header checksum included.
+/// Sets the congestion mark of an ECN-capable packet (RFC 3168), and updates the header checksum.
 ///
-/// Returns whether the packet carries the mark now; `false` means the sender is not capable and only a drop tells it.
-/// `bytes` must have passed [`PacketView::parse`].
+/// Returns whether the packet now carries the mark. If it returns `false`, the sender is not ECN-capable, and only a
+/// drop informs it of congestion. `bytes` must have passed [`PacketView::parse`].
 pub fn mark_congested(bytes: &mut [u8]) -> bool {
     let Ok(view) = PacketView::parse(bytes) else {
         return false;
@@ -499,7 +501,7 @@ pub fn mark_congested(bytes: &mut [u8]) -> bool {
     true
 }
 
-/// The Internet checksum after one 16-bit word changed from `old` to `new` (RFC 1624, equation 3).
+/// Returns the Internet checksum after one 16-bit word changed from `old` to `new` (RFC 1624, equation 3).
 fn updated_checksum(checksum: u16, old: u16, new: u16) -> u16 {
     let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
     sum = (sum & 0xffff) + (sum >> 16);
@@ -507,8 +509,8 @@ fn updated_checksum(checksum: u16, old: u16, new: u16) -> u16 {
     !u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// The one's complement sum of `parts`, each of an even number of bytes but the last (RFC 1071); its complement is the
-/// checksum.
+/// Returns the one's complement sum of `parts` (RFC 1071), whose complement is the checksum. All parts except the last
+/// must have an even number of bytes.
 pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u32 = words
@@ -524,11 +526,11 @@ fn mix(hash: u64, word: u64) -> u64 {
     let product =
         u128::from(hash ^ 0x2d35_8dcc_aa6c_78a5) * u128::from(word ^ 0x8bb8_4b93_962e_acc9);
     let [low, high] = [product & u128::from(u64::MAX), product >> 64];
-    // Else one word would make the product zero under any key.
+    // Without this term, one word would make the product zero under any key.
     u64::try_from(low ^ high).unwrap_or(0) ^ hash.rotate_left(32)
 }
 
-/// The smaller first.
+/// Returns `a` and `b` in ascending order.
 fn ordered<T: Ord>(a: T, b: T) -> [T; 2] {
     if a <= b { [a, b] } else { [b, a] }
 }
@@ -575,7 +577,7 @@ pub(crate) mod tests {
         assert_eq!(pool.free_len(), 1);
     }
 
-    /// An IPv4 UDP packet of `len` bytes with a valid header checksum.
+    /// Returns an IPv4 UDP packet of `len` bytes with a valid header checksum.
     pub(crate) fn udp_v4(
         source: [u8; 4],
         destination: [u8; 4],

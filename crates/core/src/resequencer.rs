@@ -1,35 +1,37 @@
 //! The resequencer: releases packets in the order of their flow. A flow waits only for its own packets, so there is no
-//! head-of-line blocking between flows.
+//! head-of-line blocking between flows. A packet that has to wait is *held*, that is, buffered.
 //!
-//! Packets of one association carry a global sequence number G and the distance to the previous packet *of the same flow* (the
-//! flow step). A packet is released as soon as its flow's predecessor has been released. One table entry per G is the only
-//! state; there is no table of flows.
+//! Packets of one association carry a global sequence number G and the distance to the previous packet *of the same
+//! flow* (the flow step). A packet is released as soon as its flow's predecessor has been released. The state consists
+//! of one table entry per G; there is no table of flows.
 //!
 //! A packet whose predecessor is missing is held until one of these events:
 //!
 //! 1. The predecessor arrives and is released.
-//! 2. The predecessor is *known lost*, and the sender does not retransmit it or its retransmission has not arrived in time
-//!    (`repairs`). Each packet also names the G sent before it on its own path. Paths keep order, so if that G is missing, it
-//!    was lost on the path. If several in a row were lost on a path, only the last one is named; the others are known to be
-//!    lost once exactly as many numbers are missing between their neighbours as path sequence numbers were skipped. Datagrams
-//!    without packets name no G, but show that something was lost, and its retransmission is waited for as well. A small
-//!    reordering window of packets or time is allowed for paths that reorder; it widens when they do. The flow step of a lost
-//!    packet is lost with it, so its successor also waits until all older packets are settled.
-//! 3. Its *deadline* passes: the time by which all packets sent before it should have arrived over the slowest path, as far as
-//!    delays are known. If packets keep arriving on a path that has not yet passed the missing one, its queue has grown, and
-//!    the deadline is extended, up to [`LONGEST_HOLD`]. If the sender retransmits, a flow's own predecessor that is not known
-//!    lost is waited for up to [`LONGEST_LATE_HOLD`], also if its path has been silent for no longer than that. After the
-//!    deadline, all older missing packets count as lost. Only the deadline of the oldest held packet runs, so the waiting times
-//!    of many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
+//! 2. The predecessor is *known lost*, and the sender does not retransmit it or its retransmission has not arrived in
+//!    time (`repairs`). Each packet also names the G sent before it on its own path. Paths keep order, so if the packet
+//!    with that G is missing, the path has lost it. If a path has lost several packets in a row, only the last of them
+//!    is named. The others are known lost once the number of missing Gs between their neighbours equals the number of
+//!    skipped path sequence numbers. Datagrams without packets name no G, but show that a datagram was lost; the
+//!    resequencer waits for its retransmission as well. Paths that reorder get a small reordering window of packets or
+//!    time, which widens when they do reorder. The flow step of a lost packet is lost with the packet, so its successor
+//!    also waits until all older packets are settled.
+//! 3. Its *deadline* passes: the time by which all packets sent before it should have arrived over the slowest path, as
+//!    far as delays are known. If a path has not yet delivered the missing packet or a later one, and packets keep
+//!    arriving on the path, its queue has grown. The deadline is then extended, up to [`LONGEST_HOLD`]. If the sender
+//!    retransmits, a packet waits for its flow's own predecessor for up to [`LONGEST_LATE_HOLD`] unless the predecessor
+//!    is known lost. This also applies if the predecessor's path has been silent for less than that time. After the
+//!    deadline, all older missing packets count as lost. Only the deadline of the oldest held packet is checked, so the
+//!    waiting times of many gaps do not add up (`docs/algorithms.md` section 6, trap 2).
 //!
-//! A packet that arrives after it was counted as lost is released at once and counted as late: TCP and QUIC reorder it
-//! themselves, and no packet is wasted.
+//! A packet that arrives after it was counted as lost is released at once and counted as late. TCP and QUIC reorder it
+//! themselves, so no packet is wasted.
 //!
-//! Bounds: the table covers at most [`MAX_SPAN`] numbers, and at most [`MAX_HELD`] packets are held; beyond either bound the
-//! oldest packets are released early. Cost per packet: O(1) amortised.
+//! Bounds: the table covers at most [`MAX_SPAN`] numbers, and at most [`MAX_HELD`] packets are held. Beyond either
+//! bound the oldest packets are released early. Cost per packet: O(1) amortised.
 //!
-//! This is the default; a sender may ask for one order over all flows instead ([`InOrder`]). [`AnyResequencer`] is either of
-//! them.
+//! This is the default. A sender may require one order over all flows instead ([`InOrder`]). [`AnyResequencer`]
+//! contains either of the two.
 //!
 //! Compare MP-DCCP's active reordering (draft-amend-iccrg-multipath-reordering), which waits per association instead.
 
@@ -55,47 +57,47 @@ use gaps::{Gap, PathOrder};
 use holds::HoldTimes;
 use repairs::Repairs;
 
-/// Longest span of global sequence numbers the table covers.
+/// Maximum span of global sequence numbers that the table covers.
 pub const MAX_SPAN: u32 = 1 << 16;
-/// Most packets held at once: 460 Mbit/s of full ones for [`LONGEST_LATE_HOLD`].
+/// Maximum number of packets held at once: 460 Mbit/s of full packets for [`LONGEST_LATE_HOLD`].
 pub const MAX_HELD: usize = 16_384;
-/// Longest hold by a computed deadline, and longest wait for packets in flight if the sender does not retransmit: below TCP's
-/// minimum retransmission timeout (200 ms in Linux).
+/// Maximum hold time by a computed deadline, and maximum wait for packets in flight if the sender does not retransmit.
+/// It is shorter than TCP's minimum retransmission timeout (200 ms in Linux).
 pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
-/// Longest hold for a predecessor that is late and not known lost, if the sender retransmits. Packets stuck on a path that has
-/// become slow are retransmitted on other paths, as far as the repair budget allows, so most of them arrive. Releasing the
-/// successors early signals a loss to QUIC, which costs 30 % of its window; a TCP whose timer fires meanwhile detects that the
-/// timeout was spurious (RFC 4015, RFC 5682).
+/// Maximum hold time for a predecessor that is late and not known lost, if the sender retransmits. Packets on a path
+/// that has become slow are retransmitted on other paths, as far as the repair budget permits, so most of them arrive.
+/// Releasing the successors early signals a loss to QUIC, which costs 30 % of its window. A TCP sender whose timer
+/// expires in the meantime detects that the timeout was spurious (RFC 4015, RFC 5682).
 pub const LONGEST_LATE_HOLD: Duration = Duration::from_millis(400);
 
 /// One packet that arrived.
 #[derive(Debug)]
 pub struct Arrival {
-    /// Its global sequence number.
+    /// Global sequence number of the packet.
     pub seq: Seq,
-    /// Distance to the previous packet of its flow; 0 if it has none.
+    /// Distance to the previous packet of the flow; 0 if the flow has no previous packet.
     pub flow_step: u16,
-    /// How it arrived; `None` if it was recovered by FEC.
+    /// Path on which the packet arrived, and its place there; `None` if the packet was recovered by FEC.
     pub way: Option<Way>,
-    /// Time by which all packets sent before it should have arrived.
+    /// Time by which all packets sent before this packet should have arrived.
     pub deadline: Instant,
-    /// If the sender retransmits lost packets: how long a retransmission may take after the loss is known.
+    /// Maximum duration of a retransmission after the loss is known; `None` if the sender does not retransmit.
     pub repair: Option<Duration>,
     /// The packet.
     pub packet: PacketBuf,
 }
 
-/// How a packet arrived.
+/// The path on which a packet arrived, and the packet's place there.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// The path it arrived on.
+    /// The path on which the packet arrived.
     pub path: PathId,
-    /// Its path sequence number.
+    /// Path sequence number of the packet.
     pub path_seq: Seq,
-    /// The global sequence number sent before it on that path, if known.
+    /// Global sequence number of the packet sent before this packet on the path, if it is known.
     pub path_previous: Option<Seq>,
-    /// Whether packets of lower numbers were still to be sent when this one was. Then it does not show how far the path has
-    /// got.
+    /// Whether packets with lower global numbers were still to be sent when this packet was sent. If so, the packet
+    /// does not show that the path has delivered all lower numbers.
     pub is_out_of_turn: bool,
 }
 
@@ -104,9 +106,9 @@ pub struct Way {
 pub enum Verdict {
     /// Released in order, at once.
     Released,
-    /// Held until its flow's predecessor is released or given up.
+    /// Held until its flow's predecessor is released or counted as lost.
     Held,
-    /// Released although already counted as lost: perhaps out of order.
+    /// Released although it was already counted as lost, so perhaps out of order.
     Late,
     /// A duplicate: dropped.
     Duplicate,
@@ -117,53 +119,53 @@ pub enum Verdict {
 /// Counters of a [`Resequencer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Packets released in their flow's order without waiting.
+    /// Number of packets released in their flow's order without waiting.
     pub released_at_once: u64,
-    /// Packets released in their flow's order after waiting.
+    /// Number of packets released in their flow's order after waiting.
     pub released_after_hold: u64,
-    /// Packets released after they had been counted as lost.
+    /// Number of packets released after they had been counted as lost.
     pub released_late: u64,
-    /// Missing packets counted as lost because of path sequence numbers.
+    /// Number of missing packets counted as lost because of path sequence numbers.
     pub lost_known: u64,
-    /// Missing packets counted as lost because a deadline passed.
+    /// Number of missing packets counted as lost because a deadline passed.
     pub lost_expired: u64,
-    /// Missing packets counted as lost because a bound was reached.
+    /// Number of missing packets counted as lost because a bound was reached.
     pub lost_overflow: u64,
-    /// Duplicates dropped.
+    /// Number of duplicates dropped.
     pub duplicates: u64,
-    /// Packets dropped as too old.
+    /// Number of packets dropped as too old.
     pub too_old: u64,
 }
 
 /// The reorder buffer of one association.
 #[derive(Debug)]
 pub struct Resequencer {
-    /// The entry of G is at `G & mask`; covers `highest - len + 1 ..= highest`.
+    /// Table of entries. The entry of G is at `G & mask`; the table covers `highest - len + 1 ..= highest`.
     ring: Vec<Entry>,
-    /// The oldest number that is neither received nor counted as lost.
+    /// Oldest number that is neither received nor counted as lost.
     frontier: Seq,
-    /// The number after the highest received.
+    /// Number after the highest received number.
     next: Seq,
-    /// Held packets; entries refer to slots.
+    /// Slots with the held packets, to which the entries refer.
     held: Vec<Option<HeldPacket>>,
     free_slots: Vec<u32>,
     held_len: usize,
-    /// Lower bound of the held packets' numbers.
+    /// Lower bound of the numbers of held packets.
     oldest_held: Option<Seq>,
     paths: Box<[PathOrder; PathId::MAX]>,
     holds: HoldTimes,
     repairs: Repairs,
     stats: Stats,
-    /// Entries and gaps visited since [`Self::take_steps`].
+    /// Number of entries and gaps visited since [`Self::take_steps`].
     steps: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     state: State,
-    /// Slot of the held packet that waits for this number; `NO_SLOT` if none.
+    /// Slot of the held packet that waits for this number; `NO_SLOT` if no packet waits.
     successor: u32,
-    /// Slot of this number's own packet while it is held.
+    /// Slot of the packet with this number while it is held.
     own: u32,
 }
 
@@ -178,7 +180,7 @@ enum State {
 #[derive(Debug)]
 struct HeldPacket {
     seq: Seq,
-    /// The predecessor that it waits for.
+    /// Global number of the predecessor for which the packet waits.
     previous: Seq,
     deadline: Instant,
     since: Instant,
@@ -191,7 +193,8 @@ const EMPTY: Entry = Entry {
     successor: NO_SLOT,
     own: NO_SLOT,
 };
-/// Numbers before the table count as released, so a packet from there is considered a duplicate.
+/// Entry for numbers before the table. They count as released, so a packet with such a number is considered a
+/// duplicate.
 const UNKNOWN: Entry = Entry {
     state: State::Released,
     ..EMPTY
@@ -205,7 +208,7 @@ impl Default for Resequencer {
 }
 
 impl Resequencer {
-    /// An empty buffer that expects global sequence number 0 first.
+    /// Returns an empty buffer that expects global sequence number 0 first.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -224,7 +227,8 @@ impl Resequencer {
         }
     }
 
-    /// Table entries and gaps visited since the last call: the work that the sender has caused at this end.
+    /// Returns the number of table entries and gaps visited since the last call. This is the work that the sender has
+    /// caused at this end.
     pub fn take_steps(&mut self) -> u64 {
         core::mem::take(&mut self.steps)
     }
@@ -328,8 +332,9 @@ impl Resequencer {
                 break;
             }
             let frontier = self.frontier;
-            // The global numbers of datagrams lost before a datagram without a packet are unknown; most likely they are the
-            // missing ones. Each held packet waits once for their retransmission, however many more are skipped.
+            // The global numbers of datagrams lost before a datagram without a packet are unknown. Most likely they are
+            // the missing numbers. Each held packet waits once for their retransmission, even if more datagrams are
+            // skipped later.
             let unnamed = || {
                 let paths = self.paths.iter();
                 let at = paths
@@ -349,7 +354,7 @@ impl Resequencer {
                 let is_coming = limit > now && self.paths.iter().any(may_come);
                 is_coming.then_some((now + RECHECK, limit))
             };
-            // The next deadline, and its upper limit.
+            // The next deadline and its upper limit.
             let wait = repair.filter(|(_, limit)| *limit > now);
             let wait = wait.or_else(|| {
                 let is_late = repairs && self.is_late(held.previous);
@@ -367,7 +372,7 @@ impl Resequencer {
         }
     }
 
-    /// When [`Self::on_timeout`] must be called next.
+    /// Returns the time at which [`Self::on_timeout`] must be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadline = self.oldest()?.1.deadline;
@@ -376,32 +381,32 @@ impl Resequencer {
         Some(gap.map_or(deadline, |gap| gap.min(deadline)))
     }
 
-    /// Releases packets, the oldest first, until at most `most` are held.
+    /// Releases packets, oldest first, until at most `most` are held.
     pub fn trim(&mut self, now: Instant, most: usize, out: &mut VecDeque<PacketBuf>) {
         while self.held_len > most && self.oldest_held.is_some() {
             self.give_up_oldest(now, Loss::Overflow, out);
         }
     }
 
-    /// Packets held now.
+    /// Returns the number of packets held now.
     #[must_use]
     pub fn held_len(&self) -> usize {
         self.held_len
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// 95th percentile of recent hold times; packets that were not held count as zero.
+    /// Returns the 95th percentile of recent hold times; packets that were not held count as zero.
     #[must_use]
     pub fn hold_p95(&self) -> Duration {
         self.holds.p95()
     }
 
-    /// Returns every held packet, for a shutdown or a reset.
+    /// Appends every held packet to `out`, for a shutdown or a reset.
     pub fn drain(&mut self, out: &mut Vec<PacketBuf>) {
         out.extend(self.held.drain(..).flatten().map(|held| held.packet));
         *self = Self {
@@ -429,14 +434,14 @@ impl Resequencer {
         back > 0 && usize::try_from(back).is_ok_and(|back| back <= self.ring.len())
     }
 
-    /// Extends the table to `seq`; `false` if `seq` is too old.
+    /// Extends the table to `seq`. Returns `false` if `seq` is too old.
     fn make_room(&mut self, now: Instant, seq: Seq, out: &mut VecDeque<PacketBuf>) -> bool {
         let ahead = seq.distance_from(self.next);
         if ahead < 0 {
             return self.covers(seq);
         }
         if ahead.unsigned_abs() >= MAX_SPAN {
-            // The peer skipped more numbers than can be in flight: stop waiting for older packets.
+            // The peer skipped more numbers than can be in flight, so do not wait for older packets.
             self.give_up_before(now, self.next, Loss::Overflow, out);
             self.steps += self.ring.len() as u64;
             self.ring.fill(UNKNOWN);
@@ -473,7 +478,7 @@ impl Resequencer {
         self.ring = ring;
     }
 
-    /// Whether a packet with this flow step need not wait.
+    /// Whether a packet with this flow step can be released without waiting.
     fn may_leave(&self, seq: Seq, flow_step: u16) -> bool {
         let previous = seq.minus(u32::from(flow_step));
         if flow_step == 0 || !self.covers(previous) {
@@ -525,7 +530,7 @@ impl Resequencer {
         }
     }
 
-    /// Releases `packet`, and then every held packet that waited for it, in order.
+    /// Releases `packet` and then every held packet that waited for it, in order.
     fn release(
         &mut self,
         now: Instant,
@@ -567,7 +572,8 @@ impl Resequencer {
         self.entry(seq).state == State::Missing && !self.repairs.has_lost(seq)
     }
 
-    /// Moves the frontier past all numbers received or counted as lost, and releases packets that waited for a lost one.
+    /// Moves the frontier past all numbers received or counted as lost, and releases packets that waited for a number
+    /// counted as lost.
     fn advance(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         while self.frontier != self.next {
             self.steps += 1;
@@ -590,7 +596,7 @@ impl Resequencer {
         if self.held_len == 0 {
             return None;
         }
-        // No held packet lies before the frontier: its chain of predecessors would have been released.
+        // No packet before the frontier is held, because its chain of predecessors would have been released.
         let mut seq = if self.frontier.is_after(seq) {
             self.frontier
         } else {
@@ -606,13 +612,13 @@ impl Resequencer {
         None
     }
 
-    /// The oldest held packet, and its slot.
+    /// Returns the oldest held packet and its slot.
     fn oldest(&self) -> Option<(usize, &HeldPacket)> {
         let slot = self.entry(self.oldest_held?).own as usize;
         Some((slot, self.held.get(slot)?.as_ref()?))
     }
 
-    /// Counts numbers as lost that the path sequence numbers prove lost.
+    /// Counts the numbers as lost that are known lost from path sequence numbers.
     fn settle_gaps(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
         for index in 0..PathId::MAX {
             if !self.paths[index].has_gaps() {
@@ -625,7 +631,7 @@ impl Resequencer {
                 if !gap.is_due(&limits) {
                     return true;
                 }
-                // For example, a lost copy of a packet that has arrived.
+                // An example is a lost copy of a packet that has arrived.
                 let is_found = gap.count == 1
                     && self.covers(gap.last)
                     && self.entry(gap.last).state != State::Missing;
@@ -669,7 +675,7 @@ impl Resequencer {
             }
             missing
         });
-        // Packets on other paths are still in flight.
+        // More numbers are missing than the path has lost, so packets on other paths are still in flight.
         if missing > others {
             return false;
         }
@@ -721,7 +727,7 @@ impl Resequencer {
     }
 }
 
-/// Why a missing packet counts as lost.
+/// Reason for which a missing packet counts as lost.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Expired,
@@ -729,11 +735,12 @@ enum Loss {
     Overflow,
 }
 
-/// In holds up to [`LONGEST_HOLD`], a path that has been silent for this long is not waited for.
+/// Duration of silence after which a path is not waited for, in holds of up to [`LONGEST_HOLD`].
 const FLOWING: Duration = Duration::from_millis(20);
-/// How often a passed deadline is checked again while the missing packet may still arrive.
+/// Interval at which a passed deadline is checked again while the missing packet may still arrive.
 const RECHECK: Duration = Duration::from_millis(2);
-/// A burst that spans more of the association's order than this is left to the deadline: the scan is not worth it.
+/// Maximum span of a burst in global numbers. Longer bursts are left to the deadline, because scanning them costs too
+/// much.
 const LONGEST_BURST_SPAN: i32 = 4096;
 
 #[cfg(test)]

@@ -1,49 +1,54 @@
-//! Split error correction: parity of what travels on one path, to be carried by another, so that a datagram that arrives with a few
-//! wrong bits is mended instead of lost.
+//! Split error correction: the parity of a datagram is sent on another path than the datagram. A datagram that arrives
+//! with a few wrong bits is then corrected instead of lost.
 //!
-//! Becke et al. 2013 (see `sched/pdc.rs`), section III-C: a packet is cut into blocks of 120 bits, each with parity that finds its wrong
-//! bits. Two codes ([`Code`]): *Hamming* (127, 120), as published: 7 bits a block, one wrong bit; 88 bytes for 1500 (5.9 %). *BCH*,
-//! ours: 16 bits a block, two wrong bits; 200 bytes for 1500 (13.3 %).
+//! Becke et al. 2013 (see `sched/pdc.rs`), section III-C: a packet is cut into blocks of 120 bits, each with parity
+//! that identifies wrong bits. There are two codes ([`Code`]):
 //!
-//! [`Code::encode`] makes the parity, [`Code::correct`] mends a copy that came with errors. More wrong bits in a block than the code is for
-//! are found, or mended wrongly: nothing here is a check. **Whoever mends must verify the datagram's tag after that, and drop it if
-//! it does not fit**; so parity, whoever sent it, cannot make a datagram pass that was not sealed. Parity is expected intact
-//! (its own datagram is sealed); in the Hamming code a wrong parity bit does no harm either.
+//! - *Hamming* (127, 120), as published: 7 bits per block, corrects one wrong bit; 88 bytes for 1500 (5.9 %).
+//! - *BCH*, pleach's own choice: 16 bits per block, corrects two wrong bits; 200 bytes for 1500 (13.3 %).
 //!
-//! Packets keep their length; the last block is filled with zeros. Nothing is allocated. Cost: a table look-up a byte.
+//! [`Code::encode`] computes the parity, [`Code::correct`] corrects a copy that arrived with errors. If a block has
+//! more wrong bits than the code can correct, this is detected, or the block is corrected wrongly: the codes do not
+//! verify the result. **The caller must verify the datagram's tag after a correction, and drop the datagram if the tag
+//! does not match.** So parity from any sender cannot make a datagram pass that was not encrypted by the peer. Parity
+//! is expected to be intact, because its own datagram is authenticated; with the Hamming code a wrong parity bit does
+//! no harm either.
 //!
-//! The tunnel's use of it: `tunnel/sec.rs`. Judged by `pleach reproduce R-CSN-8`.
+//! Packets keep their length; the last block is padded with zeros. Nothing is allocated. Cost: a table look-up per
+//! byte.
+//!
+//! `tunnel/sec.rs` uses this module. `pleach reproduce R-CSN-8` evaluates it.
 
 mod bch;
 mod hamming;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a packet that have parity of their own: 120 bits.
+/// Number of bytes of a block, which has separate parity: 120 bits.
 pub const BLOCK_BYTES: usize = 15;
 
-/// Bits of a block.
+/// Number of bits of a block.
 const BLOCK_BITS: usize = 8 * BLOCK_BYTES;
 
-/// How parity is made.
+/// Code with which parity is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// Shortened BCH (255, 239): two wrong bits in each block.
+    /// Shortened BCH (255, 239): corrects two wrong bits in each block.
     Bch,
-    /// Hamming (127, 120): one wrong bit in each block.
+    /// Hamming (127, 120): corrects one wrong bit in each block.
     Hamming,
 }
 
-/// More bits are wrong than the code can tell.
+/// More bits are wrong than the code can correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more bits are wrong than the parity can tell")]
 pub struct Uncorrectable;
 
-/// Wrong bits of one block, by their place; 0 is the most significant bit of its first byte.
+/// Positions of the wrong bits of one block; 0 is the most significant bit of the first byte.
 type Wrong = [Option<u8>; 2];
 
 impl Code {
-    /// Parity bits of a block.
+    /// Returns the number of parity bits of a block.
     #[must_use]
     pub const fn bits(self) -> usize {
         match self {
@@ -52,14 +57,14 @@ impl Code {
         }
     }
 
-    /// Bytes of parity for a packet of `len` bytes.
+    /// Returns the number of bytes of parity for a packet of `len` bytes.
     #[must_use]
     pub const fn parity_len(self, len: usize) -> usize {
         (len.div_ceil(BLOCK_BYTES) * self.bits()).div_ceil(8)
     }
 
-    /// Writes the parity of `packet` to the start of `parity`; how many bytes that are, or `None` if `parity` is shorter than
-    /// [`parity_len`](Self::parity_len).
+    /// Writes the parity of `packet` to the start of `parity`. Returns its length in bytes, or `None` if `parity` is
+    /// shorter than [`parity_len`](Self::parity_len).
     pub fn encode(self, packet: &[u8], parity: &mut [u8]) -> Option<usize> {
         let len = self.parity_len(packet.len());
         let parity = parity.get_mut(..len)?;
@@ -75,18 +80,20 @@ impl Code {
         Some(len)
     }
 
-    /// Mends `packet` by its `parity`; how many bits were wrong. A packet that cannot be mended is left as far as it came.
+    /// Corrects `packet` by its `parity`. Returns the number of wrong bits. If it fails, blocks before the failure
+    /// remain corrected.
     ///
     /// # Errors
-    /// If a block has more wrong bits than the code can tell, or `parity` is not that of a packet of this length.
+    /// If a block has more wrong bits than the code can correct, or `parity` does not belong to a packet of this
+    /// length.
     pub fn correct(self, packet: &mut [u8], parity: &[u8]) -> Result<usize, Uncorrectable> {
         self.correct_up_to(usize::MAX, packet, parity)
     }
 
-    /// As [`correct`](Self::correct), but gives up as soon as more than `most` bits were wrong.
+    /// Like [`correct`](Self::correct), but fails as soon as more than `most` bits were wrong.
     ///
     /// # Errors
-    /// As [`correct`](Self::correct), and if it gives up.
+    /// Like [`correct`](Self::correct), and if more than `most` bits were wrong.
     pub fn correct_up_to(
         self,
         most: usize,
@@ -127,7 +134,8 @@ impl Code {
     }
 }
 
-/// A table of what each value of each byte of a block adds to its parity, from what each bit adds.
+/// Returns a table of the contribution of each value of each byte of a block to the parity, from the contribution of
+/// each bit.
 const fn by_byte(of_bit: &[u16; BLOCK_BITS]) -> [[u16; 256]; BLOCK_BYTES] {
     let mut table = [[0; 256]; BLOCK_BYTES];
     let mut byte = 0;
@@ -148,13 +156,13 @@ const fn by_byte(of_bit: &[u16; BLOCK_BITS]) -> [[u16; 256]; BLOCK_BYTES] {
     table
 }
 
-/// The sum of what the bytes of `block` add.
+/// Returns the sum of the contributions of the bytes of `block`.
 fn look_up(table: &[[u16; 256]; BLOCK_BYTES], block: &[u8]) -> u16 {
     let bytes = table.iter().zip(block);
     bytes.fold(0, |sum, (table, byte)| sum ^ table[usize::from(*byte)])
 }
 
-/// Writes the low `count` bits of `value`, at most 16, at bit `at`.
+/// Writes the low `count` bits of `value`, at most 16, at bit offset `at`.
 fn put_bits(bytes: &mut [u8], at: usize, count: usize, value: u16) {
     for bit in 0..count {
         if value >> (count - 1 - bit) & 1 != 0 {

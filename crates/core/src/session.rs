@@ -17,25 +17,26 @@
 //!
 //! # Recorded initiations
 //!
-//! `WireGuard` puts a timestamp into message 1 and keeps the greatest of each peer. The routers on which pleach runs
-//! boot without the time of day, so a client's timestamps may go back; and a gateway forgets the timestamps when it
-//! restarts. Therefore:
+//! `WireGuard` puts a timestamp into message 1 and stores the latest timestamp of each peer. The routers on which
+//! pleach runs boot without the time of day, so a client's timestamps may decrease, and a gateway forgets the
+//! timestamps when it restarts. Therefore:
 //!
-//! 1. **An initiation is fresh or proved.** Fresh: its timestamp is later than all earlier ones of its sender, and not
-//!    before the gateway's start. Proved: a cookie in it proves the source address. A recorded initiation is neither.
-//!    A client with a wrong clock is asked for a proof, which costs a round trip (`endpoint::handshakes`).
+//! 1. **An initiation is fresh or proved.** It is fresh if its timestamp is later than all earlier timestamps of its
+//!    sender and not before the gateway's start. It is proved if a cookie in it proves the source address. A recorded
+//!    initiation is neither. A client with a wrong clock is asked for a proof, which costs an RTT
+//!    (`endpoint::handshakes`).
 //! 2. **An initiation is read once.** [`seen::SeenInitiations`] remembers its mac1 for as long as its cookie is valid.
-//! 3. **After an unproved initiation was read in vain, only proved ones are read** for a minute
+//! 3. **After an unproved initiation turned out to be useless, only proved initiations are read** for a minute
 //!    ([`limiter::HandshakeLimiter`]).
 //! 4. **A replay activates no session.** The sender of a replay cannot compute the keys of the answer. The responder
-//!    keeps the new session inactive ([`rotation::SessionSet`]'s `next`) until it decrypts a datagram with it, and
-//!    until then continues to send and receive with the old one.
+//!    keeps the new session inactive ([`rotation::SessionSet`]'s `next`) until it decrypts a datagram with the new
+//!    keys. Until then it continues to send and receive with the old session.
 //!
 //! # Known limits
 //!
-//! The initiator's identity is hidden by the responder's static key only: whoever steals that key can read it in
-//! recorded initiations (the Noise specification, section 7.8, IK). snow does not wipe its
-//! handshake state, which holds the psk while a handshake is under way; private keys, transport keys and seeds are wiped.
+//! The initiator's identity is hidden only by the responder's static key: whoever steals that key can read the identity
+//! in recorded initiations (the Noise specification, section 7.8, IK). snow does not wipe its handshake state, which
+//! contains the psk during a handshake; private keys, transport keys and seeds are wiped.
 
 pub mod aead;
 pub mod cookie;

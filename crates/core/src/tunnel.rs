@@ -7,12 +7,12 @@
 //! | `placement` | the scheduling policy, its profile, and the path views it decides by |
 //! | `repair` | retransmissions, repair symbols, and the budget of both |
 //! | `inbound` | the resequencer and the FEC decoder: the life of an incoming packet |
-//! | `round_trips` | ACKs that are delayed to keep the RTT of young flows constant |
+//! | `round_trips` | ACKs that are delayed to keep the RTT of a flow constant during its start-up phase |
 //! | `control` | probes, reports, descriptions of links |
 //! | `templates`, `sec`, `lengths` | header compression, parity, path MTU |
 //!
-//! The owner is [`crate::endpoint::Endpoint`], which finds the tunnel a datagram or packet belongs to, runs handshakes,
-//! and lends the buffers that all tunnels share ([`Shared`]).
+//! The owner is [`crate::endpoint::Endpoint`]. It finds the tunnel of a datagram or packet, runs handshakes, and lends
+//! the buffers that all tunnels share ([`Shared`]).
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -120,13 +120,13 @@ pub struct Tunnel {
     effort: Effort,
     sec: Sec,
     tracer: Tracer,
-    /// The state of each path's rate controller that the observer was told last; empty without an observer.
+    /// State of each path's rate controller that the observer was last informed of; empty without an observer.
     told_control: Vec<Option<&'static str>>,
 }
 
 impl Tunnel {
-    /// An association without sessions or paths. `flow_key`: the secret key of the flow hashes. `secret`: the source
-    /// of tokens that the other end must not be able to guess.
+    /// Returns an association without sessions or paths. `flow_key` is the secret key of the flow hashes. `secret` is
+    /// the source of tokens that the other end must not be able to guess.
     #[must_use]
     pub fn new(
         role: Role,
@@ -172,8 +172,8 @@ impl Tunnel {
         services.replace(classes, self.placement.profile());
     }
 
-    /// Applies another policy with its profile, from the next packet on, and other classes. Resets the counters of
-    /// classes; keeps the estimates of the paths and the packets in flight.
+    /// Applies another policy with its profile from the next packet on, and replaces the classes. Resets the counters
+    /// of classes; retains the estimates of the paths and the packets in flight.
     pub fn reconfigure(
         &mut self,
         now: Instant,
@@ -192,7 +192,7 @@ impl Tunnel {
         self.sec.set_code(code);
     }
 
-    /// The longest packet of the host, in bytes.
+    /// Sets the length of the longest packet of the host, in bytes.
     pub fn set_mtu(&mut self, mtu: usize) {
         self.lengths = Lengths::of(mtu);
     }
@@ -203,12 +203,12 @@ impl Tunnel {
         self.placement.scheduler.observe();
     }
 
-    /// The keys.
+    /// Returns the sessions with their keys.
     pub fn sessions(&mut self) -> &mut SessionSet {
         &mut self.sessions
     }
 
-    /// When an authenticated datagram was last received.
+    /// Returns the time at which the last authenticated datagram was received.
     #[must_use]
     pub fn last_received_at(&self) -> Option<Instant> {
         self.last_received_at
@@ -231,24 +231,24 @@ impl Tunnel {
         }
     }
 
-    /// Removes a link. Packets in flight on it are sent again on other paths.
+    /// Removes a link. Its packets in flight are retransmitted on other paths.
     pub fn remove_path(&mut self, id: PathId, shared: &mut Shared<'_>) {
         self.take_back(id);
         self.paths.remove(id, shared.pool);
     }
 
-    /// The paths.
+    /// Returns the paths.
     #[must_use]
     pub const fn paths(&self) -> &PathSet {
         &self.paths
     }
 
-    /// The paths.
+    /// Returns the paths, for changes.
     pub const fn paths_mut(&mut self) -> &mut PathSet {
         &mut self.paths
     }
 
-    /// Sets the destination of a path's datagrams; `None` while its link has no route.
+    /// Sets the route of a path's datagrams; `None` means that the link has no route.
     pub fn set_route(&mut self, now: Instant, id: PathId, route: Option<Route>) {
         let Some(path) = self.paths.get_mut(id) else {
             return;
@@ -259,8 +259,8 @@ impl Tunnel {
         }
     }
 
-    /// The handshake that this end initiated has completed. Announces all paths at once, because the other end learns
-    /// of the new keys from the next datagram.
+    /// Informs the tunnel that a handshake initiated by this end has completed. Announces all paths at once, because
+    /// the other end starts to use the new keys with the next datagram that it receives.
     pub fn on_connected(&mut self, now: Instant) {
         self.last_received_at = Some(now);
         self.sessions_deadline = Some(now);
@@ -268,7 +268,7 @@ impl Tunnel {
         self.control.receptions.repeat(now);
     }
 
-    /// This end has answered a handshake. The new session expires unless the other end uses it.
+    /// Informs the tunnel that this end has answered a handshake. The new session expires unless the other end uses it.
     pub fn on_answered(&mut self, now: Instant) {
         self.sessions_deadline = Some(now);
     }
@@ -278,7 +278,7 @@ impl Tunnel {
         self.control.take_closed_by_peer()
     }
 
-    /// A path whose health has changed since the last call: the name of its link and the new health.
+    /// Returns the link name and the new health of a path whose health has changed since the last call.
     pub fn poll_path_change(&mut self) -> Option<(String, State)> {
         let now = self.paths.usage.now();
         self.paths.iter_mut().find_map(|path| {
@@ -293,7 +293,7 @@ impl Tunnel {
         })
     }
 
-    /// A path whose MTU has changed since the last call: the name of its link, and its longest packet in bytes.
+    /// Returns the link name and the MTU in bytes of a path whose MTU has changed since the last call.
     pub fn poll_mtu_change(&mut self) -> Option<(String, usize)> {
         self.paths.iter_mut().find_map(|path| {
             let has_changed = path.take_mtu_change();
@@ -301,8 +301,8 @@ impl Tunnel {
         })
     }
 
-    /// Applies settings that the user has changed to all links of this name, and announces them to the other end.
-    /// Returns the number of links.
+    /// Applies changes by the user to all links called `name`, and announces these links to the other end. Returns the
+    /// number of links.
     pub fn update_links(
         &mut self,
         now: Instant,
@@ -318,7 +318,7 @@ impl Tunnel {
         count
     }
 
-    /// Takes an inner packet from the host, parsed.
+    /// Takes a parsed inner packet from the host.
     pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf, shared: &mut Shared<'_>) {
         self.paths.usage.on_packet_in(now);
         let Ok(view) = packet.view() else {
@@ -337,8 +337,8 @@ impl Tunnel {
         }
     }
 
-    /// Writes all datagrams that may be sent now to `out`. Call again after sending if `out` [is
-    /// full](TxQueue::is_full).
+    /// Writes all datagrams that may be sent now to `out`. If `out` [is full](TxQueue::is_full), send its datagrams and
+    /// call this method again.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
         if self.sessions.sending(now).is_none() {
             return;
@@ -371,7 +371,7 @@ impl Tunnel {
         self.outbound.after_send(now, &mut self.paths, &self.repair);
     }
 
-    /// The parts that an outgoing packet passes: the queues and the egress behind them.
+    /// Returns the parts that an outgoing packet passes: the queues and the egress behind them.
     fn egress<'a, 's>(
         &'a mut self,
         now: Instant,
@@ -412,12 +412,13 @@ impl Tunnel {
         );
     }
 
-    /// Takes a transport datagram for the session `header.receiver_index`, whose fields `header` and `data` repeat.
+    /// Takes a transport datagram for the session `header.receiver_index`. `header` and `data` are the parsed headers
+    /// of `datagram`.
     ///
-    /// `is_source_allowed` tells whether an inner source address belongs to the peer.
+    /// `is_source_allowed` returns whether an inner source address belongs to the peer.
     ///
     /// # Errors
-    /// Why the datagram, or the packet in it, is dropped; the caller counts it.
+    /// The reason why the datagram or its packet is dropped; the caller counts it.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -435,7 +436,7 @@ impl Tunnel {
         let (counter, end) = match self.open(now, &header, datagram, shared) {
             Ok(opened) => opened,
             Err(reason) => {
-                // The bit errors may also be in the number or the path.
+                // The datagram's sequence number or path may also contain bit errors.
                 let may_be_damaged = matches!(
                     reason,
                     DropReason::Forged | DropReason::Replayed | DropReason::Malformed
@@ -505,7 +506,7 @@ impl Tunnel {
         result
     }
 
-    /// Decrypts a datagram in place. Returns its number on its path and the end of its body.
+    /// Decrypts a datagram in place. Returns its sequence number on its path and the end of its body.
     fn open(
         &mut self,
         now: Instant,
@@ -542,8 +543,8 @@ impl Tunnel {
         self.sec.expects(now, remote, &self.paths)
     }
 
-    /// Takes a datagram that matches no session and would be dropped for `reason`, from an address from which [parity
-    /// is expected](Self::expects_parity).
+    /// Takes a datagram that matches no session and would be dropped for `reason`. This end [expects
+    /// parity](Self::expects_parity) for datagrams from its source address.
     ///
     /// # Errors
     /// `reason`, unless the datagram was corrected at once.
@@ -562,8 +563,8 @@ impl Tunnel {
         if is_mended { Ok(()) } else { Err(reason) }
     }
 
-    /// Handles corrected datagrams as if they had just arrived. Returns whether there were any. `were_counted`:
-    /// whether they were counted when they were dropped.
+    /// Handles corrected datagrams as if they had just arrived. Returns whether any of them was accepted.
+    /// `were_counted` says whether the datagrams were counted as drops.
     fn handle_mended(
         &mut self,
         now: Instant,
@@ -725,13 +726,14 @@ impl Tunnel {
         let Some(reported) = outcome else {
             return;
         };
-        // Datagrams that were taken back because the path was silent may have arrived. If one is lost, a NACK will say
-        // so.
+        // Datagrams that were taken back because the path was silent may have arrived. If one of them was lost, the
+        // peer sends a NACK for it.
         self.repair.give_back(path, reported, shared.pool);
         self.adapt_queue(now);
     }
 
-    /// The datagram `last` ends a burst on a path. `last`: its number on the path, and its number in the association.
+    /// Handles a message that the datagram `last` ends a burst on a path. `last` holds the sequence number of the
+    /// datagram on the path and in the association.
     fn on_tail(&mut self, now: Instant, id: PathId, last: (Seq, Seq), shared: &mut Shared<'_>) {
         if !self.effort.allows(now) {
             return;
@@ -766,7 +768,7 @@ impl Tunnel {
         }
     }
 
-    /// Handles expired deadlines: of held packets, of path health and of keys.
+    /// Handles expired deadlines of buffered packets, path health and keys.
     pub fn handle_timeout(&mut self, now: Instant, shared: &mut Shared<'_>) {
         let before = shared.delivered.len();
         self.inbound.resequencer.on_timeout(now, shared.delivered);
@@ -808,7 +810,7 @@ impl Tunnel {
         }
     }
 
-    /// The earliest time at which [`Self::handle_timeout`] or a poll has work to do.
+    /// Returns the earliest time at which [`Self::handle_timeout`] or a poll has work to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let always = [
@@ -822,7 +824,7 @@ impl Tunnel {
         deadlines.flatten().min()
     }
 
-    /// The earliest time at which there is something to send, or a path has a deadline.
+    /// Returns the earliest time at which there is something to send, or a path has a deadline.
     fn poll_send_timeout(&self) -> Option<Instant> {
         let profile = self.placement.profile();
         let routed = self.paths.iter().filter(|path| path.route().is_some());
@@ -844,9 +846,10 @@ impl Tunnel {
         paths.chain(others).flatten().min()
     }
 
-    /// Starts over, as after a restart of the other end: with new numbers and new keys, and without any held packets.
+    /// Starts over with new sequence numbers and keys, as after a restart of the other end.
     ///
-    /// Packets in the tunnel queue stay; numbered and held ones are counted as [`DropReason::Reset`].
+    /// Packets in the tunnel queue remain. Numbered packets and packets in the resequencer are dropped as
+    /// [`DropReason::Reset`].
     pub fn reset(&mut self, now: Instant, shared: &mut Shared<'_>) {
         let profile = *self.placement.profile();
         for packet in self.inbound.reset() {
@@ -869,7 +872,7 @@ impl Tunnel {
         self.control.close();
     }
 
-    /// A snapshot of the state.
+    /// Returns a snapshot of the state.
     #[must_use]
     pub fn status(&self) -> TunnelStatus {
         let (paths, placement) = (&self.paths, &self.placement);
@@ -900,7 +903,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes back the packets that a path has not reported as received, to be sent on other paths.
+    /// Takes back the packets that the peer has not reported as received on a path, to send them on other paths.
     fn take_back(&mut self, id: PathId) {
         let Some(path) = self.paths.get_mut(id) else {
             return;
@@ -912,7 +915,7 @@ impl Tunnel {
         self.tell_repair(now, id, RepairCause::Silent, packets);
     }
 
-    /// Tells the observer which rate controllers have changed their state.
+    /// Informs the observer of each rate controller whose state has changed.
     fn tell_rate_control(&mut self, now: Instant) {
         if !self.tracer.is_on() {
             return;
@@ -944,7 +947,7 @@ impl Tunnel {
         }
     }
 
-    /// Checks whether some path takes only packets that are shorter than the tunnel's MTU.
+    /// Checks whether some path can carry only packets that are shorter than the tunnel's MTU.
     fn look_for_narrow(&mut self, now: Instant) {
         let mut narrowed = [false; PathId::MAX];
         self.lengths
@@ -955,7 +958,7 @@ impl Tunnel {
         }
     }
 
-    /// Resolves the names of links in the policy's settings, as far as they are known.
+    /// Resolves the link names in the policy's settings that belong to known links.
     fn resolve_policy(&mut self) {
         let is_observed = self.tracer.is_on();
         self.placement.resolve(&mut self.paths, is_observed);
@@ -967,7 +970,7 @@ impl Tunnel {
         self.outbound.adapt(now, &self.paths, &self.placement, kept);
     }
 
-    /// Delays ACKs that arrive too early, among the delivered packets after the first `before`.
+    /// Delays ACKs that would arrive too early. Considers the delivered packets after the first `before`.
     fn on_delivered(&mut self, now: Instant, before: usize, shared: &mut Shared<'_>) {
         let (round_trips, mut look) = self.look();
         round_trips.on_delivered(now, before, &mut look, shared);
@@ -983,7 +986,7 @@ impl Tunnel {
     }
 }
 
-/// The tokens of the pongs of a control datagram.
+/// Returns the tokens of the pongs in a control datagram.
 fn pongs(body: &[u8]) -> impl Iterator<Item = u32> {
     Frames::new(body).filter_map(|frame| {
         if let Frame::Pong { token, .. } = frame {

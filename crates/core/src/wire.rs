@@ -1,8 +1,8 @@
 //! Wire format of datagrams, version 1.
 //!
-//! The first byte is the kind: 1 to 3 are handshake messages ([`handshake`]), 4 is [`Kind::Data`] (one inner packet, sealed), 5
-//! is [`Kind::Control`] (a list of [`control`] frames, sealed). All integers are big-endian. The layout of the transport header
-//! is in [`header`]; `docs/wire.md` describes the whole protocol.
+//! The first byte is the kind: 1 to 3 are handshake messages ([`handshake`]), 4 is [`Kind::Data`] (one inner packet,
+//! encrypted), 5 is [`Kind::Control`] (a list of [`control`] frames, encrypted). All integers are big-endian. The
+//! layout of the transport header is in [`header`]; `docs/wire.md` describes the whole protocol.
 
 pub mod control;
 #[cfg(feature = "session")]

@@ -1,4 +1,4 @@
-//! The worked situations of `docs/adaptive.md` are what the policy does.
+//! Tests that the policy acts as the worked situations of `docs/adaptive.md` describe.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use pleach_core::{
 
 const PAGE: &str = include_str!("../../../docs/adaptive.md");
 
-/// One row of the table.
+/// One row of the table of situations.
 struct Situation<'a> {
     number: &'a str,
     paths: Vec<PathView>,
@@ -20,7 +20,8 @@ struct Situation<'a> {
     choice: &'a str,
 }
 
-/// `10, 30 busy`: capacity in Mbit/s, delay beyond the quickest in ms, and what is special.
+/// Returns the path described by a text like `10, 30 busy`: capacity in Mbit/s, excess of the delay over the minimum in
+/// ms, and properties.
 fn path(id: u8, text: &str) -> PathView {
     let (rate, rest) = text.split_once(", ").expect("capacity, delay");
     let mut words = rest.split_whitespace();
@@ -53,7 +54,7 @@ fn path(id: u8, text: &str) -> PathView {
     path
 }
 
-/// `waits 40 kB, others 10 kB`.
+/// Returns the packet described by a text like `waits 40 kB, others 10 kB`.
 fn packet(text: &str) -> PacketInfo {
     let (mut own, mut others) = (0, 0);
     for part in text.split(", ").filter(|part| !part.is_empty()) {
@@ -95,7 +96,7 @@ fn situations() -> Vec<Situation<'static>> {
     .collect()
 }
 
-/// A choice in the words of the table.
+/// Returns a choice in the words of the table.
 fn words(pick: Pick) -> String {
     match pick {
         Pick::Wait => "wait".to_owned(),
@@ -117,7 +118,7 @@ fn the_policy_does_what_its_page_says() {
         .iter()
         .filter_map(|situation| {
             let mut policy = Adaptive::new();
-            // A burst that began long ago.
+            // The burst began long ago.
             let now = Instant::from_millis(500);
             let pick = words(policy.pick(now, &situation.paths, &situation.packet));
             let number = situation.number;

@@ -15,13 +15,13 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// The classes of one end, what they have sent, and what they may spend on copies.
+/// The classes of one end, their counters, and their credit for copies.
 #[derive(Debug, Default)]
 pub struct Classifier {
     classes: Vec<Served>,
-    /// The id of the first class; the others follow it.
+    /// Id of the first class; the ids of the other classes follow it.
     first: u8,
-    /// Ids of earlier classes, which packets still carry, with the index of the class that has that name now.
+    /// Ids of former classes, which waiting packets still carry, with the index of the present class of the same name.
     former: BTreeMap<u8, usize>,
     /// Index of the class for voice.
     voice: Option<usize>,
@@ -39,21 +39,22 @@ struct Served {
 /// Counters of a class at the sending end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts {
-    /// Packets, not counting copies.
+    /// Number of packets, without copies.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes of packets, without copies.
     pub bytes: Bytes,
-    /// Copies.
+    /// Number of copies.
     pub copies: u64,
-    /// Their bytes.
+    /// Number of bytes of the copies.
     pub copied_bytes: Bytes,
-    /// Packets dropped because they could no longer arrive in time.
+    /// Number of packets dropped because they could no longer arrive in time.
     pub expired: u64,
 }
 
 impl Classifier {
-    /// A classifier with these classes in this order: at most [`MAX_CLASSES`] less one, further classes are ignored. With
-    /// `recognises_voice`, voice that matches none of them gets a class of its own.
+    /// Returns a classifier with these classes in this order. If there are [`MAX_CLASSES`] or more, the excess is
+    /// ignored, so that one id is left for voice. With `recognises_voice`, voice packets that match none of the classes
+    /// get a separate class.
     #[must_use]
     pub fn new(classes: Vec<Class>, recognises_voice: bool) -> Self {
         let mut classes = classes;
@@ -74,8 +75,8 @@ impl Classifier {
         }
     }
 
-    /// The same classifier after `earlier`, whose ids are on packets that wait: such a packet belongs to the class of the same
-    /// name, or to none. Ids come again after 256 / [`MAX_CLASSES`] changes.
+    /// Returns this classifier as the successor of `earlier`, whose ids waiting packets carry. Such a packet belongs to
+    /// the class of the same name, or to no class. Ids are used again after 256 / [`MAX_CLASSES`] changes.
     #[must_use]
     pub fn succeeding(mut self, earlier: &Self) -> Self {
         let step = |index: usize| u8::try_from(index).unwrap_or(u8::MAX);
@@ -96,7 +97,7 @@ impl Classifier {
         self
     }
 
-    /// The index of a class; `None` if there is no such class any more.
+    /// Returns the index of a class; `None` if the class no longer exists.
     fn index(&self, id: ClassId) -> Option<usize> {
         let index = usize::from(id.0.wrapping_sub(self.first));
         if index < self.classes.len() {
@@ -114,7 +115,7 @@ impl Classifier {
         self.classes.get_mut(index)
     }
 
-    /// The class of a packet of a flow; `None` if it matches none. Must be called once for each packet.
+    /// Returns the class of a packet of a flow; `None` if it matches no class. Must be called once for each packet.
     pub fn find(&mut self, now: Instant, packet: &PacketView<'_>, flow: FlowId) -> Option<Found> {
         if self.classes.is_empty() {
             return None;
@@ -137,7 +138,7 @@ impl Classifier {
         })
     }
 
-    /// How packets of a class are served.
+    /// Returns the service of a class.
     #[must_use]
     pub fn service(&self, id: ClassId) -> Option<&Service> {
         let served = self.served(id)?;
@@ -158,7 +159,7 @@ impl Classifier {
         served.is_some_and(|served| served.credit >= len as u64 * 100)
     }
 
-    /// A copy of `len` bytes was sent.
+    /// Records that a copy of `len` bytes was sent.
     pub fn on_copied(&mut self, id: ClassId, len: usize) {
         if let Some(served) = self.served_mut(id) {
             served.credit = served.credit.saturating_sub(len as u64 * 100);
@@ -167,14 +168,14 @@ impl Classifier {
         }
     }
 
-    /// A packet was dropped because it could no longer arrive in time.
+    /// Records that a packet was dropped because it could no longer arrive in time.
     pub fn on_expired(&mut self, id: ClassId) {
         if let Some(served) = self.served_mut(id) {
             served.counts.expired += 1;
         }
     }
 
-    /// The name and the counters of every class.
+    /// Returns the name and the counters of every class.
     pub fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         let classes = self.classes.iter();
         classes.map(|served| (served.class.name.as_str(), served.counts))
@@ -206,7 +207,7 @@ fn is_voice(packet: &PacketView<'_>, flow: Known) -> bool {
     packet.protocol() == Some(UDP) && (is_marked || flow.is_like_voice())
 }
 
-/// The built-in class for voice.
+/// Returns the built-in class for voice.
 fn voice_class() -> Class {
     Class {
         name: "voice".to_owned(),
@@ -221,12 +222,12 @@ fn voice_class() -> Class {
     }
 }
 
-/// Below this a flow is small: sending it twice costs little.
+/// Rate below which a flow is small, so that sending it twice costs little.
 const SMALL: Bitrate = Bitrate::from_mbps(2);
 /// Maximum credit of a class for copies: 64 KiB.
 const BURST_CENTIBYTES: u64 = 64 * 1024 * 100;
-/// EF (RFC 3246) and VOICE-ADMIT (RFC 5865).
+/// Code points of voice: EF (RFC 3246) and VOICE-ADMIT (RFC 5865).
 const VOICE_DSCP: [u8; 2] = [46, 44];
-/// Later packets are of no use to a conversation (ITU-T G.114).
+/// Deadline of voice; later packets are useless in a conversation (ITU-T G.114).
 const VOICE_DEADLINE: Duration = Duration::from_millis(400);
 const UDP: u8 = 17;

@@ -1,6 +1,7 @@
 //! Volume of each flow in half-second intervals.
 //!
-//! Two flows that share a place ([`crate::flows`]) look like one faster flow. While both send, a slow flow may lose its class.
+//! Two flows that share a place in the table ([`crate::flows`]) look like one faster flow. While both send, a slow flow
+//! may lose its class.
 
 use core::time::Duration;
 
@@ -10,13 +11,13 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// The flow table. Allocated with the first packet: 80 KiB.
+/// Table of flows: 80 KiB, allocated with the first packet.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     places: Vec<Flow>,
 }
 
-/// One of them.
+/// Measurements of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     since: Instant,
@@ -41,7 +42,7 @@ pub(super) struct Known {
 }
 
 impl Flows {
-    /// Counts a packet of `len` bytes of a flow.
+    /// Counts a packet of `len` bytes of a flow. Returns the flow's measurements.
     pub(super) fn count(&mut self, now: Instant, flow: FlowId, len: usize) -> Known {
         if self.places.is_empty() {
             self.places.resize(PLACES, Flow::default());
@@ -64,7 +65,8 @@ impl Flows {
 }
 
 impl Known {
-    /// The flow's rate: that of the previous half second, or of the current one if it is higher already.
+    /// Returns the flow's rate: that of the previous half second, or of the current half second if that is already
+    /// higher.
     pub(super) fn rate(self) -> Bitrate {
         let before = self.before.map_or(Bytes::ZERO, |before| before.bytes);
         Bitrate::from_transfer(self.now.bytes.max(before), WINDOW).unwrap_or_default()
@@ -83,7 +85,8 @@ impl Known {
 }
 
 const WINDOW: Duration = Duration::from_millis(500);
-/// Maximum length of a voice packet: 20 ms of uncompressed telephone speech (160 bytes), with room for encryption and IPv6.
+/// Maximum length of a voice packet in bytes: 20 ms of uncompressed telephone speech (160 bytes) plus encryption and
+/// IPv6 headers.
 const VOICE_BYTES: usize = 300;
-/// Packets of a voice flow in half a second.
+/// Number of packets of a voice flow in half a second.
 const VOICE_PACKETS: core::ops::RangeInclusive<u32> = 9..=51;

@@ -8,7 +8,7 @@ use crate::{
     units::Bytes,
 };
 
-/// A packet from 10.0.0.1 to 10.0.0.2 of `len` bytes with this code point.
+/// Returns a packet from 10.0.0.1 to 10.0.0.2 of `len` bytes with this code point.
 fn packet(ports: (u16, u16), dscp: u8, len: usize) -> Vec<u8> {
     let mut bytes = udp_v4([10, 0, 0, 1], [10, 0, 0, 2], ports, len);
     bytes[1] = dscp << 2;
@@ -29,7 +29,7 @@ fn class(name: &str, matches: Match, share_percent: u16) -> Class {
     }
 }
 
-/// The place of the class that one packet is of, when nothing was sent before.
+/// Whether a packet matches a class with these conditions, when no packet was sent before.
 fn fits(matches: Match, bytes: &[u8]) -> bool {
     let mut classifier = Classifier::new(vec![class("it", matches, 0)], false);
     let view = PacketView::parse(bytes).expect("a packet");
@@ -106,7 +106,8 @@ fn the_first_class_that_fits_is_taken() {
     assert_eq!([find(7), find(15), find(30)], [Some(0), Some(1), None]);
 }
 
-/// Which of the packets of one flow, this long and so many a second for two seconds, count as voice.
+/// Returns for each packet of one flow whether it counts as voice. The flow has `per_second` packets of `len` bytes per
+/// second for two seconds.
 fn recognised(per_second: u32, len: usize, dscp: u8) -> Vec<bool> {
     let mut classifier = Classifier::new(Vec::new(), true);
     let bytes = packet((1_000, 2_000), dscp, len);
@@ -160,7 +161,7 @@ fn copies_never_cost_more_than_their_share() {
         let found = classifier
             .find(Instant::from_millis(i), &view, FlowId::of_hash(5))
             .expect("all are of it");
-        // For half of the time nothing asks for copies: what is saved then is limited as well.
+        // In the first half of the time no copies are sent; the credit saved meanwhile is limited as well.
         if i > 1_000 && classifier.may_copy(found.id, len) {
             classifier.on_copied(found.id, len);
             copied += len as u64;
@@ -194,7 +195,7 @@ fn a_packet_keeps_its_class_by_name_when_classes_change() {
     let mut classifier =
         Classifier::new(vec![of_port("a", 1, 1), of_port("video", 5_004, 2)], true);
     let waiting = find(&mut classifier);
-    // The class of that place is another now, and its own has another place and service.
+    // The index of the packet's class now belongs to another class, and its own class has another index and service.
     let others = vec![
         of_port("new", 5_004, 3),
         of_port("a", 1, 4),
@@ -209,7 +210,7 @@ fn a_packet_keeps_its_class_by_name_when_classes_change() {
     assert_eq!(expired, [0, 0, 1, 0]);
     let second = find(&mut changed);
     assert_eq!(share(&changed, second), Some(3));
-    // Without it the packet has none, whatever takes the places.
+    // If the packet's class is removed, the packet has no class, whatever class gets its index.
     let without = Classifier::new(vec![of_port("b", 9, 6)], true).succeeding(&changed);
     assert_eq!(
         (share(&without, waiting), share(&without, second)),

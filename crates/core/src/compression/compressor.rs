@@ -1,4 +1,4 @@
-//! The sending side: the headers learnt for each flow, and the templates sent to the other end.
+//! The sender's part: the headers learned for each flow, and the templates sent to the other end.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{flows::FlowId, packet::PacketBuf, time::Instant};
 #[derive(Debug, Default)]
 pub struct Compressor {
     flows: Vec<Option<Box<Flow>>>,
-    /// Templates sent and not acknowledged, oldest first; at most [`MAX_PENDING`].
+    /// Templates sent and not yet acknowledged, oldest first; at most [`MAX_PENDING`].
     pending: Vec<Pending>,
     next_number: u16,
     next_definition_at: Instant,
@@ -23,7 +23,7 @@ pub struct Compressor {
 /// A template to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Definition<'a> {
-    /// Its number, below [`NUMBERS`].
+    /// Number of the template, below [`NUMBERS`].
     pub number: u16,
     /// The template.
     pub template: &'a Template,
@@ -33,9 +33,9 @@ pub struct Definition<'a> {
 struct Flow {
     id: FlowId,
     last_at: Instant,
-    /// The headers of the newest packet.
+    /// Headers of the newest packet.
     seen: Headers,
-    /// Which bytes have changed, and the number of packets of the same length observed.
+    /// Set of the bytes that have changed, and number of packets with headers of the same length.
     changed: u128,
     count: u32,
     known: Option<(u16, Template)>,
@@ -52,7 +52,7 @@ struct Pending {
 }
 
 impl Compressor {
-    /// One whose first template has this number.
+    /// Returns a compressor whose first template has this number.
     #[cfg(test)]
     pub(super) fn starting_at(number: u16) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Compressor {
         }
     }
 
-    /// Compresses `packet`, a packet of a flow, if the other end knows a template for it.
+    /// Compresses `packet`, which belongs to the flow `id`, if the other end knows a template for it.
     pub fn compress(&mut self, now: Instant, id: FlowId, packet: &mut PacketBuf) {
         let Some(headers) = Headers::of(packet) else {
             return;
@@ -128,13 +128,13 @@ impl Compressor {
         self.next_definition_at = now + DEFINE_EVERY;
     }
 
-    /// When a definition is to be sent (again).
+    /// Returns the time at which a definition is to be sent or repeated.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.pending.iter().map(|pending| pending.due).min()
     }
 
-    /// The next definition to send now; repeated after `again` unless acknowledged.
+    /// Returns the next definition to send now. It is repeated after `again` unless it is acknowledged.
     pub fn poll_definition(&mut self, now: Instant, again: Duration) -> Option<Definition<'_>> {
         loop {
             let index = self.pending.iter().position(|pending| pending.due <= now)?;
@@ -160,7 +160,7 @@ impl Compressor {
         }
     }
 
-    /// The other end acknowledged the template `number`.
+    /// Records that the other end has acknowledged the template `number`.
     pub fn on_acknowledged(&mut self, number: u16) {
         let Some(index) = self
             .pending
@@ -177,7 +177,7 @@ impl Compressor {
         }
     }
 
-    /// The other end no longer knows the template `number`.
+    /// Records that the other end no longer knows the template `number`.
     pub fn on_unknown(&mut self, number: u16) {
         for flow in self.flows.iter_mut().flatten() {
             flow.known.take_if(|(known, _)| *known == number);
@@ -212,7 +212,7 @@ impl Flow {
         }
     }
 
-    /// Learns from headers that match no acknowledged template. Returns whether to define one.
+    /// Learns from headers that match no acknowledged template. Returns whether a template should be defined.
     fn learn(&mut self, headers: &Headers) -> bool {
         if headers.as_slice().len() != self.seen.as_slice().len() {
             // A few packets with an additional option do not restart the learning.
@@ -233,22 +233,23 @@ impl Flow {
     }
 }
 
-/// Flows of several places ([`crate::flows`]) share a slot: there are no more templates for flows than the other end keeps.
+/// Returns the slot of a flow. Flows of several places ([`crate::flows`]) share a slot, so that there are no more
+/// templates than the other end stores.
 fn slot(id: FlowId) -> usize {
     id.index() % FLOWS
 }
 
-/// How long a flow keeps its slot after its last packet.
+/// Duration for which a flow keeps its slot after its last packet.
 const IN_USE: Duration = Duration::from_secs(1);
 /// Number of flows tracked at a time.
 const FLOWS: usize = 256;
-/// Packets of the same layout before a template is made.
+/// Number of packets with the same layout before a template is created.
 const SETTLED: u32 = 16;
-/// Minimum saving of a template per packet.
+/// Minimum saving of a template per packet, in bytes.
 const LEAST_GAIN_BYTES: usize = 6;
 /// Maximum number of unacknowledged definitions.
 const MAX_PENDING: usize = 16;
-/// How often a definition is sent.
+/// Number of times that a definition is sent.
 const TRIES: u32 = 5;
-/// Interval of further definitions to an end that has never acknowledged any.
+/// Interval of further definitions to an end that has never acknowledged a template.
 const ASK_AGAIN: Duration = Duration::from_secs(60);

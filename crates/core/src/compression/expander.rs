@@ -1,4 +1,4 @@
-//! The receiving side: templates by number.
+//! The receiver's part: templates by number.
 
 use super::{MARK, NUMBERS, TEMPLATES, Template, distance};
 use crate::packet::PacketBuf;
@@ -9,10 +9,10 @@ pub struct Expander {
     templates: Vec<Option<Box<(u16, Template)>>>,
 }
 
-/// Why a compressed packet cannot be expanded.
+/// Reason for which a compressed packet cannot be expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
-    /// Its template is unknown, or was replaced.
+    /// The template is unknown or was replaced.
     #[error("unknown template {0}")]
     UnknownTemplate(u16),
     /// The bytes are too short, or the packet would be too long.
@@ -21,8 +21,8 @@ pub enum ExpandError {
 }
 
 impl Expander {
-    /// Stores a template. Returns whether it is stored. It replaces a template of the same number or 512 before it; a template
-    /// so late that a newer one has its place is ignored.
+    /// Stores a template. Returns whether it is stored. It replaces a template with the same number or a number 512
+    /// lower. A late template whose place has a newer template is ignored.
     pub fn define(&mut self, number: u16, template: Template) -> bool {
         if self.templates.is_empty() {
             self.templates.resize_with(TEMPLATES.into(), || None);
@@ -59,7 +59,7 @@ impl Expander {
         Ok(())
     }
 
-    /// Forgets all.
+    /// Removes all templates.
     pub fn clear(&mut self) {
         self.templates.clear();
     }

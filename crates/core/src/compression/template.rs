@@ -1,17 +1,17 @@
-//! The headers of a packet: their bytes, the bytes that follow from others, and a template of them.
+//! The headers of a packet: their bytes, the bytes that can be derived, and a template of them.
 
 use crate::packet::{PacketBuf, ones_complement_sum};
 
-/// Longest headers that are compressed: IPv6 and TCP with all options.
+/// Maximum length of compressed headers in bytes: IPv6 and TCP with all options.
 pub const MAX_HEADERS_BYTES: usize = 100;
 
-/// Header bytes, and which of them are sent with each packet.
+/// Header bytes, and the set of bytes that are sent with each packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     headers: Headers,
-    /// Bit *i*: byte *i* is sent with each packet.
+    /// Set of the bytes that are sent with each packet: bit *i* stands for byte *i*.
     travelling: u128,
-    /// All bits set in bytes that must agree.
+    /// Mask with all bits set in bytes that must be equal.
     fixed: [u8; MAX_HEADERS_BYTES],
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// The headers of `packet`, a whole IP packet; `None` if the receiver could not reconstruct them.
+    /// Returns the headers of `packet`, a whole IP packet; `None` if the receiver could not reconstruct them.
     pub(super) fn of(packet: &PacketBuf) -> Option<Self> {
         let view = packet.view().ok()?;
         let packet = packet.as_slice();
@@ -50,19 +50,20 @@ impl Headers {
             .get_mut(..len)?
             .copy_from_slice(&packet[..len]);
         headers.clear_derived();
-        // A packet that would not be reconstructed exactly, as one with a wrong checksum, must be sent uncompressed.
+        // A packet that could not be reconstructed exactly, for example with a wrong checksum, must be sent
+        // uncompressed.
         let mut again = [0; MAX_HEADERS_BYTES];
         again[..len].copy_from_slice(headers.as_slice());
         headers.derive(&mut again[..len], packet.len())?;
         (again[..len] == packet[..len]).then_some(headers)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Bit *i*: byte *i* differs from that of `other`, which is as long.
+    /// Returns the set of bytes that differ from `other`, which must have the same length: bit *i* stands for byte *i*.
     pub(super) fn differences(&self, other: &Self) -> u128 {
         let pairs = self.as_slice().iter().zip(other.as_slice());
         pairs
@@ -70,11 +71,11 @@ impl Headers {
             .fold(0, |bits, (i, (a, b))| bits | (u128::from(a != b) << i))
     }
 
-    /// Where the UDP length is, if there is one.
+    /// Returns the offset of the UDP length, if it can be derived.
     fn udp_length_at(&self) -> Option<usize> {
         let is_v6 = self.bytes[0] >> 4 == 6;
         let (protocol, ip_len) = if is_v6 {
-            // After extension headers the length is sent.
+            // After extension headers, the UDP length is not derived but sent.
             (self.bytes[6], 40)
         } else {
             (self.bytes[9], usize::from(self.bytes[0] & 15) * 4)
@@ -94,8 +95,8 @@ impl Headers {
         }
     }
 
-    /// Writes the derived bytes into `headers`, which have the same layout and belong to a packet of `packet_len` bytes; `None`
-    /// if no such packet can exist.
+    /// Writes the derived bytes into `headers`, which have the same layout and belong to a packet of `packet_len`
+    /// bytes. Returns `None` if no such packet can exist.
     fn derive(&self, headers: &mut [u8], packet_len: usize) -> Option<()> {
         if let Some(at) = self.udp_length_at() {
             let udp_len = packet_len.checked_sub(at - 4)?;
@@ -113,7 +114,7 @@ impl Headers {
         Some(())
     }
 
-    /// Whether a receiver can use these headers safely, whoever sent them.
+    /// Whether a receiver can safely use these headers, even from a malicious sender.
     fn is_sound(&self) -> bool {
         match self.bytes[0] >> 4 {
             4 => {
@@ -127,7 +128,7 @@ impl Headers {
 }
 
 impl Template {
-    /// A template for all packets whose headers differ from these only in the bytes of `travelling`.
+    /// Returns a template for all packets whose headers differ from `headers` only in the bytes of `travelling`.
     pub(super) fn new(headers: Headers, travelling: u128) -> Self {
         let mut fixed = [0; MAX_HEADERS_BYTES];
         for (i, byte) in fixed[..headers.len].iter_mut().enumerate() {
@@ -141,7 +142,7 @@ impl Template {
         }
     }
 
-    /// A template received from the other end; `None` if it is invalid.
+    /// Returns a template received from the other end; `None` if it is invalid.
     #[must_use]
     pub fn from_wire(bytes: &[u8], travelling: u128) -> Option<Self> {
         let mut headers = Headers {
@@ -154,13 +155,13 @@ impl Template {
             .then(|| Self::new(headers, travelling))
     }
 
-    /// Its header bytes.
+    /// Returns the header bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.headers.as_slice()
     }
 
-    /// Which of them are sent with each packet: bit *i*, byte *i*.
+    /// Returns the set of header bytes that are sent with each packet: bit *i* stands for byte *i*.
     #[must_use]
     pub fn travelling(&self) -> u128 {
         self.travelling
@@ -168,8 +169,8 @@ impl Template {
 
     /// Whether packets with these headers can be compressed with this template.
     pub(super) fn agrees_with(&self, headers: &Headers) -> bool {
-        // All bytes after the headers are zero. The comparison covers all bytes without a branch, because it is done for every
-        // packet.
+        // All bytes after the headers are zero. The comparison covers all bytes without a branch, because it is done
+        // for every packet.
         let pairs = self.headers.bytes.iter().zip(&headers.bytes);
         let differences = pairs
             .zip(&self.fixed)
@@ -177,7 +178,7 @@ impl Template {
         self.headers.len == headers.len && differences == 0
     }
 
-    /// Writes the bytes of `headers` to send to `out`. Returns their number.
+    /// Writes the bytes of `headers` that are sent to `out`. Returns their number.
     pub(super) fn pick(&self, headers: &Headers, out: &mut [u8]) -> usize {
         let (mut left, mut len) = (self.travelling, 0);
         while left != 0 {
@@ -188,12 +189,13 @@ impl Template {
         len
     }
 
-    /// Number of bytes sent with each packet.
+    /// Returns the number of bytes sent with each packet.
     pub(super) fn travelling_len(&self) -> usize {
         self.travelling.count_ones() as usize
     }
 
-    /// The headers of a packet from its bytes `travelled` and a payload of `rest_len` bytes; `None` if there is no such packet.
+    /// Returns the headers of a packet from its sent bytes `travelled` and a payload of `rest_len` bytes; `None` if no
+    /// such packet can exist.
     pub(super) fn expand(&self, travelled: &[u8], rest_len: usize) -> Option<Headers> {
         let mut headers = self.headers.clone();
         let mut left = self.travelling;

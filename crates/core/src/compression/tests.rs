@@ -1,4 +1,4 @@
-//! Compressor and expander together, over a channel of the test's own.
+//! Tests compressor and expander together, over a simulated channel.
 
 use core::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::{flows::FlowId, packet::PacketBuf, rng::Rng, time::Instant};
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A flow, whose place others want as well.
+/// Returns a flow that shares its place in the table with other flows.
 fn flow(hash: u64) -> FlowId {
     FlowId::at(hash % 256).with_hash(hash)
 }
 
-/// One flow's packets, as its kernel would send them.
+/// Packets of one flow, as a kernel would send them.
 #[derive(Clone)]
 struct Flow {
     is_v6: bool,
@@ -80,7 +80,7 @@ impl Flow {
     }
 }
 
-/// Both ends, and a channel for templates that works.
+/// Both ends, and a channel that loses no templates.
 #[derive(Default)]
 struct Ends {
     compressor: Compressor,
@@ -88,7 +88,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// What travels of `packet`.
+    /// Returns `packet` as it is sent.
     fn compress(&mut self, now: Instant, hash: u64, packet: &[u8]) -> PacketBuf {
         let mut buf = PacketBuf::from(packet.to_vec());
         self.compressor.compress(now, flow(hash), &mut buf);
@@ -120,7 +120,7 @@ impl Ends {
     }
 }
 
-/// Sends `count` packets 1 ms apart; how many bytes shorter the last was.
+/// Sends `count` packets 1 ms apart. Returns how many bytes shorter the last packet was.
 fn gain_of(flow: &mut Flow, options_len: usize, count: u64) -> usize {
     let mut ends = Ends::default();
     let mut gain = 0;
@@ -137,7 +137,7 @@ fn gain_of(flow: &mut Flow, options_len: usize, count: u64) -> usize {
 
 #[test]
 fn a_download_sheds_most_of_its_headers() {
-    // Of 40 bytes: identification 2, sequence number 4, checksum 2, and the template's number 2.
+    // The bytes sent of 40 bytes are: identification 2, sequence number 4, checksum 2, and the template's number 2.
     assert!(gain_of(&mut Flow::new(false, false, 1), 0, 1_000) >= 30);
     assert!(gain_of(&mut Flow::new(false, false, 1), 12, 1_000) >= 42);
     assert!(gain_of(&mut Flow::new(true, false, 1), 12, 1_000) >= 62);
@@ -154,7 +154,7 @@ fn nothing_is_left_out_before_the_other_end_knows_it() {
         let packet = flow.packet(100, 0);
         let travelled = ends.compress(now, 9, &packet);
         assert_eq!(travelled.as_slice(), packet);
-        // Told, but no answer.
+        // Definitions are sent but not acknowledged.
         while ends.compressor.poll_definition(now, PATIENCE).is_some() {}
     }
 }
@@ -218,7 +218,7 @@ fn many_flows_lost_and_late_packets_and_changes_of_shape() {
         let (mut compressed, mut sent) = (0, 0);
         for i in 0..20_000_u64 {
             let now = Instant::from_nanos(i * 200_000);
-            // A few flows send most.
+            // A few flows send most of the packets.
             let which = usize::try_from(rng.below(400)).expect("small");
             let which = if rng.chance(0.9) { which % 8 } else { which };
             let options_len = if rng.chance(0.05) { 12 } else { 0 };
@@ -257,7 +257,7 @@ fn templates_that_are_lost_late_and_repeated_and_numbers_that_begin_anew() {
         let (mut compressed, mut unknown, mut defined) = (0, 0, 0);
         for i in 0..150_000_u64 {
             let now = Instant::from_nanos(i * 200_000);
-            // The flows that send change, so that places in the table are wanted again and again.
+            // The set of active flows changes, so that places in the table are reassigned again and again.
             let which = usize::try_from(rng.below(60) + i / 2_000 * 7 % 540).expect("small");
             let packet = flows[which].packet(usize::try_from(rng.below(200)).expect("small"), 0);
             let mut travelled = PacketBuf::from(packet.clone());
@@ -267,7 +267,7 @@ fn templates_that_are_lost_late_and_repeated_and_numbers_that_begin_anew() {
             while let Some(definition) = compressor.poll_definition(now, PATIENCE) {
                 defined += 1;
                 let template = definition.template;
-                // Lost, or there once or twice, up to 3 s later.
+                // A definition is lost, or arrives once or twice, up to 3 s later.
                 for _ in 0..rng.below(3) {
                     let at = i + rng.below(15_000) / (1 + rng.below(100));
                     let bytes = template.bytes().to_vec();
@@ -336,7 +336,7 @@ fn bytes_of_a_hostile_peer_make_errors() {
         }] += 1;
     }
     assert!(outcomes.iter().all(|count| *count > 500), "{outcomes:?}");
-    // No packet is as long.
+    // The expanded packet would be longer than any IP packet.
     let template = Template::from_wire(&[0x45; 20], 0).expect("sound");
     expander.define(1, template);
     let mut long = vec![0; 65_600];

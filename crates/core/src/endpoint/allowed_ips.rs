@@ -1,4 +1,5 @@
-//! Which peer an inner address belongs to (cryptokey routing, as in section 2 of the WireGuard paper, Donenfeld 2017).
+//! Finds the peer to which an inner address belongs (cryptokey routing, as in section 2 of the WireGuard paper,
+//! Donenfeld 2017).
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -7,7 +8,8 @@ use ipnet::IpNet;
 
 /// A longest-prefix-match table from inner addresses to peers.
 ///
-/// One ordered map per prefix length in use; a look-up tries the longest first. Real tables hold two or three lengths.
+/// The table has one ordered map per prefix length in use, and a look-up tries the longest prefix first. Usual tables
+/// contain two or three lengths.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedIps {
     v4: Vec<(u8, BTreeMap<u32, usize>)>,
@@ -15,7 +17,7 @@ pub struct AllowedIps {
 }
 
 impl AllowedIps {
-    /// Gives `net` to `peer`; the same prefix given twice belongs to the later peer.
+    /// Assigns `net` to `peer`. If a prefix is assigned twice, it belongs to the later peer.
     pub fn insert(&mut self, net: IpNet, peer: usize) {
         match net.trunc() {
             IpNet::V4(net) => {
@@ -27,7 +29,7 @@ impl AllowedIps {
         }
     }
 
-    /// Takes `net` from `peer`; no effect if it is another's.
+    /// Removes `net` if it is assigned to `peer`.
     pub fn remove(&mut self, net: IpNet, peer: usize) {
         match net.trunc() {
             IpNet::V4(net) => {
@@ -47,7 +49,7 @@ impl AllowedIps {
         }
     }
 
-    /// The peer `address` belongs to.
+    /// Returns the peer to which `address` belongs.
     #[must_use]
     pub fn peer_of(&self, address: IpAddr) -> Option<usize> {
         match address {
@@ -63,7 +65,8 @@ impl AllowedIps {
     }
 }
 
-/// The map for prefixes of `len`, longest lengths first.
+/// Returns the map for prefixes of length `len`, which is created if necessary. The maps are ordered from the longest
+/// prefix to the shortest.
 fn level<K>(levels: &mut Vec<(u8, BTreeMap<K, usize>)>, len: u8) -> &mut BTreeMap<K, usize> {
     let index = match levels.binary_search_by(|(other, _)| len.cmp(other)) {
         Ok(index) => index,

@@ -1,8 +1,8 @@
-//! The client's connection attempts: over which link, to which address, and when.
+//! Connection attempts of the client: over which link, to which address, and when.
 //!
-//! Attempts rotate over every pair of link and gateway address, 100 ms apart while nothing is known, so that the
-//! tunnel comes up at once on another link if the first one is dead. Several attempts may be pending, and the first
-//! answer wins. After two attempts for each pair the interval grows to [`SLOW`].
+//! Attempts rotate over every pair of link and gateway address, 100 ms apart, so that the tunnel comes up at once on
+//! another link if the first link is dead. Several attempts may be pending, and the first answer wins. After two
+//! attempts for each pair the interval grows to [`SLOW`].
 
 use core::{net::SocketAddr, time::Duration};
 
@@ -16,14 +16,14 @@ use crate::{
 /// The address families that a link can reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// The link has an IPv4 address and a route.
+    /// Whether the link has an IPv4 address and route.
     pub v4: bool,
-    /// The link has an IPv6 address and a route.
+    /// Whether the link has an IPv6 address and route.
     pub v6: bool,
 }
 
 impl Reach {
-    /// Neither: the link is down.
+    /// Neither family: the link is down.
     pub const NONE: Self = Self {
         v4: false,
         v6: false,
@@ -34,7 +34,7 @@ impl Reach {
     }
 }
 
-/// The state of connecting.
+/// State of the client's connection attempts.
 #[derive(Debug)]
 pub(super) struct Connector {
     endpoints: Vec<SocketAddr>,
@@ -45,7 +45,7 @@ pub(super) struct Connector {
     next_attempt_at: Instant,
     /// Session indices of failed attempts, which the owner frees.
     given_up: Vec<u32>,
-    /// Attempts since the last success.
+    /// Number of attempts since the last success.
     attempts: usize,
     turn: usize,
 }
@@ -54,10 +54,10 @@ pub(super) struct Connector {
 #[derive(Debug)]
 struct ClientLink {
     reach: Reach,
-    /// The index of the gateway address in use.
+    /// Index of the gateway address in use.
     endpoint: usize,
     cookies: CookieCache,
-    /// The gateway has asked us not to come back over this link before this time.
+    /// Time before which the gateway has asked the client not to try again over this link.
     busy_until: Instant,
 }
 
@@ -65,10 +65,10 @@ struct ClientLink {
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) initiator: Initiator,
-    /// As last sent: kept to be sent again with a cookie, and to check replies by its macs.
+    /// Datagram as last sent. It is stored to be sent again with a cookie, and to check replies by its MACs.
     pub(super) datagram: Vec<u8>,
     pub(super) route: Route,
-    /// When it was last sent.
+    /// Time at which the datagram was last sent.
     pub(super) sent_at: Instant,
 }
 
@@ -86,7 +86,8 @@ impl Connector {
         }
     }
 
-    /// Sets other addresses of the gateway, which are tried at once. A link keeps its address if that is among them.
+    /// Replaces the addresses of the gateway; the new addresses are tried at once. The address in use by a link remains
+    /// in use if it is among the new ones.
     pub(super) fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
         for link in self.links.iter_mut().flatten() {
             let used = self.endpoints.get(link.endpoint);
@@ -115,11 +116,12 @@ impl Connector {
         }
     }
 
-    /// Sets what a link can reach now. Returns the route that its path should use.
+    /// Sets which address families a link can reach now. Returns the route that its path should use.
     pub(super) fn set_reach(&mut self, now: Instant, id: PathId, reach: Reach) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         if link.reach == Reach::NONE && reach != Reach::NONE {
-            // A new way out: try it at once. The gateway was busy for another address, if at all.
+            // The link is new or has returned, so try it at once. A busy reply that the gateway sent to its former
+            // address no longer applies.
             link.busy_until = Instant::ZERO;
             self.attempts = 0;
             self.next_attempt_at = self.next_attempt_at.min(now);
@@ -128,8 +130,8 @@ impl Connector {
         self.route_of(id)
     }
 
-    /// The route that a link's path should use: its present gateway address, or the next one that its address families
-    /// allow.
+    /// Returns the route that a link's path should use: to its present gateway address, or to the next one that its
+    /// address families allow.
     pub(super) fn route_of(&mut self, id: PathId) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         let count = self.endpoints.len();
@@ -144,14 +146,14 @@ impl Connector {
         })
     }
 
-    /// The present gateway address of a link does not answer. Returns the route to the next one.
+    /// Switches a link to the next gateway address, because the present one does not answer. Returns the new route.
     pub(super) fn next_route(&mut self, id: PathId) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         link.endpoint = (link.endpoint + 1).checked_rem(self.endpoints.len())?;
         self.route_of(id)
     }
 
-    /// An answer came over `route`, so its address works on its link.
+    /// Selects the gateway address of `route` for its link, because an answer has arrived over `route`.
     pub(super) fn on_answer(&mut self, route: &Route) {
         let endpoint = self
             .endpoints
@@ -164,7 +166,8 @@ impl Connector {
         }
     }
 
-    /// The route of the attempt that is due; `None` also while no link can reach any gateway address.
+    /// Returns the route of the attempt that is due; `None` if no attempt is due or no link can reach a gateway
+    /// address.
     pub(super) fn poll_attempt(&mut self, now: Instant) -> Option<Route> {
         let is_late = |attempt: &mut Attempt| now.since(attempt.sent_at) >= PATIENCE;
         for attempt in self.pending.extract_if(.., is_late) {
@@ -201,8 +204,8 @@ impl Connector {
         })
     }
 
-    /// Stores a handshake that is sent now, until it is answered or too late. At [`MAX_PENDING`] the oldest is
-    /// removed, and [`Self::poll_given_up`] returns its index.
+    /// Stores a handshake that is sent now, until it is answered or has timed out. At [`MAX_PENDING`] the oldest
+    /// handshake is removed, and [`Self::poll_given_up`] returns its index.
     pub(super) fn push(
         &mut self,
         now: Instant,
@@ -222,7 +225,7 @@ impl Connector {
         });
     }
 
-    /// The pending attempt over `link` with our session index `index`, and the cookies of the link.
+    /// Returns the pending attempt over `link` with this end's session index `index`, and the cookies of the link.
     pub(super) fn attempt(
         &mut self,
         link: u8,
@@ -235,19 +238,20 @@ impl Connector {
         Some((attempt, &mut link.cookies))
     }
 
-    /// The cookies of a link.
+    /// Returns the cookies of a link.
     pub(super) fn cookies(&mut self, link: u8) -> Option<&mut CookieCache> {
         Some(&mut self.links.get_mut(usize::from(link))?.as_mut()?.cookies)
     }
 
-    /// The gateway asks us not to try over a link before `until`.
+    /// Handles the gateway's request not to try over a link before `until`.
     pub(super) fn on_busy(&mut self, link: u8, until: Instant) {
         if let Some(Some(link)) = self.links.get_mut(usize::from(link)) {
             link.busy_until = link.busy_until.max(until);
         }
     }
 
-    /// The handshake `index` succeeded: nothing more to do until asked.
+    /// Ends all pending attempts, because the handshake with the session index `index` has succeeded. An index of 0
+    /// stands for no handshake.
     pub(super) fn finish(&mut self, index: u32) {
         let attempts = self.pending.drain(..);
         let others = attempts.map(|attempt| attempt.initiator.local_index());
@@ -255,7 +259,8 @@ impl Connector {
         self.attempts = 0;
     }
 
-    /// Nothing is known of the gateway any more, and its cookies are not ours: try at once.
+    /// Starts over and tries to connect at once. The cookies are discarded, because this process is a copy and they
+    /// belong to the original.
     pub(super) fn start_over(&mut self, now: Instant) {
         self.finish(0);
         self.next_attempt_at = now;
@@ -265,31 +270,32 @@ impl Connector {
         }
     }
 
-    /// The session index of a failed attempt, which is no longer used.
+    /// Returns the session index of a failed attempt, which is no longer used.
     pub(super) fn poll_given_up(&mut self) -> Option<u32> {
         self.given_up.pop()
     }
 
-    /// When to call [`Self::poll_attempt`] again.
+    /// Returns the time at which [`Self::poll_attempt`] is to be called again.
     pub(super) fn next_deadline(&self) -> Instant {
         self.next_attempt_at
     }
 
-    /// No attempt is due before `at`.
+    /// Delays the next attempt until `at`.
     pub(super) fn sleep_until(&mut self, at: Instant) {
         self.next_attempt_at = at;
     }
 
-    /// Links first, so that every link is tried before any address twice.
+    /// Returns the indices of link and address for a pair number. The link changes first, so that every link is tried
+    /// before any link is tried with a second address.
     fn pair(&self, pair: usize) -> (usize, usize) {
         (pair % self.links.len(), pair / self.links.len())
     }
 }
 
 const FAST: Duration = Duration::from_millis(100);
-/// The interval between attempts when no address answers.
+/// Interval between attempts when no address answers.
 pub(super) const SLOW: Duration = Duration::from_millis(500);
-/// How long to wait for an answer.
+/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_PENDING: usize = 16;
 
@@ -313,7 +319,7 @@ mod tests {
         connector.set_reach(Instant::ZERO, link, reach);
         connector.on_busy(link.0, Instant::ZERO + Duration::from_secs(10));
         let now = Instant::ZERO + SLOW;
-        // The same link reaches no less.
+        // Setting the same reach again does not end the wait.
         connector.set_reach(now, link, reach);
         assert_eq!(connector.poll_attempt(now), None);
         connector.set_reach(now, link, Reach::NONE);

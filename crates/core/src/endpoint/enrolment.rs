@@ -1,9 +1,9 @@
 //! Peers that are added and removed while an endpoint runs, and the enrolment of invited clients.
 //!
 //! A gateway knows its clients by their static keys. The key of an invited client is unknown until its first
-//! initiation, which [claims an invitation](crate::session::invitation). The endpoint stores no invitations: to use
-//! one up means to write a file, which must be on disk before the client is answered. So the endpoint keeps the
-//! initiation and asks its owner:
+//! initiation, which [claims an invitation](crate::session::invitation). The endpoint stores no invitations, because
+//! the use of an invitation must be written to a file, which must be on disk before the client is answered. So the
+//! endpoint stores the initiation and lets its owner decide:
 //!
 //! ```text
 //! initiation of an unknown key, with a claim -> kept -> Endpoint::poll_enrolment
@@ -11,13 +11,13 @@
 //! Endpoint::settle_enrolment -> the client is a peer, and the initiation goes on as any peer's
 //! ```
 //!
-//! A client whose answer was lost sends another initiation. Its key is then known, and the claim is ignored. The
-//! sender of a refused claim is not told; [`DropReason::EnrolmentRefused`] counts the refusal.
+//! A client whose answer was lost sends another initiation. Its key is then known, and the claim is ignored. The sender
+//! of a refused claim gets no answer; [`DropReason::EnrolmentRefused`] counts the refusal.
 //!
-//! Bounds: a claim has passed all checks before an initiation is read (see `handshakes`), and its sender has proved
-//! its address by a cookie, so strangers cause file accesses no faster than the bucket of their source fills. At most
-//! [`MAX_KEPT`] claims wait for the owner; further senders are told to come back. The places of removed peers are
-//! reused, so memory follows the largest number of peers at a time.
+//! Bounds: an initiation is read only after it has passed all checks (see `handshakes`), and a claim is considered only
+//! if its sender has proved its address by a cookie. So strangers cause file accesses no faster than the token bucket
+//! of their source fills. At most [`MAX_KEPT`] claims wait for the owner; further senders are asked to try again later.
+//! The places of removed peers are reused, so memory depends on the largest number of simultaneous peers.
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ use crate::{
     time::Instant,
 };
 
-/// The largest number of claims that wait for the owner: each costs a file access.
+/// Maximum number of claims that wait for the owner, each of which costs a file access.
 pub const MAX_KEPT: usize = 16;
 
 /// A claim for the owner to decide on.
@@ -37,9 +37,9 @@ pub const MAX_KEPT: usize = 16;
 pub struct EnrolmentRequest {
     /// Identifies the request in [`Endpoint::settle_enrolment`].
     pub ticket: u64,
-    /// Static key of the client, which owns its private half.
+    /// Static public key of the client, which has proved that it owns the private key.
     pub public_key: [u8; 32],
-    /// What it claims.
+    /// Invitation that the client claims.
     pub claim: Claim,
     /// The proved address of the sender.
     pub source: SocketAddr,
@@ -50,26 +50,26 @@ pub struct EnrolmentRequest {
 pub(super) struct Enrolment {
     is_open: bool,
     next_ticket: u64,
-    /// Requests that the owner has not taken, oldest first.
+    /// Requests that the owner has not polled, oldest first.
     requests: VecDeque<EnrolmentRequest>,
-    /// By ticket, oldest first.
+    /// Initiations that wait for the owner's decision, with their tickets, oldest first.
     kept: VecDeque<(u64, Arrival, Box<Initiation>)>,
 }
 
 impl Endpoint {
-    /// Sets whether claims are accepted; off at the start. An owner that accepts claims must settle each.
+    /// Sets whether claims are accepted; off at the start. An owner that accepts claims must settle each claim.
     pub fn set_enrolling(&mut self, is_open: bool) {
         self.enrolment.is_open = is_open;
     }
 
-    /// A claim to decide on; each must be [settled](Self::settle_enrolment).
+    /// Returns a claim that the owner has to decide on and to [settle](Self::settle_enrolment).
     pub fn poll_enrolment(&mut self) -> Option<EnrolmentRequest> {
         self.enrolment.requests.pop_front()
     }
 
-    /// Ends an enrolment. `client`, whose key must be that of the request, becomes a peer; `None` refuses.
+    /// Ends an enrolment. `client` becomes a peer; its key must be the key of the request. `None` refuses the claim.
     ///
-    /// A client that has become a peer by another of its initiations stays unchanged.
+    /// If another initiation has already made the client a peer, that peer remains unchanged.
     pub fn settle_enrolment(&mut self, now: Instant, ticket: u64, client: Option<PeerConfig>) {
         let mut kept = self.enrolment.kept.iter();
         let Some(at) = kept.position(|(kept, ..)| *kept == ticket) else {
@@ -92,9 +92,9 @@ impl Endpoint {
         }
     }
 
-    /// Removes the client `name` and its keys, and stops answering it. Returns whether there was one.
+    /// Removes the client `name` and its keys, and stops answering it. Returns whether the client existed.
     ///
-    /// A client's one peer, the gateway, cannot be removed.
+    /// At a client, the only peer is the gateway, which cannot be removed.
     pub fn remove_peer(&mut self, now: Instant, name: &str) -> bool {
         let mut peers = self.peers.iter();
         let found = peers.position(|peer| !peer.is_removed && peer.config.name == name);
@@ -118,7 +118,7 @@ impl Endpoint {
         true
     }
 
-    /// Makes `config` a peer unless a peer has its key already. Returns its index.
+    /// Adds a peer with the configuration `config` unless a peer already has its key. Returns the peer's index.
     pub(super) fn add_peer(&mut self, config: PeerConfig) -> usize {
         if let Some(&known) = self.by_key.get(&config.public_key) {
             return known;
@@ -135,7 +135,7 @@ impl Endpoint {
         index
     }
 
-    /// Puts `peer` at a place of the table, or appends it.
+    /// Stores `peer` at a place of the table, or appends it.
     fn put(&mut self, index: usize, mut peer: Peer) {
         let Some(place) = self.peers.get_mut(index) else {
             self.peers.push(peer);
@@ -144,7 +144,7 @@ impl Endpoint {
         if let Some(at) = place.deadline {
             self.deadlines.remove(&(at, index));
         }
-        // It may wait for its turn to send.
+        // The place may be in the queue of peers that wait to send.
         peer.is_active = place.is_active;
         self.kept.change(place.kept_bytes, 0);
         *place = peer;
@@ -165,7 +165,7 @@ impl Endpoint {
             return Err(DropReason::HandshakeInvalid);
         };
         if !arrival.is_proved {
-            // A sender that hides its address gets neither memory nor disk access.
+            // A sender that hides its address gets no memory and no disk access.
             self.limiter.on_wasted(now);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }

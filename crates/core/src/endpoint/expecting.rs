@@ -1,11 +1,11 @@
 //! Finds the peer to which a damaged datagram may belong.
 //!
 //! A datagram that matches no session may be a peer's datagram with bit errors, if parity is expected from its source
-//! address. Strangers can send such datagrams at any rate, so the peers are found by address instead of asking each
-//! peer: O(log n), and at most [`MAX_AT_ONE_ADDRESS`] peers are asked.
+//! address. Strangers can send such datagrams at any rate. So the peers are looked up by address in O(log n), and the
+//! state of at most [`MAX_AT_ONE_ADDRESS`] peers is checked.
 //!
-//! Bound: [`MAX_ADDRESSES`]. An address from which no peer expects parity any more is removed at its next look-up, or
-//! when the table is full.
+//! Bound: [`MAX_ADDRESSES`]. An address from which parity is no longer expected is removed at its next look-up, or when
+//! the table is full.
 
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(super) struct Expecting {
     known: BTreeSet<(SocketAddr, usize)>,
-    /// Peers asked.
+    /// Number of peers whose state was checked.
     #[cfg(test)]
     pub(super) asked: usize,
 }
@@ -26,7 +26,7 @@ impl Expecting {
             return;
         }
         if self.known.len() >= MAX_ADDRESSES {
-            // The one behind the new one, so that it is not always the same that loses its place.
+            // Remove the entry after the new one in the order of the table, so that the victim varies.
             let behind = self.known.range((remote, peer)..).next();
             if let Some(found) = behind.or(self.known.first()).copied() {
                 self.known.remove(&found);
@@ -35,7 +35,7 @@ impl Expecting {
         self.known.insert((remote, peer));
     }
 
-    /// A peer that `expects` parity for datagrams from `remote`.
+    /// Returns a peer for which `expects` is true, among the peers registered for `remote`.
     pub(super) fn peer_of(
         &mut self,
         remote: SocketAddr,
@@ -57,9 +57,9 @@ impl Expecting {
     }
 }
 
-/// The largest number of addresses: four paths of a thousand peers that use parity.
+/// Maximum number of addresses: four paths of a thousand peers that use parity.
 const MAX_ADDRESSES: usize = 4096;
-/// The largest number of peers behind one address and port that are asked.
+/// Maximum number of peers behind one address and port whose state is checked.
 const MAX_AT_ONE_ADDRESS: usize = 4;
 
 #[cfg(test)]

@@ -1,19 +1,21 @@
 //! Handshakes that a gateway answers.
 //!
-//! A gateway spends least on senders that have proved least. The checks run in this order, each only if the initiation
-//! has passed the one before:
+//! The less a sender has proved, the less work a gateway does for it. The checks run in this order, each only if the
+//! initiation has passed the previous check:
 //!
-//! 1. mac1, one hash: keeps out who does not know our public key;
-//! 2. whether this very initiation was read before ([`SeenInitiations`]): a look into a table;
-//! 3. mac2, at most four hashes: whether a cookie proves the source address;
-//! 4. the buckets of the source and of the gateway ([`HandshakeLimiter`]);
-//! 5. two X25519 operations, in [work that is handed out](super::work): who it is, and what time the initiation carries;
-//!    who is unknown may show an [invitation](super::enrolment);
-//! 6. whether it is fresh: its time is not before the start of this gateway, and after all of this peer that were answered.
-//!    If not, it needs a proof of its address, so that a client whose clock is wrong pays one round trip, no more;
-//! 7. the peer's own bucket, one for fresh initiations and a smaller one for others; then three X25519 operations to answer.
+//! 1. mac1, one hash: rejects senders that do not know the gateway's public key.
+//! 2. Whether this initiation was read before ([`SeenInitiations`]): a table look-up.
+//! 3. mac2, at most four hashes: whether a cookie proves the source address.
+//! 4. The token buckets of the source and of the gateway ([`HandshakeLimiter`]).
+//! 5. Two X25519 operations, in [work that the owner runs](super::work): they yield the sender's key and the timestamp
+//!    of the initiation. A sender with an unknown key may present an [invitation](super::enrolment).
+//! 6. Whether the initiation is fresh: its timestamp is not before the start of this gateway, and later than the
+//!    timestamps of all answered initiations of this peer. If it is not fresh, the sender must prove its address, so a
+//!    client with a wrong clock needs one more RTT.
+//! 7. The peer's token buckets: one for fresh initiations and a smaller one for all others. Then three X25519
+//!    operations compute the answer.
 //!
-//! Nothing changes until a datagram opens under the new keys.
+//! The peer's session does not change until a datagram is decrypted with the new keys.
 //!
 //! [`SeenInitiations`]: crate::session::seen::SeenInitiations
 //! [`HandshakeLimiter`]: crate::session::limiter::HandshakeLimiter
@@ -37,25 +39,25 @@ use crate::{
     wire::handshake::InitiationView,
 };
 
-/// Counters of the handshakes at a gateway, since the start.
+/// Counters of the handshakes at a gateway since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeCounters {
-    /// Initiations with a good mac1.
+    /// Number of initiations with a valid mac1.
     pub initiations: u64,
-    /// Of these, read before: dropped at once.
+    /// Number of initiations with a valid mac1 that had been read before and were dropped at once.
     pub replayed: u64,
-    /// Of these, answered with a cookie reply.
+    /// Number of initiations that were answered with a cookie reply.
     pub asked_for_proof: u64,
-    /// Of these, told to come back later.
+    /// Number of initiations that were answered with a busy reply.
     pub told_to_come_back: u64,
-    /// Of these, read, at two curve operations each.
+    /// Number of initiations that were read, at two curve operations each.
     pub read: u64,
-    /// Of these, answered, at three curve operations each.
+    /// Number of initiations that were answered with a response, at three curve operations each.
     pub answered: u64,
 }
 
 impl HandshakeCounters {
-    /// X25519 operations spent on answering.
+    /// Returns the number of X25519 operations spent on answering.
     #[must_use]
     pub const fn curve_operations(&self) -> u64 {
         2 * self.read + 3 * self.answered
@@ -79,7 +81,7 @@ impl Endpoint {
         }
         let mac = MacId::of(&view);
         let source = incoming.route.remote;
-        // Who was read with a proof needs no look at its macs.
+        // The MACs of an initiation that was read with a proof need not be checked again.
         let is_proved = !self.seen.contains(mac, true) && self.jar.check_mac2(source, datagram);
         if self.seen.contains(mac, is_proved) {
             self.handshakes.replayed += 1;
@@ -109,9 +111,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Handshake work for the owner, to be run on any thread and returned with [`Self::handle_handshake_result`].
+    /// Returns handshake work, which the owner runs on any thread and returns with [`Self::handle_handshake_result`].
     ///
-    /// At most [`MAX_WORK`](super::work::MAX_WORK) pieces are waiting or in progress at a time.
+    /// At most [`MAX_WORK`](super::work::MAX_WORK) pieces of work are waiting or in progress at any time.
     pub fn poll_handshake_work(&mut self) -> Option<HandshakeWork> {
         self.work.poll()
     }
@@ -141,7 +143,7 @@ impl Endpoint {
         }
     }
 
-    /// The counters of handshakes.
+    /// Returns the counters of handshakes.
     #[must_use]
     pub const fn handshakes(&self) -> &HandshakeCounters {
         &self.handshakes
@@ -174,7 +176,7 @@ impl Endpoint {
         initiation: Box<Initiation>,
     ) -> Result<(), DropReason> {
         if initiation.hello.protocol_version != PROTOCOL_VERSION {
-            // Told at once, whatever else is wrong with it.
+            // The event is reported at once, before the other checks of the initiation.
             let version = initiation.hello.protocol_version;
             if !arrival.is_proved {
                 self.limiter.on_wasted(now);
@@ -196,7 +198,8 @@ impl Endpoint {
             self.limiter.on_wasted(now);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
-        // Who records initiations can prove its own address with them; they must not use up what the client has for its own.
+        // An attacker that has recorded initiations can prove its own address with them. They must not use up the
+        // budget that the client has for its own initiations.
         let limits = self.limiter.limits();
         let (allowance, rate) = if is_fresh {
             (&mut peer.allowance, limits.client)
@@ -210,7 +213,8 @@ impl Endpoint {
             return self.turn_away_arrival(&arrival, Admission::ComeBack(wait));
         }
         if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {
-            // An initiation that was intercepted and is released now must not displace another.
+            // An attacker may have intercepted this initiation and delayed it until now. It must not displace another
+            // session.
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         if !self.work.has_room(true) {
@@ -223,8 +227,8 @@ impl Endpoint {
             .indices
             .allocate(index)
             .ok_or(DropReason::HandshakeLimited)?;
-        // The greatest stays: a client whose clock went back is asked for a proof each time, and what was recorded before
-        // is not made fresh by it.
+        // The largest timestamp is stored. So a client whose clock was set back is asked for a proof each time, and
+        // recorded initiations do not become fresh because of it.
         let peer = &mut self.peers[index];
         peer.newest = peer.newest.max(time);
         peer.recent.insert(arrival.id);
@@ -252,7 +256,7 @@ impl Endpoint {
     ) -> Result<(), DropReason> {
         self.handshakes.answered += u64::from(answer.is_ok());
         let answer = match answer {
-            // The association may have ended while the answer was made.
+            // The association may have ended while the answer was computed.
             Ok(answer) if association == self.peers[index].association => Ok(answer),
             Ok(_) => Err(DropReason::UnknownSession),
             Err(error) => Err(self.refuse(index, error)),
@@ -278,8 +282,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Records that a peer has proved `address`: by a cookie that came from it, or by the first datagram of an
-    /// answered session, which only the receiver of the response can send.
+    /// Records that a peer has proved `address`: by a cookie that was sent to the address, or by the first datagram of
+    /// an answered session, which only the receiver of the response can send.
     pub(super) fn on_address_proved(&mut self, index: usize, address: SocketAddr) {
         let source = Source::from(address);
         let peer = &mut self.peers[index];
@@ -290,7 +294,7 @@ impl Endpoint {
         }
     }
 
-    /// The drop reason for a failed handshake of a known peer. Reports errors to the host that it can fix.
+    /// Returns the drop reason for a failed handshake of a known peer. Reports errors that the host can fix.
     pub(super) fn refuse(&mut self, index: usize, error: HandshakeError) -> DropReason {
         if let HandshakeError::Version(version) = error {
             self.events.push_back(Event::Incompatible {
@@ -301,7 +305,7 @@ impl Endpoint {
         DropReason::HandshakeInvalid
     }
 
-    /// Answers an initiation that is not processed, if it is to be answered.
+    /// Sends the reply that `admission` specifies to an initiation that is not processed.
     pub(super) fn turn_away_arrival(
         &mut self,
         arrival: &Arrival,
@@ -341,5 +345,5 @@ impl Endpoint {
     }
 }
 
-/// The shortest wait that is sent to a client.
+/// Minimum wait that is sent to a client.
 const LEAST_WAIT: Duration = Duration::from_millis(50);

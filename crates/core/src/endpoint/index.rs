@@ -1,11 +1,11 @@
-//! Session indices: which peer a datagram belongs to.
+//! Session indices, by which the peer of a datagram is found.
 
 use crate::rng::Rng;
 
-/// Hands out 24-bit indices and finds the peer behind one.
+/// Allocates 24-bit session indices and finds the peer of an index.
 ///
-/// An index is a slot number and eight random bits, so that an index in use again soon is another one. At most 65 534
-/// sessions.
+/// An index consists of a slot number and eight random bits, so that the index changes when its slot is used again. The
+/// table has at most 65 534 sessions.
 #[derive(Debug)]
 pub(super) struct IndexTable {
     slots: Vec<Slot>,
@@ -28,7 +28,7 @@ impl IndexTable {
         }
     }
 
-    /// A fresh index for `peer`; `None` if all are in use.
+    /// Returns a new index for `peer`; `None` if all indices are in use.
     pub(super) fn allocate(&mut self, peer: usize) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -44,17 +44,17 @@ impl IndexTable {
         let step = u8::try_from(self.rng.below(200)).unwrap_or(0);
         entry.tag = entry.tag.wrapping_add(step + 1);
         entry.peer = Some(peer);
-        // Index 0 names nobody.
+        // Index 0 is never allocated.
         Some((u32::from(entry.tag) << 16) | (u32::from(slot) + 1))
     }
 
-    /// The peer behind `index`.
+    /// Returns the peer to which `index` belongs.
     pub(super) fn peer_of(&self, index: u32) -> Option<usize> {
         let slot = self.slots.get((index & 0xffff).checked_sub(1)? as usize)?;
         slot.peer.filter(|_| u32::from(slot.tag) == index >> 16)
     }
 
-    /// Gives `index` back.
+    /// Releases `index`.
     pub(super) fn free(&mut self, index: u32) {
         if self.peer_of(index).is_none() {
             return;

@@ -13,23 +13,23 @@ use crate::{
 };
 
 impl Endpoint {
-    /// Sets the time of day: `unix_nanos` since 1970. A client puts it into its initiations. A gateway accepts
-    /// initiations without a proof of the address if their timestamps are later than its own start and than all
-    /// earlier ones of the client. So a wrong time, or none, costs a round trip at each handshake.
+    /// Sets the time of day: `unix_nanos` since 1970. A client puts it into its initiations. A gateway accepts an
+    /// initiation without a proof of the address if its timestamp is later than the gateway's start and later than all
+    /// earlier timestamps of the client. So a wrong or missing time of day costs an RTT at each handshake.
     ///
-    /// The timestamps of initiations never go back while the endpoint lives.
+    /// The timestamps of initiations never decrease during the lifetime of the endpoint.
     pub fn set_time_of_day(&mut self, now: Instant, unix_nanos: u64) {
         let since_zero = saturating_nanos(now.since(Instant::ZERO));
         self.clock_offset = unix_nanos.saturating_sub(since_zero);
     }
 
-    /// The time of day at `at`, in nanoseconds.
+    /// Returns the time of day at `at`, in nanoseconds since 1970.
     pub(super) fn time_at(&self, at: Instant) -> u64 {
         let since_zero = saturating_nanos(at.since(Instant::ZERO));
         self.clock_offset.saturating_add(since_zero)
     }
 
-    /// The timestamp of the next initiation: later than all before.
+    /// Returns the timestamp of the next initiation, which is later than all previous timestamps.
     fn initiation_time(&mut self, now: Instant) -> u64 {
         self.last_time = self.time_at(now).max(self.last_time.saturating_add(1));
         self.last_time
@@ -95,8 +95,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts a handshake if this end is a client that needs one, and switches links to other gateway addresses if
-    /// theirs do not answer.
+    /// Starts a handshake if this end is a client that needs one. Switches a link to another gateway address if the
+    /// present address does not answer.
     pub(super) fn connect(&mut self, now: Instant) {
         let Some(connector) = &mut self.connector else {
             return;
@@ -145,7 +145,7 @@ impl Endpoint {
         };
         if let Some(connector) = &mut self.connector {
             if let Some(cookies) = connector.cookies(route.link) {
-                // Only fails for what is no initiation.
+                // This call only fails for a datagram that is not an initiation.
                 let _ = cookies.stamp(now, &mut datagram);
             }
             connector.push(now, initiator, datagram.clone(), route);
@@ -153,7 +153,7 @@ impl Endpoint {
         self.reply(route, datagram);
     }
 
-    /// Handles a busy reply: the gateway has not read our initiation, and says when it will.
+    /// Handles a busy reply: the gateway has not read the initiation, and specifies how long the client should wait.
     pub(super) fn handle_busy(
         &mut self,
         now: Instant,
@@ -169,7 +169,7 @@ impl Endpoint {
         let wait = cookies
             .handle_busy(&attempt.datagram, datagram)
             .map_err(|_| DropReason::HandshakeInvalid)?;
-        // Add up to a quarter at random, so that clients that were told the same wait do not come back together.
+        // Add up to a quarter at random, so that clients with the same wait do not try again at the same time.
         let [jitter] = entropy::array(&mut *self.entropy);
         let wait = wait.min(MOST_PATIENCE);
         connector.on_busy(link, now + wait + wait * u32::from(jitter) / 1024);
@@ -177,8 +177,8 @@ impl Endpoint {
     }
 }
 
-/// A client that receives nothing for this time tries to connect again.
+/// Duration without a received datagram after which a client tries to connect again.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The longest wait that a client accepts from a busy reply. The gateway never asks for more, so a forged reply gains
-/// no more.
+/// Maximum wait that a client accepts from a busy reply. A gateway never asks for a longer wait, so a forged reply
+/// cannot cause one either.
 const MOST_PATIENCE: Duration = Duration::from_secs(10);

@@ -1,22 +1,24 @@
-//! The bounds of the memory for packets: one bound per peer, and one for all peers.
+//! Bounds of the memory for packets: one bound per peer, and one bound for all peers.
 //!
-//! A peer may use [`PEER_BYTES`], but no more than half of what the others leave free of [`TOTAL_BYTES`]: a dynamic
-//! threshold (Choudhury and Hahne, "Dynamic queue length thresholds", 1998). If *n* peers all want more, each gets the
-//! *n + 1*st part, some memory is left for a new peer, and none is reserved for peers that need none.
+//! A peer may use [`PEER_BYTES`], but no more than half of the part of [`TOTAL_BYTES`] that other peers do not use.
+//! This is a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds", 1998). If *n* peers need as
+//! much as possible, each of them gets 1/(*n* + 1) of the total. Some memory is left for a new peer, and no memory is
+//! reserved for peers that need none.
 //!
-//! Usage is measured at each turn of a peer. Between two turns it can exceed the bound by the packets of one socket
-//! read.
+//! Usage is measured each time a peer sends. Between two measurements it can exceed the bound by the packets of one
+//! socket read.
 
 /// The memory used by the packets of all peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     bytes: u64,
-    /// Whether there is but one peer, which has all.
+    /// Whether there is only one peer, which may use all memory.
     is_of_one: bool,
 }
 
 impl Kept {
-    /// No memory is used yet. `is_of_one`: there is one peer only, which may use all.
+    /// Returns the state without any memory in use. `is_of_one` says that there is only one peer, which may use all
+    /// memory.
     pub(super) const fn of(is_of_one: bool) -> Self {
         Self {
             bytes: 0,
@@ -24,7 +26,7 @@ impl Kept {
         }
     }
 
-    /// Most for one peer, in bytes.
+    /// Returns the maximum for one peer, in bytes.
     #[must_use]
     pub const fn peer_limit(&self) -> u64 {
         if self.is_of_one {
@@ -34,13 +36,13 @@ impl Kept {
         }
     }
 
-    /// The memory used by the packets of all peers, in bytes.
+    /// Returns the memory used by the packets of all peers, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The bound for a peer that uses `own` bytes now.
+    /// Returns the bound for a peer that uses `own` bytes now.
     pub(super) fn limit(&self, own: u64) -> u64 {
         if self.is_of_one {
             return TOTAL_BYTES;
@@ -56,9 +58,9 @@ impl Kept {
     }
 }
 
-/// The bound for the packets of one peer, in bytes. With tables of fixed size a peer takes at most 64 MiB in all.
+/// Maximum memory for the packets of one peer, in bytes. Including tables of fixed size, a peer uses at most 64 MiB.
 pub const PEER_BYTES: u64 = 48 << 20;
-/// The bound for the packets of all peers, in bytes.
+/// Maximum memory for the packets of all peers, in bytes.
 pub const TOTAL_BYTES: u64 = 256 << 20;
 
 #[cfg(test)]

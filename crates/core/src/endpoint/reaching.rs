@@ -1,9 +1,10 @@
-//! Whether datagrams get through at all, asked beside the session.
+//! Tests outside a session whether UDP datagrams reach the gateway.
 //!
-//! A client whose link is carried by something other than UDP asks from time to time whether UDP works again, with a datagram that
-//! touches no path and no session. The gateway answers with one of the same length, so a forged source address gains nothing, and
-//! only if the question's mac shows that the sender knows the gateway's public key. The answer proves nothing: what it makes
-//! a client do must be harmless.
+//! If a client's link is carried by another protocol than UDP, the client asks from time to time whether UDP works
+//! again. Its question is a datagram that changes no path and no session. The gateway answers with a datagram of the
+//! same length, so a forged source address does not amplify traffic. It answers only if the MAC of the question shows
+//! that the sender knows the gateway's public key. The answer proves nothing, so the client's reaction to it must be
+//! harmless.
 
 use super::{Endpoint, Event, entropy};
 use crate::{
@@ -15,8 +16,8 @@ use crate::{
 };
 
 impl Endpoint {
-    /// A question for the gateway, to be sent over UDP by the link `id`. [`Event::Reached`] tells of an answer to the latest
-    /// question; `None` at a gateway.
+    /// Returns a question for the gateway, to be sent over UDP by the link `id`; `None` at a gateway. An answer to the
+    /// latest question causes [`Event::Reached`].
     pub fn reach_question(&mut self, id: PathId) -> Option<[u8; REACH_LEN]> {
         self.connector.as_ref()?;
         let nonce: [u8; 16] = entropy::array(&mut *self.entropy);
@@ -67,7 +68,7 @@ fn datagram(kind: u8, public: &[u8; 32], label: &[u8; 8], nonce: &[u8; 16]) -> [
     datagram
 }
 
-/// The nonce of a datagram whose mac fits.
+/// Returns the nonce of a datagram whose MAC is valid.
 fn read(datagram: &[u8], public: &[u8; 32], label: &[u8; 8]) -> Result<[u8; 16], DropReason> {
     let datagram: &[u8; REACH_LEN] = datagram.try_into().map_err(|_| DropReason::Malformed)?;
     let (head, mac) = datagram.split_at(REACH_LEN - MAC_LEN);

@@ -1,6 +1,6 @@
 //! Changes of the configuration that need no new handshake: policies, classes, clients, addresses of the gateway.
 //!
-//! Links are changed by [`Endpoint::add_link`], [`Endpoint::remove_link`] and [`Endpoint::update_links`], clients are
+//! Links are changed by [`Endpoint::add_link`], [`Endpoint::remove_link`] and [`Endpoint::update_links`]. Clients are
 //! removed by [`Endpoint::remove_peer`].
 
 use core::net::SocketAddr;
@@ -9,7 +9,7 @@ use super::{Endpoint, PeerConfig};
 use crate::{class::Class, ids::PathId, sched::SchedulerSettings, time::Instant};
 
 impl Endpoint {
-    /// Sets the classes `classes` for all peers, and the policy that `scheduler` returns for each.
+    /// Sets the classes `classes` for all peers, and for each peer the policy that `scheduler` returns.
     pub fn reconfigure(
         &mut self,
         now: Instant,
@@ -26,8 +26,8 @@ impl Endpoint {
         }
     }
 
-    /// Sets new addresses of a client's gateway, for example after a DNS change. Paths to an address that is still
-    /// among them are not affected; a path whose link reaches none of them has no route.
+    /// Replaces the addresses of a client's gateway, for example after a DNS change. Paths to an address that remains
+    /// are not affected. A path whose link cannot reach any of the new addresses has no route.
     pub fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
         let Some(connector) = &mut self.connector else {
             return;
@@ -40,8 +40,8 @@ impl Endpoint {
         self.activate(0);
     }
 
-    /// Makes `client` a peer of this gateway unless a peer has its key already. Returns whether it is new. Its name
-    /// must be unique, and its addresses must not overlap those of another peer.
+    /// Adds `client` as a peer of this gateway unless a peer already has its key. Returns whether it was added. Its
+    /// name must be unique, and its addresses must not overlap those of another peer.
     pub fn add_client(&mut self, client: PeerConfig) -> bool {
         let is_new = self.connector.is_none() && !self.by_key.contains_key(&client.public_key);
         if is_new {

@@ -27,7 +27,8 @@ fn a_packet_that_no_datagram_can_carry_is_dropped_whatever_the_mtu_says() {
     assert_eq!(endpoint.drops().total(), 1);
 }
 
-/// The kernel's generator, as seen by who knows what it has given so far: it can be changed at any time.
+/// A model of the kernel's random generator whose output can be changed at any time. It stands for an attacker that
+/// knows all previous output.
 #[derive(Clone, Debug)]
 struct Changing(Arc<Mutex<Seeded>>);
 
@@ -49,7 +50,7 @@ impl Entropy for Changing {
 
 #[test]
 fn what_an_endpoint_keeps_does_not_tell_the_ephemeral_keys_of_its_handshakes() {
-    // Two ends that are alike in all they keep, when their kernels go on differently.
+    // Compare two endpoints that have the same state, while their kernels return different random bytes from now on.
     let ephemerals = |seed| {
         let kernel = Changing::new(1);
         let mut endpoint = Endpoint::new(client(1400), kernel.clone(), Instant::ZERO);
@@ -174,7 +175,7 @@ impl Pair {
         }
     }
 
-    /// Passes on all datagrams for a while, in steps of a millisecond.
+    /// Delivers all datagrams for the duration `time`, in steps of a millisecond.
     pub(super) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -213,7 +214,7 @@ pub(super) fn from(address: &str) -> Incoming {
     }
 }
 
-/// A gateway with so many clients, whose keys count from 1; the gateway's is 200.
+/// Returns a gateway with `clients` clients. The clients' keys are numbered from 1; the gateway's key is 200.
 pub(super) fn gateway(clients: u8) -> EndpointConfig {
     let peers = (1..=clients).map(|key| peer(&key.to_string(), key, &format!("10.0.0.{key}/32")));
     EndpointConfig {
@@ -261,7 +262,7 @@ pub(super) fn bring_up_link(endpoint: &mut Endpoint) {
     endpoint.handle_link(Instant::ZERO, id, reach);
 }
 
-/// All that an endpoint has to send.
+/// Returns all datagrams that an endpoint has to send.
 pub(super) fn transmit(endpoint: &mut Endpoint, now: Instant) -> Vec<(Route, Vec<u8>)> {
     let mut tx = TxQueue::new(32);
     let mut datagrams = Vec::new();

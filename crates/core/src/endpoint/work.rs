@@ -1,9 +1,9 @@
-//! Handshake arithmetic that the owner of an endpoint runs elsewhere.
+//! Handshake computations that the owner of an endpoint runs on another thread.
 //!
-//! Answering a handshake takes five X25519 operations, some 0.3 ms, in which a data thread moves hundreds of packets.
-//! So an endpoint does none of them itself: it hands out [`HandshakeWork`], which its owner runs on another thread,
-//! and takes the [`HandshakeResult`] back. All decisions stay in the endpoint. An owner without threads calls
-//! [`Endpoint::work_inline`](super::Endpoint::work_inline).
+//! Answering a handshake takes five X25519 operations, about 0.3 ms. In that time a data thread forwards hundreds of
+//! packets. So an endpoint does not run these operations itself. It returns [`HandshakeWork`], which its owner runs on
+//! another thread, and takes the [`HandshakeResult`]. All decisions remain in the endpoint. An owner without threads
+//! calls [`Endpoint::work_inline`](super::Endpoint::work_inline).
 //!
 //! Bounds: [`MAX_WORK`] pieces of work waiting or in progress, of which at most [`MAX_UNPROVED`] are for senders that
 //! have not proved their address.
@@ -22,13 +22,13 @@ use crate::{
     wire::handshake::Hello,
 };
 
-/// Pieces of work waiting or in progress: 20 ms of one thread.
+/// Maximum number of pieces of work waiting or in progress: 20 ms of one thread.
 pub const MAX_WORK: usize = 64;
-/// Initiations in progress without a proved address. After one of them was read in vain no more are read for a while,
-/// so this is the most that a burst of them can cost.
+/// Maximum number of initiations in progress without a proved address. After one of them turned out to be useless, no
+/// further initiations without a proved address are read for a while, so this limits the cost of a burst.
 pub const MAX_UNPROVED: usize = 4;
 
-/// A piece of arithmetic to be done.
+/// A computation for a handshake.
 pub struct HandshakeWork(Task);
 
 enum Task {
@@ -69,7 +69,7 @@ pub(super) enum Outcome {
 pub(super) struct Arrival {
     pub(super) route: Route,
     pub(super) is_proved: bool,
-    /// Identifies the initiation, once it has authenticated.
+    /// Identifies the initiation after it has been authenticated.
     pub(super) id: EphemeralId,
     pub(super) datagram: Vec<u8>,
 }
@@ -145,23 +145,23 @@ impl fmt::Debug for HandshakeResult {
     }
 }
 
-/// The waiting work, and the amount of work in progress.
+/// The waiting work, and counts of the work in progress.
 #[derive(Debug, Default)]
 pub(super) struct WorkQueue {
     waiting: VecDeque<HandshakeWork>,
-    /// Waiting or handed out.
+    /// Number of pieces of work that are waiting or in progress.
     open: usize,
-    /// Of these, initiations without a proof.
+    /// Number of initiations without a proved address that are waiting to be read or being read.
     unproved: usize,
 }
 
 impl WorkQueue {
-    /// Whether one more initiation can be read, or answered.
+    /// Whether one more initiation can be read or answered.
     pub(super) fn has_room(&self, is_proved: bool) -> bool {
         self.open < MAX_WORK && (is_proved || self.unproved < MAX_UNPROVED)
     }
 
-    /// Adds work, for which there [is room](Self::has_room).
+    /// Adds work. The queue must [have room](Self::has_room).
     pub(super) fn push(&mut self, work: HandshakeWork) {
         self.open += 1;
         self.unproved += usize::from(work.is_unproved_read());

@@ -1,10 +1,10 @@
 //! The coefficients of a repair symbol: RFC 8681 section 3.5 with density threshold 15, and its generator, TinyMT32.
 //!
-//! The generator is seeded with the repair key; the coefficient of the i-th packet of the window, oldest first, is the low
-//! byte of its i-th output that has a nonzero one. So no packet of the window is left out, and coefficients depend on
-//! key and position only, not on packet numbers.
+//! The generator is seeded with the repair key. The coefficient of the i-th packet of the window, oldest first, is the
+//! low byte of the i-th output whose low byte is not zero. So every packet of the window has a nonzero coefficient, and
+//! coefficients depend only on key and position, not on packet numbers.
 //!
-//! TinyMT32 (RFC 8682) is a Mersenne Twister of 127 bits of state. It is not for secrets.
+//! TinyMT32 (RFC 8682) is a Mersenne Twister of 127 bits of state. It is not suitable for secrets.
 
 /// Writes the coefficients of a window of `out.len()` packets for `key`.
 pub(super) fn coefficients(key: u16, out: &mut [u8]) {
@@ -43,7 +43,7 @@ impl TinyMt32 {
         let mut x = (s0 & 0x7fff_ffff) ^ s1 ^ s2;
         x ^= x << 1;
         let y = s3 ^ (s3 >> 1) ^ x;
-        // All ones if y is odd.
+        // `odd` has all bits set if y is odd.
         let odd = 0_u32.wrapping_sub(y & 1);
         self.state = [s1, s2 ^ (odd & MAT1), x ^ (y << 10) ^ (odd & MAT2), y];
     }

@@ -1,29 +1,30 @@
-//! The receiving side: recent packets, and repair symbols that cannot be used yet.
+//! The receiver's part: stores recent packets and repair symbols that cannot be used yet.
 //!
-//! *Algorithm.* Each repair symbol is one linear equation; its unknowns are the missing packets that it covers. Symbols are
-//! stored as received, and their bytes are not processed until an unknown is determined. When a repair symbol arrives, or a
-//! packet that a stored symbol lacks, only the matrix of coefficients is brought to reduced row echelon form ([`System`]), with
-//! a record of the symbols that make up each row. A row with a single unknown is a solution: its packet is one combination of
-//! the recorded symbols and of known packets. So bytes are processed once for each recovered packet, a late packet needs no
-//! undoing, and a repair symbol whose packets all arrived costs no computation.
+//! *Algorithm.* Each repair symbol is one linear equation, whose unknowns are the missing packets that it covers.
+//! Symbols are stored as received, and their bytes are not processed until an unknown is determined. When a repair
+//! symbol arrives, or a packet that a stored symbol lacks, only the matrix of coefficients is brought to reduced row
+//! echelon form ([`System`]). Each row records the symbols of which it is composed. A row with a single unknown is a
+//! solution: its packet is one combination of the recorded symbols and of known packets. So bytes are processed once
+//! for each recovered packet, late packets need no correction, and a repair symbol whose packets all arrived causes no
+//! computation.
 //!
-//! *What waits.* A symbol may arrive long before packets that it covers, if a slower path carries them. Until they arrive it
-//! cannot recover a packet, and waits ([`Kept::most_missing`]). Symbols for which there is no room in the system wait as well.
-//! Symbols that cover the packet or symbol that has just arrived go first, because only they may recover more than before; then
-//! the nearest.
+//! *Stored symbols.* A symbol may arrive long before packets that it covers, if a slower path carries them. Until they
+//! arrive it cannot recover a packet, and is stored ([`Kept::most_missing`]). Symbols that do not fit into the system
+//! are stored as well. Symbols that cover the packet or symbol that has just arrived are used first, because only they
+//! can recover further packets; then symbols with the nearest numbers.
 //!
-//! *What is dropped.* A symbol whose packets are all known; one that follows from others; the oldest stored symbol when another
-//! arrives and there is no room; and one whose oldest packet is no longer in the history. Each is counted in [`Stats`], except
-//! a stored symbol whose packets all arrived late.
+//! *Dropped symbols.* A symbol is dropped if all its packets are known, if it follows from other symbols, or if its
+//! oldest packet is no longer in the history. The oldest stored symbol is dropped when a symbol arrives and the storage
+//! is full. Each dropped symbol is counted in [`Stats`], except a stored symbol whose packets all arrived late.
 //!
 //! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_EQUATIONS`] of them in
-//! [`super::MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`] ·
-//! [`MAX_WINDOW_PKTS`]) for the choice, O([`MAX_EQUATIONS`]³) products for the matrix, well below that while losses are few, and
-//! a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols for each packet recovered.
+//! [`super::MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`]
+//! · [`MAX_WINDOW_PKTS`]) for the choice of symbols; O([`MAX_EQUATIONS`]³) products for the matrix, and much less while
+//! losses are few; and for each recovered packet a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols.
 //!
-//! *Contradictions.* A symbol that does not fit a known packet, a recovered packet with an impossible length or non-zero
-//! padding, and an equation that follows from others except for its bytes: the symbols concerned are dropped and counted. Other
-//! contradictions are not detected.
+//! *Contradictions.* Three contradictions are detected: a symbol that does not fit a known packet, a recovered packet
+//! with an impossible length or non-zero padding, and an equation whose coefficients follow from other equations but
+//! whose bytes do not. The symbols concerned are dropped and counted. Other contradictions are not detected.
 
 use super::{
     HISTORY_PKTS, LENGTH_BYTES, MAX_EQUATIONS, MAX_PACKET_BYTES, MAX_PENDING, MAX_SYMBOL_BYTES,
@@ -42,50 +43,52 @@ use system::System;
 /// [`HISTORY_PKTS`] as a distance of numbers.
 #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 const HISTORY: u32 = HISTORY_PKTS as u32;
-/// How far ahead of the newest number a repair symbol may end.
+/// Maximum distance from the newest number to the end of a repair symbol.
 #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 const MAX_AHEAD: u32 = MAX_WINDOW_PKTS as u32;
 
 /// Counters of a [`Decoder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Packets that arrived and were not known.
+    /// Number of packets that arrived and were not known.
     pub sources: u64,
-    /// Packets that were known before, by arrival or recovery.
+    /// Number of packets that were already known, by arrival or recovery.
     pub sources_duplicate: u64,
-    /// Packets older than the history.
+    /// Number of packets older than the history.
     pub sources_stale: u64,
-    /// Packets that are too long.
+    /// Number of packets that are too long.
     pub sources_malformed: u64,
-    /// Repair symbols that arrived, well-formed and in reach; some are counted below as well.
+    /// Number of repair symbols that were well-formed and within the history; some are also counted below.
     pub repairs: u64,
-    /// Repair symbols without use: all their packets were known, or they followed from stored symbols.
+    /// Number of useless repair symbols: all their packets were known, or they followed from stored symbols.
     pub repairs_useless: u64,
-    /// Repair symbols that contradict packets or each other.
+    /// Number of repair symbols that contradict packets or each other.
     pub repairs_contradictory: u64,
-    /// Repair symbols stored and dropped unused, because a bound was reached or they became too old.
+    /// Number of repair symbols that were stored and dropped unused, because a bound was reached or they became too
+    /// old.
     pub repairs_given_up: u64,
-    /// Repair symbols that begin before the history or end too far ahead of it.
+    /// Number of repair symbols that begin before the history or end too far ahead of it.
     pub repairs_out_of_reach: u64,
-    /// Repair symbols with an impossible window or length.
+    /// Number of repair symbols with an impossible window or length.
     pub repairs_malformed: u64,
-    /// Packets recovered.
+    /// Number of packets recovered.
     pub recovered: u64,
 }
 
 /// Recovers lost packets of one stream.
 #[derive(Debug)]
 pub struct Decoder {
-    /// Row `id % HISTORY_PKTS` is packet `id`; after those come the rows of the repair symbols kept.
+    /// Table of symbols. Row `id % HISTORY_PKTS` contains packet `id`; the rows after the packets contain the stored
+    /// repair symbols.
     symbols: Symbols,
-    /// Whether the packet of that row is known; for numbers of the history.
+    /// Whether the packet of each row is known; valid for numbers of the history.
     known: [bool; HISTORY_PKTS],
-    /// The newest number seen; `None` before the first.
+    /// Newest number seen; `None` before the first packet or symbol.
     newest: Option<Seq>,
     kept: Kept,
     system: Box<System>,
     terms: Box<Terms>,
-    /// A symbol being computed.
+    /// The symbol that is being computed.
     scratch: Box<[u8; MAX_SYMBOL_BYTES]>,
     stats: Stats,
 }
@@ -97,7 +100,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder without packets.
+    /// Returns a decoder without packets.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -112,20 +115,20 @@ impl Decoder {
         }
     }
 
-    /// Counters since construction.
+    /// Returns the counters since construction.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Number of repair symbols stored.
+    /// Returns the number of repair symbols stored.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.kept.list().len()
     }
 
-    /// Processes the received packet `id`. Calls `recovered` for each packet that can be recovered now, mostly oldest first
-    /// (*What waits* above).
+    /// Processes the received packet `id`. Calls `recovered` for each packet that can be recovered now, mostly oldest
+    /// first (see *Stored symbols* in the module documentation).
     pub fn on_source(&mut self, id: Seq, bytes: &[u8], recovered: &mut impl FnMut(Seq, &[u8])) {
         if bytes.len() > MAX_PACKET_BYTES {
             self.stats.sources_malformed += 1;
@@ -156,7 +159,7 @@ impl Decoder {
     }
 
     /// Processes a received repair symbol `bytes`, described by `repair`. Calls `recovered` for each packet that can be
-    /// recovered now, mostly oldest first; each counts as known from then on.
+    /// recovered now, mostly oldest first. A recovered packet counts as known.
     pub fn on_repair(
         &mut self,
         repair: Repair,
@@ -191,7 +194,7 @@ impl Decoder {
             self.stats.repairs_given_up += 1;
             self.kept.drop_if(|i, _| i == 0);
         }
-        // A window has fewer packets than that.
+        // The conversion does not fail, because a window has fewer packets than 256.
         let missing = u8::try_from(missing).unwrap_or(u8::MAX);
         if let Some(row) = self.kept.push(repair, missing) {
             self.symbols.set_symbol(row, bytes);
@@ -199,7 +202,7 @@ impl Decoder {
         }
     }
 
-    /// Panics if the counts of missing packets are wrong, or a symbol waits that finds its packet.
+    /// Panics if a count of missing packets is wrong, or a stored symbol lacks fewer than two packets.
     #[cfg(test)]
     pub(super) fn check(&self) {
         for kept in self.kept.list() {
@@ -209,25 +212,25 @@ impl Decoder {
         }
     }
 
-    /// Whether the whole window of `repair` is in the history, or would be once the history has advanced by one window. Only
-    /// packets advance it further, because a symbol without any of its packets is of little use.
+    /// Whether the whole window of `repair` is in the history, or would be after the history has advanced by one
+    /// window. Only packets advance the history further, because a symbol without any of its packets is of little use.
     fn reaches(&self, repair: &Repair) -> bool {
         let Some(newest) = self.newest else {
             return true;
         };
-        // The distances come from the peer: neither sum may overflow.
+        // The distances come from the peer, so the sums must not overflow.
         let ahead = i64::from(repair.last().distance_from(newest));
         let behind = -ahead.min(0) + i64::from(repair.count) - 1;
         ahead <= i64::from(MAX_AHEAD) && behind < i64::from(HISTORY)
     }
 
-    /// Whether `id` is in the history: neither older than it nor newer.
+    /// Whether `id` is in the history, neither older nor newer.
     fn remembers(&self, id: Seq) -> bool {
         self.newest
             .is_some_and(|newest| newest.0.wrapping_sub(id.0) < HISTORY)
     }
 
-    /// Makes `id` part of the history if it is newer.
+    /// Advances the history to `id` if `id` is newer.
     fn advance(&mut self, id: Seq) {
         let newest = *self.newest.get_or_insert(id);
         let Ok(steps) = u32::try_from(id.distance_from(newest)) else {
@@ -236,7 +239,7 @@ impl Decoder {
         if steps == 0 {
             return;
         }
-        // These rows get new numbers; there are at most `HISTORY` rows.
+        // These rows are assigned new numbers; there are at most `HISTORY` rows.
         for i in 0..steps.min(HISTORY) {
             self.known[row_of(id.minus(i))] = false;
         }
@@ -248,10 +251,10 @@ impl Decoder {
         });
     }
 
-    /// Recovers all packets that the stored symbols determine, packets near `at` first, and drops symbols that are of no
-    /// further use.
+    /// Recovers all packets that the stored symbols determine, packets near `at` first. Drops symbols that are no
+    /// longer useful.
     fn solve(&mut self, at: Seq, recovered: &mut impl FnMut(Seq, &[u8])) {
-        // The loop ends, because each further round requires that a symbol was dropped or a packet recovered.
+        // The loop ends, because each further round requires that a symbol was dropped or a packet was recovered.
         loop {
             self.drop_satisfied();
             let most = self.kept.most_missing();
@@ -286,8 +289,8 @@ impl Decoder {
         self.drop_satisfied();
     }
 
-    /// For each redundant equation: its newest symbol if the bytes agree, or else all its symbols, as contradictory. Both
-    /// results are sets of equations.
+    /// Checks each redundant equation. If its bytes agree, its newest symbol is redundant; otherwise all its symbols
+    /// are contradictory. Returns the sets of redundant and of contradictory equations.
     fn check_redundant(&mut self) -> (u32, u32) {
         let (mut redundant, mut contradicting) = (0, 0);
         for row in self.system.rank()..self.system.symbols().len() {
@@ -303,8 +306,8 @@ impl Decoder {
         (redundant, contradicting)
     }
 
-    /// Recovers all packets that the system determines. Stops at the first invalid one and returns the set of equations from
-    /// which it was computed; otherwise the empty set.
+    /// Recovers all packets that the system determines. Stops at the first invalid packet and returns the set of
+    /// equations from which it was computed; otherwise returns the empty set.
     fn recover(&mut self, recovered: &mut impl FnMut(Seq, &[u8])) -> u32 {
         for row in 0..self.system.rank() {
             let Some(id) = self.system.solution(row) else {
@@ -312,7 +315,7 @@ impl Decoder {
             };
             let combination = self.system.combination(row);
             let len = self.evaluate(&combination);
-            // Each symbol that covers it is at least as long as the packet's own symbol.
+            // Each symbol that covers the packet is at least as long as the packet's own symbol.
             let covering = self.kept.list().iter().filter(|k| k.repair.covers(id));
             let longest = covering.map(|k| k.repair.len).min().unwrap_or(0);
             let Some(packet) = parse(&self.scratch[..len], longest) else {
@@ -327,8 +330,8 @@ impl Decoder {
         0
     }
 
-    /// Computes into `scratch` the sum of the system's symbols times the factors of `combination`, less the known packets in
-    /// it. Returns the length of the longest symbol in the sum.
+    /// Computes into `scratch` the sum of the system's symbols times the factors of `combination`, minus the known
+    /// packets in it. Returns the length of the longest symbol in the sum.
     fn evaluate(&mut self, combination: &[u8; MAX_EQUATIONS]) -> usize {
         let mut factors = [0; HISTORY_PKTS];
         let mut len = 0;
@@ -341,7 +344,7 @@ impl Decoder {
             len = len.max(kept.repair.len);
             self.terms.push(kept.row, factor);
             for (id, &coefficient) in kept.repair.ids().zip(&kept.coefficients) {
-                // The factors of unknown packets cancel, except the solution's.
+                // The factors of unknown packets cancel, except that of the solution.
                 if self.known[row_of(id)] {
                     factors[row_of(id)] ^= mul(factor, coefficient);
                 }
@@ -356,18 +359,18 @@ impl Decoder {
         len
     }
 
-    /// Drops symbols of which every packet is known.
+    /// Drops symbols whose packets are all known.
     fn drop_satisfied(&mut self) {
         self.kept.drop_if(|_, kept| kept.missing == 0);
     }
 }
 
-/// The row of a packet.
+/// Returns the row of a packet.
 fn row_of(id: Seq) -> usize {
     id.0 as usize % HISTORY_PKTS
 }
 
-/// The packet in a symbol that has at most `longest` non-padding bytes.
+/// Returns the packet in a symbol; `None` if the symbol is invalid or has more than `longest` bytes before the padding.
 fn parse(symbol: &[u8], longest: usize) -> Option<&[u8]> {
     let (prefix, body) = symbol.split_first_chunk::<LENGTH_BYTES>()?;
     let len = usize::from(u16::from_be_bytes(*prefix));
@@ -379,7 +382,7 @@ fn bit(set: u32, i: usize) -> bool {
     set >> i & 1 == 1
 }
 
-/// Where `combination` is not zero.
+/// Returns the set of indices at which `combination` is not zero.
 fn set_of_nonzero(combination: &[u8; MAX_EQUATIONS]) -> u32 {
     (0..)
         .zip(combination)

@@ -1,4 +1,4 @@
-//! The sending side: keeps the last packets and makes repair symbols over the newest of them.
+//! The sender's part: stores the last packets and creates repair symbols over the newest of them.
 //!
 //! Bounds: [`MAX_WINDOW_PKTS`] packets of [`MAX_PACKET_BYTES`]. Cost: a copy for each packet; for a repair symbol, see
 //! [`super::symbols`].
@@ -10,23 +10,24 @@ use super::{
 };
 use crate::ids::Seq;
 
-/// Makes repair symbols over the last packets of one stream.
+/// Creates repair symbols over the last packets of one stream.
 #[derive(Debug)]
 pub struct Encoder {
-    /// Packet `id` is in row `id % rows`.
+    /// Table of symbols; packet `id` is in row `id % rows`.
     symbols: Symbols,
-    /// A power of two, at least `window_pkts`.
+    /// Number of rows: a power of two, at least `window_pkts`.
     rows: usize,
     window_pkts: usize,
-    /// Packets in the window: `next - held .. next`.
+    /// Number of packets in the window, which are `next - held .. next`.
     held: usize,
-    /// The number expected next.
+    /// Number that is expected next.
     next: Seq,
     terms: Box<Terms>,
 }
 
 impl Encoder {
-    /// An encoder that keeps the last `window_pkts` packets: 1 to [`MAX_WINDOW_PKTS`], other values are clamped.
+    /// Returns an encoder that stores the last `window_pkts` packets: 1 to [`MAX_WINDOW_PKTS`]; other values are
+    /// clamped.
     #[must_use]
     pub fn new(window_pkts: usize) -> Self {
         let window_pkts = window_pkts.clamp(1, MAX_WINDOW_PKTS);
@@ -43,8 +44,9 @@ impl Encoder {
 
     /// Adds the packet numbered `id`.
     ///
-    /// A number that does not follow the previous one empties the window first, because a repair symbol covers consecutive
-    /// packets only. A packet longer than [`MAX_PACKET_BYTES`] cannot be repaired and leaves the window empty.
+    /// A number that does not follow the previous number empties the window first, because a repair symbol covers
+    /// consecutive packets only. A packet longer than [`MAX_PACKET_BYTES`] cannot be repaired and leaves the window
+    /// empty.
     pub fn push(&mut self, id: Seq, bytes: &[u8]) {
         self.push_parts(id, &[], bytes);
     }
@@ -63,16 +65,17 @@ impl Encoder {
         self.held = self.window_pkts.min(self.held + 1);
     }
 
-    /// How many packets are in the window.
+    /// Returns the number of packets in the window.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Writes a repair symbol over the `newest` packets, or all of the window if it holds fewer, to the front of `out`.
+    /// Writes a repair symbol over the `newest` packets to the start of `out`; over the whole window if it has fewer
+    /// packets.
     ///
-    /// Nothing is written and `None` returned if there is no packet to cover or `out` is too short;
-    /// [`super::MAX_SYMBOL_BYTES`] always suffice. Symbols over the same packets should have different keys.
+    /// Returns `None` and writes nothing if there is no packet to cover or `out` is too short;
+    /// [`super::MAX_SYMBOL_BYTES`] are always enough. Symbols over the same packets should have different keys.
     pub fn repair(&mut self, newest: usize, key: u16, out: &mut [u8]) -> Option<Repair> {
         let count = u8::try_from(newest.min(self.held))
             .ok()

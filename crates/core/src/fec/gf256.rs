@@ -1,15 +1,15 @@
 //! Arithmetic in GF(2^8) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11d), the field of RFC 8681 section 3.6.
 //!
-//! Addition is exclusive or. Single products go through tables of logarithms (base 2, which generates the field).
-//! Products of whole slices use no table: a lookup per byte defeats vector units, and the byte shuffles that make tables
-//! of nibbles fast are out of reach of safe code. Instead all bytes of a vector are doubled at once, eight times; the
-//! optimiser turns this into vector code on any machine. Many products that are added up share the doublings, see
-//! [`super::symbols`].
+//! Addition is exclusive or. Single products use tables of logarithms (base 2, which generates the field). Products of
+//! whole slices use no table: a look-up per byte prevents the use of vector units, and the byte shuffles that make
+//! tables of nibbles fast are not available in safe code. Instead all bytes of a vector are doubled at once, eight
+//! times; the optimiser turns this into vector code on any machine. If many products are added up, they share the
+//! doublings, see [`super::symbols`].
 
 /// The polynomial without its leading term.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// Powers of 2, twice over so that a sum of two logarithms needs no reduction.
+/// Powers of 2. The table contains them twice, so that a sum of two logarithms needs no reduction.
 const EXP: [u8; 510] = {
     let mut table = [0; 510];
     let (mut i, mut x) = (0, 1);
@@ -21,7 +21,7 @@ const EXP: [u8; 510] = {
     table
 };
 
-/// Logarithms of 1 to 255; that of zero is not used.
+/// Logarithms of 1 to 255; the entry of zero is not used.
 const LOG: [u8; 256] = {
     let mut table = [0; 256];
     let mut i: u8 = 0;
@@ -32,12 +32,12 @@ const LOG: [u8; 256] = {
     table
 };
 
-/// 2 times `x`.
+/// Returns 2 times `x`.
 const fn double(x: u8) -> u8 {
     (x << 1) ^ ((x >> 7) * POLYNOMIAL)
 }
 
-/// `a` times `b`.
+/// Returns `a` times `b`.
 pub(super) fn mul(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
@@ -45,7 +45,7 @@ pub(super) fn mul(a: u8, b: u8) -> u8 {
     EXP[usize::from(LOG[usize::from(a)]) + usize::from(LOG[usize::from(b)])]
 }
 
-/// The number that times `a` is 1; zero for zero.
+/// Returns the multiplicative inverse of `a`; zero for zero.
 pub(super) fn inverse(a: u8) -> u8 {
     if a == 0 {
         return 0;
@@ -53,7 +53,7 @@ pub(super) fn inverse(a: u8) -> u8 {
     EXP[255 - usize::from(LOG[usize::from(a)])]
 }
 
-/// 2 times each of the eight bytes of `x`.
+/// Returns 2 times each of the eight bytes of `x`.
 pub(super) const fn double_each(x: u64) -> u64 {
     const TOP: u64 = 0x8080_8080_8080_8080;
     const LOW: u64 = 0x0101_0101_0101_0101;
@@ -63,7 +63,7 @@ pub(super) const fn double_each(x: u64) -> u64 {
     ((x ^ top) << 1) ^ (overflown & (LOW * POLYNOMIAL as u64))
 }
 
-/// Adds `coefficient` times `src` to `dst`, byte by byte, as far as the shorter of them reaches.
+/// Adds `coefficient` times `src` to `dst`, byte by byte, up to the length of the shorter slice.
 pub(super) fn mul_add(dst: &mut [u8], src: &[u8], coefficient: u8) {
     match coefficient {
         0 => {}
@@ -73,7 +73,7 @@ pub(super) fn mul_add(dst: &mut [u8], src: &[u8], coefficient: u8) {
             }
         }
         c => {
-            // All ones where the bit of the coefficient is set.
+            // Each mask has all bits set if its bit of the coefficient is set.
             let masks: [u8; 8] = core::array::from_fn(|bit| 0_u8.wrapping_sub((c >> bit) & 1));
             for (d, s) in dst.iter_mut().zip(src) {
                 // Horner's rule over the bits, highest first.
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// The definition: product of polynomials, then the remainder by long division.
+    /// Returns the product by definition: product of polynomials, then the remainder by long division.
     fn slow_mul(a: u8, b: u8) -> u8 {
         let mut product: u16 = 0;
         for bit in 0..8 {

@@ -1,29 +1,29 @@
-//! Symbols in buffers that are used again, and their linear combinations.
+//! Symbols in reused buffers, and their linear combinations.
 //!
-//! All work on packet bytes is one operation: add up symbols times coefficients. Both the encoder and the decoder do it
-//! once for each symbol they put out, never step by step.
+//! All work on packet bytes is one operation: the sum of symbols times coefficients. Encoder and decoder do it once for
+//! each symbol that they output, never step by step.
 //!
-//! *Algorithm.* A coefficient is a sum of powers of two, so the sum over symbols of c·s is the sum over the eight bits b
-//! of 2^b times the (plain) sum of those symbols whose coefficient has bit b. By Horner's rule that is eight doublings
+//! *Algorithm.* A coefficient is a sum of powers of two. So the sum over symbols of c·s is the sum over the eight bits
+//! b of 2^b times the plain sum of the symbols whose coefficient has bit b. By Horner's rule this takes eight doublings
 //! for the whole combination, and on average four exclusive ors for each symbol, in blocks that stay in registers. It
-//! needs no table and no instruction beyond what the compiler finds by itself; a lookup per byte is over three times
-//! slower (`benches/fec.rs`).
+//! needs no table and no instructions that the compiler does not choose by itself; a look-up per byte is over three
+//! times slower (`benches/fec.rs`).
 
 use super::{
     HISTORY_PKTS, LENGTH_BYTES, MAX_EQUATIONS, MAX_PACKET_BYTES, MAX_SYMBOL_BYTES,
     gf256::double_each,
 };
 
-/// Bytes handled at once: eight vectors of 16 bytes, half the registers of the smallest x86-64.
+/// Number of bytes processed at once: eight vectors of 16 bytes, half the registers of the smallest x86-64.
 const BLOCK: usize = 128;
 const BLOCKS: usize = MAX_SYMBOL_BYTES.div_ceil(BLOCK);
-/// Most terms of a combination: everything a decoder uses at once.
+/// Maximum number of terms of a combination: all terms that a decoder uses at once.
 const MAX_TERMS: usize = HISTORY_PKTS + MAX_EQUATIONS;
 
-/// Terms of a sum: at most [`MAX_TERMS`], further ones are left out.
+/// Terms of a sum: at most [`MAX_TERMS`]; further terms are ignored.
 #[derive(Debug)]
 pub(super) struct Terms {
-    /// Per bit of the coefficients: the rows of the terms that have it.
+    /// For each bit of the coefficients, the rows of the terms that have it.
     rows: [[u16; MAX_TERMS]; 8],
     lens: [usize; 8],
     len: usize,
@@ -53,23 +53,23 @@ impl Terms {
         }
         self.len += 1;
         for (bit, (rows, len)) in self.rows.iter_mut().zip(&mut self.lens).enumerate() {
-            // Written always and counted if wanted: a branch would be a coin toss.
+            // The row is always written, and counted only if the bit is set, because a branch would be unpredictable.
             rows[*len] = row;
             *len += usize::from((coefficient >> bit) & 1);
         }
     }
 }
 
-/// A table of symbols, each zero-padded to the longest possible.
+/// A table of symbols, each padded with zeros to the maximum length.
 #[derive(Debug)]
 pub(super) struct Symbols {
     rows: Vec<[[u8; BLOCK]; BLOCKS]>,
-    /// Bytes before the padding.
+    /// Lengths before the padding, in bytes.
     lens: Vec<usize>,
 }
 
 impl Symbols {
-    /// `count` empty symbols.
+    /// Returns a table of `count` empty symbols.
     pub(super) fn new(count: usize) -> Self {
         Self {
             rows: vec![[[0; BLOCK]; BLOCKS]; count],
@@ -77,7 +77,7 @@ impl Symbols {
         }
     }
 
-    /// Makes `row` the symbol of the packet `head` and `tail`; one that is too long is cut.
+    /// Sets `row` to the symbol of the packet that consists of `head` and `tail`; a packet that is too long is cut.
     pub(super) fn set_packet(&mut self, row: usize, head: &[u8], tail: &[u8]) {
         let symbol = self.rows[row].as_flattened_mut();
         let head = &head[..head.len().min(MAX_PACKET_BYTES)];
@@ -91,19 +91,19 @@ impl Symbols {
         self.pad(row, LENGTH_BYTES + len);
     }
 
-    /// Makes `row` a copy of `symbol`; one that is too long is cut.
+    /// Sets `row` to a copy of `symbol`; a symbol that is too long is cut.
     pub(super) fn set_symbol(&mut self, row: usize, symbol: &[u8]) {
         let symbol = &symbol[..symbol.len().min(MAX_SYMBOL_BYTES)];
         self.rows[row].as_flattened_mut()[..symbol.len()].copy_from_slice(symbol);
         self.pad(row, symbol.len());
     }
 
-    /// Length of the symbol in `row`, in bytes.
+    /// Returns the length of the symbol in `row`, in bytes.
     pub(super) fn len(&self, row: usize) -> usize {
         self.lens[row]
     }
 
-    /// The sum of `terms`, as far as `out` reaches.
+    /// Writes the sum of `terms` to `out`, up to the length of `out`.
     pub(super) fn combine(&self, terms: &Terms, out: &mut [u8]) {
         for (block, out) in out.chunks_mut(BLOCK).enumerate() {
             let mut sum = [0_u64; BLOCK / 8];
@@ -122,7 +122,7 @@ impl Symbols {
         }
     }
 
-    /// Zeroes what the symbol before has left behind the first `len` bytes.
+    /// Sets the length of a row to `len`, and zeroes bytes of the previous symbol after it.
     fn pad(&mut self, row: usize, len: usize) {
         let before = self.lens[row];
         if before > len {

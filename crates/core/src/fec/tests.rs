@@ -4,9 +4,9 @@ use super::{
 };
 use crate::{ids::Seq, rng::Rng};
 
-/// A repair symbol as it travels.
+/// A repair symbol as it is sent.
 type Sent = (Repair, Vec<u8>);
-/// A packet as it comes out.
+/// A packet as the decoder outputs it.
 type Packet = (Seq, Vec<u8>);
 
 fn packet(rng: &mut Rng, max_len: usize) -> Vec<u8> {
@@ -40,7 +40,7 @@ fn give_repair(decoder: &mut Decoder, (repair, bytes): &Sent) -> Vec<Packet> {
     out
 }
 
-/// `len` packets from `first` on and `repairs` symbols over all of them, with keys from `key` on.
+/// Returns `len` packets from `first` on and `repairs` symbols over all of them, with keys from `key` on.
 fn block(
     first: Seq,
     len: usize,
@@ -127,7 +127,7 @@ fn an_encoder_covers_consecutive_packets_only() {
 fn every_single_loss_is_recovered_by_every_repair_symbol() {
     let mut rng = Rng::new(2);
     let mut decoder = Decoder::new();
-    // Blocks follow each other, over the wrap of numbers.
+    // The blocks have consecutive numbers, which wrap.
     let mut by = u32::MAX - 1000;
     for len in 1..=20 {
         let (packets, repairs) = block(Seq(0), len, 4, 7, &mut rng);
@@ -151,7 +151,7 @@ fn losses_up_to_the_number_of_repair_symbols_are_recovered() {
     let mut rng = Rng::new(3);
     let mut decoder = Decoder::new();
     let (mut cases, mut failures) = ([0; 4], [0; 4]);
-    // Blocks follow each other, over the wrap of numbers.
+    // The blocks have consecutive numbers, which wrap.
     let mut by = u32::MAX - 1000;
     for key in 0..25_u16 {
         for len in 1..=12_u16 {
@@ -181,16 +181,17 @@ fn losses_up_to_the_number_of_repair_symbols_are_recovered() {
     }
     println!("of {cases:?} patterns of 0, 1, 2, 3 losses failed {failures:?}");
     assert_eq!(failures[1], 0);
-    // Three random equations in three unknowns are dependent in one case of 255 or so; four and more in as few.
+    // Three random equations in three unknowns are dependent in about one case in 255; with four or more unknowns the
+    // share is the same.
     assert!(failures[2] * 2000 <= cases[2]);
     assert!(failures[3] * 200 <= cases[3]);
     assert_eq!(decoder.stats().repairs_contradictory, 0);
 }
 
-/// What fails in a window of `sources` and `repairs` of an MDS code when each is lost with probability `p`: the share of
-/// sources that are lost for good.
+/// Returns the share of source packets that an MDS code cannot recover, for windows of `sources` and `repairs` packets
+/// that are each lost with probability `p`.
 fn mds_residual(sources: u32, repairs: u32, p: f64) -> f64 {
-    // A lost packet stays lost if as many as there are repairs are lost of the others.
+    // A lost packet is not recovered if at least `repairs` of the other packets are lost.
     let others = sources + repairs - 1;
     let mut choose = 1.0;
     let mut fewer = 0.0;
@@ -201,7 +202,7 @@ fn mds_residual(sources: u32, repairs: u32, p: f64) -> f64 {
     p * (1.0 - fewer)
 }
 
-/// The same for this code, simulated until `packets` have gone.
+/// Returns the share of source packets that this code cannot recover, from a simulation with `packets` packets.
 fn residual(repairs: u16, p: f64, packets: u32, seed: u64) -> f64 {
     const SOURCES: usize = 20;
     let mut rng = Rng::new(seed);
@@ -214,7 +215,7 @@ fn residual(repairs: u16, p: f64, packets: u32, seed: u64) -> f64 {
         let lost: Vec<bool> = (0..SOURCES + usize::from(repairs))
             .map(|_| rng.chance(p))
             .collect();
-        // One loss in all is recovered, as tested above: no need to run it.
+        // A single loss is always recovered, as tested above, and is not simulated.
         let lost_sources = lost[..SOURCES].iter().filter(|lost| **lost).count();
         if lost_sources == 0 || lost.iter().filter(|lost| **lost).count() == 1 {
             continue;
@@ -238,7 +239,7 @@ fn residual(repairs: u16, p: f64, packets: u32, seed: u64) -> f64 {
                 }
             }
         }
-        // Once in a while chance finds one of an earlier block.
+        // Occasionally a packet of an earlier block is recovered by chance.
         left += i32::try_from(lost_sources).unwrap() - i32::try_from(recovered).unwrap();
     }
     f64::from(left) / f64::from(packets_gone)
@@ -267,7 +268,7 @@ fn what_stays_lost_is_what_an_mds_code_leaves() {
     }
 }
 
-/// A receiver that keeps every equation ever and solves them all from scratch, byte by byte.
+/// A reference receiver that stores every equation and solves all of them from scratch, byte by byte.
 #[derive(Default)]
 struct Twin {
     known: std::collections::BTreeMap<u32, Vec<u8>>,
@@ -275,7 +276,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// The packets that what came determines, received ones included.
+    /// Returns the packets that the equations determine, and the received packets.
     fn solve(&self) -> std::collections::BTreeMap<u32, Vec<u8>> {
         let mut unknowns: Vec<u32> = self
             .repairs
@@ -343,10 +344,10 @@ fn a_decoder_recovers_what_a_slow_one_does_in_any_order() {
         let mut decoder = Decoder::new();
         let mut twin = Twin::default();
         let loss = 0.02 + 0.2 * rng.uniform();
-        // The wrap of numbers falls into every other stream.
+        // In every other stream the numbers wrap.
         let first = Seq(if round % 2 == 0 { u32::MAX - 30 } else { 1000 });
         let mut sent: Vec<Packet> = Vec::new();
-        // What travels, with the time it arrives at.
+        // Packets and symbols with their arrival times.
         let mut arrivals: Vec<(u64, Result<Packet, Sent>)> = Vec::new();
         for i in 0..80_u32 {
             let packet = (first.plus(i), packet(&mut rng, 200));
@@ -442,7 +443,7 @@ fn a_repair_symbol_that_came_before_is_useless() {
 fn what_cannot_be_solved_any_more_is_dropped_oldest_first() {
     let mut rng = Rng::new(8);
     let mut decoder = Decoder::new();
-    // Two lost packets under each symbol, too few symbols for ever.
+    // Each symbol covers two lost packets, so there are too few symbols to recover any.
     let blocks: Vec<_> = (0..130_u32)
         .map(|i| block(Seq(i * 4), 4, 2, 0, &mut rng))
         .collect();
@@ -455,14 +456,14 @@ fn what_cannot_be_solved_any_more_is_dropped_oldest_first() {
     assert_eq!(decoder.pending(), MAX_PENDING);
     assert_eq!(decoder.stats().repairs_given_up, 2);
     assert_eq!(give_repair(&mut decoder, &blocks[0].1[1]), [], "given up");
-    // There is room for the unknowns of sixteen blocks, wherever they are.
+    // The system has space for the unknowns of sixteen blocks, wherever they are.
     for i in [129, 70, 4] {
         assert_eq!(give_repair(&mut decoder, &blocks[i].1[1]).len(), 2, "{i}");
     }
-    // What came last took the place of the oldest; then there was room.
+    // The last symbols replaced the oldest ones. Then symbols were used up, so there was space again.
     assert_eq!(decoder.stats().repairs_given_up, 4);
     assert_eq!(decoder.pending(), MAX_PENDING - 4);
-    // The history goes on, and nothing of before is left.
+    // The history advances, and no earlier packet remains.
     give_source(&mut decoder, Seq(600 + 1024), b"far");
     assert_eq!(decoder.pending(), 0);
     assert_eq!(give_repair(&mut decoder, &blocks[18].1[1]), []);
@@ -475,7 +476,7 @@ fn what_cannot_be_solved_any_more_is_dropped_oldest_first() {
 fn what_can_be_solved_is_whatever_waits_beside_it() {
     let mut rng = Rng::new(19);
     let mut decoder = Decoder::new();
-    // Sixteen symbols that wait for ever take all room there is, right before another.
+    // Sixteen symbols that can never be used fill the system, just before another block.
     for i in 0..16_u32 {
         let (packets, repairs) = block(Seq(i * 4), 4, 1, 0, &mut rng);
         for i in [1, 2] {
@@ -500,7 +501,8 @@ fn what_can_be_solved_is_whatever_waits_beside_it() {
 fn symbols_wait_for_what_a_slower_path_brings() {
     let mut rng = Rng::new(18);
     let (mut encoder, mut decoder) = (Encoder::new(48), Decoder::new());
-    // Every third packet is on its way much longer than the rest and the symbols; of the others, every fortieth is lost.
+    // Every third packet is delayed much longer than the other packets and the symbols. Of the other packets, every
+    // fortieth is lost.
     let mut later = Vec::new();
     let mut lost = Vec::new();
     for i in 0..600_u32 {
@@ -524,7 +526,7 @@ fn symbols_wait_for_what_a_slower_path_brings() {
     for (id, bytes) in lost {
         assert!(found.contains(&(id, bytes)), "{id:?}");
     }
-    // So are some of the late ones themselves.
+    // Some of the late packets are recovered as well.
     assert!(found.iter().all(|(id, bytes)| {
         let is_late = later.contains(&(*id, bytes.clone()));
         is_late || id.0 % 40 == 1
@@ -580,7 +582,7 @@ fn contradictory_symbols_are_counted_and_dropped() {
         key: 0,
         len,
     };
-    // Shorter than a packet that is known, and than one that comes later.
+    // The symbol is shorter than a packet that is known, and than a packet that arrives later.
     let mut decoder = Decoder::new();
     give_source(&mut decoder, Seq(100), &[1; 50]);
     give_repair(&mut decoder, &(repair(51), vec![1; 51]));
@@ -591,7 +593,7 @@ fn contradictory_symbols_are_counted_and_dropped() {
     give_source(&mut decoder, Seq(100), &[1; 50]);
     assert_eq!(decoder.pending(), 0);
     assert_eq!(decoder.stats().repairs_contradictory, 1);
-    // A recovered packet whose length or padding cannot be.
+    // A recovered packet has an impossible length or padding.
     for (at, value) in [(0, 0x55), (41, 1)] {
         let mut decoder = Decoder::new();
         let mut encoder = Encoder::new(2);
@@ -604,7 +606,7 @@ fn contradictory_symbols_are_counted_and_dropped() {
         assert_eq!(decoder.stats().repairs_contradictory, 1);
         assert_eq!(decoder.pending(), 0);
     }
-    // The same equation with other bytes: neither is believed, others are.
+    // Two equal equations have different bytes. Both are dropped, and other equations remain usable.
     let (packets, repairs) = block(Seq(0), 3, 3, 0, &mut rng);
     let mut decoder = Decoder::new();
     give_source(&mut decoder, packets[2].0, &packets[2].1);
@@ -624,7 +626,7 @@ fn no_input_panics() {
         let mut decoder = Decoder::new();
         let base = Seq(u32::try_from(rng.next_u64() >> 32).unwrap());
         for _ in 0..3000 {
-            // Mostly near each other, so that symbols are kept and combined.
+            // Most numbers are close to each other, so that symbols are stored and combined.
             let near = |rng: &mut Rng| base.plus(u32::try_from(rng.below(90)).unwrap());
             let anywhere = Seq(u32::try_from(rng.next_u64() >> 32).unwrap());
             let far = rng.chance(0.002);

@@ -1,10 +1,11 @@
-//! Fragmentation of IPv4 packets (RFC 791 section 3.2), where their senders allow it.
+//! Fragmentation of IPv4 packets (RFC 791 section 3.2) whose senders allow it.
 
 use super::{PacketBuf, PacketView, Pool, ones_complement_sum, u16_at};
 
-/// The fragments of a packet, of at most `mtu` bytes each, in order.
+/// Returns the fragments of a packet, of at most `mtu` bytes each, in order.
 ///
-/// `None` if it must not be fragmented, or has options, because most options are not copied into every fragment.
+/// Returns `None` if the packet must not be fragmented, or has options, because most options are not copied into every
+/// fragment.
 #[must_use]
 pub fn fragments(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<Vec<PacketBuf>> {
     let bytes = packet.bytes();
@@ -13,7 +14,7 @@ pub fn fragments(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option
     }
     let at = u16_at(bytes, FLAGS_AND_OFFSET);
     let (header, body) = bytes.split_at(HEADER_LEN);
-    // All but the last hold a multiple of eight bytes.
+    // All fragments except the last carry a multiple of eight bytes.
     let room = mtu.checked_sub(HEADER_LEN)? / 8 * 8;
     if room == 0 {
         return None;
@@ -40,7 +41,7 @@ pub fn fragments(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option
 
 const HEADER_LEN: usize = 20;
 const FLAGS_AND_OFFSET: usize = 6;
-/// Flags: more fragments; and the offset in units of eight bytes.
+/// The flag "more fragments", and the mask of the offset in units of eight bytes.
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
@@ -48,7 +49,7 @@ const OFFSET: u16 = 0x1fff;
 mod tests {
     use super::*;
 
-    /// Do not fragment.
+    /// The flag "don't fragment".
     const DONT: u16 = 0x4000;
 
     fn packet(len: u16, at: u16) -> Vec<u8> {

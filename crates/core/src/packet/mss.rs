@@ -1,4 +1,4 @@
-//! Lowers the MSS option of TCP handshakes (RFC 9293 section 3.7.1) as they pass.
+//! Lowers the MSS option of forwarded TCP handshakes (RFC 9293 section 3.7.1).
 
 use super::{
     PacketBuf,
@@ -7,8 +7,8 @@ use super::{
 };
 
 impl PacketBuf {
-    /// If this opens a TCP connection, lowers its MSS option so that segments fit into packets of `mtu` bytes, and
-    /// updates the checksum. Returns whether the option was higher.
+    /// If the packet opens a TCP connection, lowers its MSS option so that segments fit into packets of `mtu` bytes,
+    /// and updates the checksum. Returns whether the option was lowered.
     pub fn clamp_mss(&mut self, mtu: usize) -> bool {
         let Ok(view) = self.parse() else {
             return false;
@@ -53,7 +53,7 @@ fn clamp(segment: &mut [u8], most: u16) -> bool {
     false
 }
 
-/// Lowers the value at `at`, which may lie across words of the checksum.
+/// Lowers the value at `at`, which may extend over two words of the checksum.
 fn lower(segment: &mut [u8], at: usize, most: u16) -> bool {
     if u16_at(segment, at) <= most {
         return false;
@@ -68,7 +68,7 @@ fn lower(segment: &mut [u8], at: usize, most: u16) -> bool {
     true
 }
 
-/// Maximum segment size.
+/// Kind of the option "maximum segment size".
 const MSS: u8 = 2;
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use super::super::{PacketView, ones_complement_sum};
     use super::*;
 
-    /// A segment of IPv4 with these flags and options.
+    /// Returns an IPv4 segment with these flags and options.
     fn segment(flags: u8, options: &[u8]) -> PacketBuf {
         let len = 40 + options.len();
         let mut bytes = vec![0; len];
@@ -92,7 +92,7 @@ mod tests {
         PacketBuf::from(bytes)
     }
 
-    /// With the pseudo-header of RFC 9293.
+    /// Returns the checksum sum with the pseudo-header of RFC 9293.
     fn sum_of(bytes: &[u8]) -> u16 {
         let len = u16::try_from(bytes.len() - 20).expect("short");
         ones_complement_sum(&[&bytes[12..20], &[0, 6], &len.to_be_bytes(), &bytes[20..]])

@@ -5,28 +5,28 @@ use super::{Ecn, PacketView, u16_at};
 /// The position of a segment in its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Whether it has SYN set.
+    /// Whether the segment has SYN set.
     pub is_opening: bool,
-    /// Whether it closes one direction of the connection, or resets it.
+    /// Whether the segment closes one direction of the connection, or resets it.
     pub is_closing: bool,
-    /// Whether it uses sequence numbers: for data, SYN or FIN.
+    /// Whether the segment uses sequence numbers: for data, SYN or FIN.
     pub has_numbers: bool,
-    /// The first sequence number.
+    /// First sequence number of the segment.
     pub seq: u32,
-    /// The sequence number after its last one.
+    /// Sequence number after the last one of the segment.
     pub end: u32,
-    /// The acknowledgement number, if it has one.
+    /// Acknowledgement number, if the segment has one.
     pub ack: Option<u32>,
-    /// The window field, without scaling.
+    /// Window field, without scaling.
     pub window: u16,
 }
 
 impl<'a> PacketView<'a> {
-    /// Whether this is a TCP segment that carries an acknowledgement and nothing else: no data, and no flag that opens,
-    /// closes or resets (RFC 9293 section 3.1).
+    /// Whether this is a TCP segment that carries only an acknowledgement: no data, and no flag that opens, closes or
+    /// resets the connection (RFC 9293 section 3.1).
     ///
-    /// The next ACK usually contains all the information of this one, so it is not worth waiting for or
-    /// retransmitting; if there is none, the peer of its sender retransmits.
+    /// The next ACK usually contains all the information of this ACK, so it is not worth waiting for it or
+    /// retransmitting it. If there is no next ACK, the other end of the connection retransmits.
     #[must_use]
     pub fn is_pure_ack(&self) -> bool {
         let Some(header) = self.tcp_header() else {
@@ -35,9 +35,10 @@ impl<'a> PacketView<'a> {
         header[FLAGS] & !(ECE | CWR) == ACK && header_len(header) == self.transport().len()
     }
 
-    /// Whether this segment contains all the information of `earlier`, an older packet of the same flow: both are pure
-    /// ACKs, this one acknowledges more, and the other has no option that matters (RFC 3449 section 5.2.1). SACK
-    /// blocks (RFC 2018) matter if this segment does not contain them; reports of duplicates (RFC 2883) always do.
+    /// Whether this segment contains all the information of `earlier`, an older packet of the same flow. That is the
+    /// case if both are pure ACKs, this one acknowledges more, and `earlier` has no relevant options (section 5.2.1 of
+    /// RFC 3449). SACK blocks (RFC 2018) are relevant if this segment does not contain them. Reports of duplicate data
+    /// (RFC 2883) are always relevant.
     #[must_use]
     pub fn supersedes(&self, earlier: &PacketView<'_>) -> bool {
         let (Some((seq, new)), Some((old_seq, old))) = (self.plain_ack(), earlier.plain_ack())
@@ -52,7 +53,8 @@ impl<'a> PacketView<'a> {
         };
         let is_timed =
             |view: &PacketView<'_>| options(view.options()).any(|(kind, _)| kind == TIMESTAMPS);
-        // A probe's sequence number is the one before: some heed nothing else that it says, and it wants an answer.
+        // The sequence number of a keep-alive probe is the previous one. Some receivers ignore its other fields, and it
+        // requires an answer.
         if seq != old_seq
             || options(earlier.options()).any(counts)
             || is_timed(self) != is_timed(earlier)
@@ -76,15 +78,15 @@ impl<'a> PacketView<'a> {
         tells_of_more && is_told_again && !came_twice
     }
 
-    /// The sequence and acknowledgement numbers of a pure ACK without congestion signals or accurate ECN counters (RFC
-    /// 9768).
+    /// Returns the sequence and acknowledgement numbers of a pure ACK without congestion signals and accurate ECN
+    /// counters (RFC 9768).
     fn plain_ack(&self) -> Option<(u32, u32)> {
         let header = self.tcp_header().filter(|_| self.is_pure_ack())?;
         let is_plain = header[FLAGS] == ACK && header[FLAGS - 1] & ACCURATE_ECN == 0;
         is_plain.then(|| (u32_at(header, SEQ), u32_at(header, ACK_NUMBER)))
     }
 
-    /// The options of a TCP header.
+    /// Returns the options of the TCP header.
     fn options(&self) -> &'a [u8] {
         let options = self
             .tcp_header()
@@ -92,13 +94,13 @@ impl<'a> PacketView<'a> {
         options.unwrap_or_default()
     }
 
-    /// The fixed part of a TCP header; `None` for other packets and for fragments.
+    /// Returns the fixed part of the TCP header; `None` for other packets and for fragments.
     fn tcp_header(&self) -> Option<&'a [u8; HEADER_LEN]> {
         let is_tcp = self.layout.protocol == Some(6) && !self.is_fragment();
         self.transport().first_chunk().filter(|_| is_tcp)
     }
 
-    /// The position of a TCP segment in its connection; `None` for other packets and for fragments.
+    /// Returns the position of a TCP segment in its connection; `None` for other packets and for fragments.
     #[must_use]
     pub fn segment(&self) -> Option<Segment> {
         let header = self.tcp_header()?;
@@ -126,7 +128,8 @@ impl<'a> PacketView<'a> {
         flags & (ECE | CWR) != 0
     }
 
-    /// The end of the data that a TCP segment acknowledges, up to `ack` in order or out of order by SACK (RFC 2018).
+    /// Returns the end of the data that a TCP segment acknowledges, up to `ack` in order or out of order by SACK (RFC
+    /// 2018).
     #[must_use]
     pub fn acked_to(&self, ack: u32) -> u32 {
         let blocks = selectively_acked(self.options());
@@ -134,13 +137,13 @@ impl<'a> PacketView<'a> {
     }
 }
 
-/// Whether a sequence number is before another (RFC 9293 section 3.4).
+/// Whether the sequence number `number` is before `other` (RFC 9293 section 3.4).
 #[must_use]
 pub const fn is_before(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) > u32::MAX / 2
 }
 
-/// The later of two sequence numbers.
+/// Returns the later of two sequence numbers.
 #[must_use]
 pub const fn later(number: u32, other: u32) -> u32 {
     if is_before(number, other) {
@@ -150,7 +153,7 @@ pub const fn later(number: u32, other: u32) -> u32 {
     }
 }
 
-/// A range of sequence numbers: the first, and the one after the last.
+/// A range of sequence numbers: the first number, and the number after the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Block {
     begin: u32,
@@ -163,9 +166,9 @@ impl Block {
     }
 }
 
-/// The SACK blocks in the options of a header.
+/// Returns the SACK blocks in the options of a header.
 fn selectively_acked(header: &[u8]) -> impl Iterator<Item = Block> {
-    // Whole ones: receivers ignore others.
+    // Only whole blocks count, because receivers ignore other options.
     let blocks = options(header).filter(|(kind, said)| *kind == SACK && said.len() % 8 == 0);
     let blocks = blocks.last();
     let (blocks, _) = blocks.unwrap_or_default().1.as_chunks::<8>();
@@ -175,7 +178,8 @@ fn selectively_acked(header: &[u8]) -> impl Iterator<Item = Block> {
     })
 }
 
-/// The options of a header, with kind and content (RFC 9293 section 3.1); options after a damaged one are omitted.
+/// Returns the options of a header with kind and content (RFC 9293 section 3.1); options after a damaged option are
+/// omitted.
 fn options(header: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = header;
     core::iter::from_fn(move || {
@@ -195,7 +199,7 @@ fn options(header: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Bytes of the header with its options, as it says.
+/// Returns the length of the header with its options in bytes, according to its offset field.
 pub(super) fn header_len(header: &[u8; HEADER_LEN]) -> usize {
     usize::from(header[FLAGS - 1] >> 4) * 4
 }
@@ -204,7 +208,7 @@ pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from(u16_at(bytes, at)) << 16 | u32::from(u16_at(bytes, at + 2))
 }
 
-/// Bytes of the header without options.
+/// Length of the header without options in bytes.
 pub(super) const HEADER_LEN: usize = 20;
 
 /// Offsets in the header.
@@ -221,7 +225,7 @@ pub(super) const ACK: u8 = 0x10;
 pub(super) const URG: u8 = 0x20;
 pub(super) const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
-/// In the byte before.
+/// Flag of accurate ECN in the byte before the flags.
 const ACCURATE_ECN: u8 = 0x01;
 
 /// Kinds of options (RFC 9293 section 3.2, RFC 2018 section 3, RFC 7323 section 3).
@@ -259,7 +263,7 @@ mod tests {
         }
     }
 
-    /// A segment without data that acknowledges `number`, with these flags and options.
+    /// Returns a segment without data that acknowledges `number`, with these flags and options.
     fn segment(number: u32, flags: [u8; 2], options: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 40];
         bytes.extend(options);
@@ -283,24 +287,24 @@ mod tests {
         };
         let plain = |number| segment(number, [0, ACK], &[]);
         for (new, old, expected) in [
-            // The hole is the same, or begins later, and more came behind it.
+            // The gap is the same or begins later, and more data arrived after it.
             (sack(5, &[(7, 12)]), sack(5, &[(7, 10)]), true),
             (sack(6, &[(7, 12)]), sack(5, &[(7, 10)]), true),
             (sack(5, &[(14, 15), (7, 12)]), sack(5, &[(7, 12)]), true),
             (sack(5, &[(7, 12)]), plain(5), true),
-            // All of it has been filled.
+            // The gap has been filled.
             (plain(12), sack(5, &[(7, 12)]), true),
             (plain(2), sack(u32::MAX - 7, &[(u32::MAX - 2, 1)]), true),
-            // Of what came nothing is said any more.
+            // Data received out of order are no longer reported.
             (sack(5, &[(14, 15)]), sack(5, &[(7, 12)]), false),
             (sack(5, &[(8, 14)]), sack(5, &[(7, 12)]), false),
             (plain(11), sack(5, &[(7, 12)]), false),
-            // No more than before: each of those counts for senders without selective acknowledgements.
+            // The new ACK contains no more information. Senders without SACK count each such ACK.
             (sack(5, &[(7, 12)]), sack(5, &[(7, 12)]), false),
             (plain(5), plain(5), false),
-            // Something came twice.
+            // Data were received twice.
             (plain(9), sack(5, &[(3, 4)]), false),
-            // It is damaged, or what would say it again is.
+            // The old SACK option is damaged, or the new one that would repeat it.
             (plain(12), segment(5, [0, ACK], &[5, 10, 0, 0]), false),
             (
                 segment(5, [0, ACK], &[5, 12, 0, 0, 0, 7, 0, 0, 0, 15, 0, 0]),
@@ -319,7 +323,7 @@ mod tests {
     fn a_later_acknowledgement_supersedes_one_that_says_no_more() {
         const STAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 7];
         const BLOCK: [u8; 12] = [1, 1, 5, 10, 0, 0, 0, 9, 0, 0, 1, 0];
-        // Of MPTCP, and one that is damaged.
+        // An MPTCP option, and a damaged option.
         const OTHER: [u8; 4] = [30, 4, 0, 0];
         const DAMAGED: [u8; 4] = [8, 10, 0, 0];
         let plain = |number, options: &[u8]| segment(number, [0, ACK], options);

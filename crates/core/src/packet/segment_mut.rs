@@ -1,4 +1,4 @@
-//! Modifies TCP segments as they pass, including the checksum (RFC 9293; options: RFC 7323, RFC 2018).
+//! Modifies forwarded TCP segments, including the checksum (RFC 9293; options: RFC 7323, RFC 2018).
 
 use core::ops::Range;
 
@@ -14,20 +14,21 @@ use super::{
 /// A TCP segment that can be modified.
 #[derive(Debug)]
 pub struct SegmentMut<'a> {
-    /// The bytes from its header on.
+    /// Bytes from the TCP header on.
     bytes: &'a mut [u8],
-    /// The offset of its timestamp.
+    /// Offset of the timestamp.
     time_at: Option<usize>,
-    /// The range of the SACK option; empty if there is none.
+    /// Range of the SACK option; empty if there is none.
     sack: Range<usize>,
 }
 
 impl PacketBuf {
-    /// The TCP segment in the packet.
+    /// Returns the TCP segment in the packet.
     ///
-    /// `None` for other packets, and for segments that should not be modified: behind IP options or extension headers,
-    /// urgent, with accurate ECN counters (RFC 9768), or with options other than timestamps and SACK, because other
-    /// options may sign or count the modified fields (RFC 5925, RFC 8684).
+    /// Returns `None` for other packets, and for segments that should not be modified. These are segments after IP
+    /// options or extension headers, urgent segments, segments with accurate ECN counters (RFC 9768), and segments with
+    /// options other than timestamps and SACK, because other options may sign or count the modified fields (RFC 5925,
+    /// RFC 8684).
     #[must_use]
     pub fn segment_mut(&mut self) -> Option<SegmentMut<'_>> {
         let (at, end) = {
@@ -42,9 +43,9 @@ impl PacketBuf {
         SegmentMut::of(&mut self.bytes[start + at..start + end])
     }
 
-    /// A separate packet with the acknowledgement of the TCP segment in this one, without its data.
+    /// Returns a separate packet with the acknowledgement of the TCP segment in this packet, without its data.
     ///
-    /// `None` where [`Self::segment_mut`] returns `None`.
+    /// Returns `None` in the cases of [`Self::segment_mut`].
     #[must_use]
     pub fn lone_ack(&mut self, pool: &mut Pool) -> Option<Self> {
         self.segment_mut()?;
@@ -68,7 +69,7 @@ impl PacketBuf {
             let sum = !ones_complement_sum(&[&bytes[..at]]);
             bytes[10..12].copy_from_slice(&sum.to_be_bytes());
         }
-        // A damaged segment must stay invalid, so the checksum is updated, not computed anew.
+        // A damaged segment must remain invalid, so the checksum is updated instead of computed.
         let segment = &mut bytes[at..];
         let sum = updated_checksum(u16_at(segment, CHECKSUM), data_sum, 0);
         let sum = updated_checksum(sum, was_len, transport_len);
@@ -112,7 +113,7 @@ impl<'a> SegmentMut<'a> {
         })
     }
 
-    /// Lowers the acknowledgement to `ack` at most, with a window of at least `window`, and removes the SACK blocks.
+    /// Lowers the acknowledgement to at most `ack`, with a window of at least `window`, and removes the SACK blocks.
     pub fn lower_ack(&mut self, ack: u32, window: u16) {
         for at in self.sack.clone() {
             self.replace(at, &[NO_OPERATION]);
@@ -126,7 +127,8 @@ impl<'a> SegmentMut<'a> {
         }
     }
 
-    /// Makes it one that was sent behind what ended before `seq`, and not before the time `stamp`.
+    /// Raises the sequence number to at least `seq` and the timestamp to at least `stamp`, as if the segment had been
+    /// sent after the data that ended at `seq`.
     pub fn put_behind(&mut self, seq: u32, stamp: Option<u32>) {
         if is_before(self.u32_at(SEQ), seq) {
             self.replace(SEQ, &seq.to_be_bytes());
@@ -138,13 +140,13 @@ impl<'a> SegmentMut<'a> {
         }
     }
 
-    /// Its timestamp, by its sender's clock (`TSval`).
+    /// Returns the timestamp of the sender's clock (`TSval`).
     #[must_use]
     pub fn time(&self) -> Option<u32> {
         self.time_at.map(|at| self.u32_at(at))
     }
 
-    /// Whether it reports data received out of order, or twice.
+    /// Whether the segment reports data received out of order or twice.
     #[must_use]
     pub fn has_sack(&self) -> bool {
         !self.sack.is_empty()
@@ -165,9 +167,9 @@ impl<'a> SegmentMut<'a> {
     }
 }
 
-/// Of accurate ECN, in the byte before the flags.
+/// Flag of accurate ECN, in the byte before the flags.
 const AE: u8 = 1;
-/// The option that fills room.
+/// Kind of the option that is used as padding.
 const NO_OPERATION: u8 = 1;
 
 #[cfg(test)]
@@ -176,12 +178,13 @@ mod tests {
 
     const TIMES: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 7];
     const SACK: [u8; 12] = [1, 1, 5, 10, 0, 0, 2, 0, 0, 0, 3, 0];
-    /// Time at an odd offset.
+    /// Options with the timestamp at an odd offset.
     const BOTH: [u8; 24] = [
         1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 7, 5, 10, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0,
     ];
 
-    /// A segment with these options and data, number 1000 that acknowledges 500, with right checksums.
+    /// Returns a segment with these options and data, with sequence number 1000, acknowledgement 500, and valid
+    /// checksums.
     fn segment(is_v6: bool, options: &[u8], data: &[u8]) -> PacketBuf {
         let mut transport = vec![
             0, 80, 1, 0, 0, 0, 3, 232, 0, 0, 1, 244, 0, 0x18, 1, 0, 0, 0, 0, 0,
@@ -213,7 +216,7 @@ mod tests {
         packet
     }
 
-    /// Over pseudo header and segment, as a receiver sums it.
+    /// Returns the sum over pseudo-header and segment that a receiver computes.
     fn sum_of(packet: &PacketBuf) -> u16 {
         let view = packet.view().expect("a packet");
         let bytes = packet.as_slice();

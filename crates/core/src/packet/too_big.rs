@@ -3,10 +3,11 @@
 
 use super::{LEAST_MTU_V6, PacketBuf, PacketView, Pool, ones_complement_sum};
 
-/// The message to the sender of `packet` that packets of `mtu` bytes pass; as from where the packet goes, for the tunnel has
-/// no address of its own that every sender would believe.
+/// Returns the ICMP error that informs the sender of `packet` that packets of `mtu` bytes can pass. Its source is the
+/// destination of `packet`, because the tunnel has no own address that every sender would accept.
 ///
-/// `None` of what is not answered: messages of errors, later fragments, and what goes to many (RFC 1122 section 3.2.2).
+/// Returns `None` for packets that must not be answered (RFC 1122 section 3.2.2): ICMP errors, later fragments, and
+/// packets from or to several hosts.
 #[must_use]
 pub fn too_big(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<PacketBuf> {
     let bytes = packet.bytes();
@@ -19,9 +20,9 @@ pub fn too_big(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<P
             .then(|| of_v6(bytes, mtu, pool))
             .flatten();
     }
-    // Echo, time stamps: all that is asked or answered.
+    // The other ICMP messages are requests and replies: echo and timestamps.
     let is_error = protocol == ICMP && !matches!(kind, Some(0 | 8 | 13 | 14));
-    // Nor what comes from no host or many.
+    // Packets from no host or from several hosts are not answered either.
     let is_to_many = bytes[16] >= 224 || bytes[12] == 0 || bytes[12] >= 224;
     (!is_error && !is_to_many)
         .then(|| of_v4(bytes, mtu, pool))
@@ -75,9 +76,9 @@ const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
-/// Of the message, before what it quotes.
+/// Length of the ICMP header, before the quoted packet.
 const MESSAGE: usize = 8;
-/// Of 576 bytes (RFC 1812 section 4.3.2.3).
+/// Maximum number of quoted bytes; the whole error has at most 576 bytes (RFC 1812 section 4.3.2.3).
 const QUOTED_V4: usize = 576 - V4_HEADER - MESSAGE;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The reorder buffer in the order that the sender asked for.
+//! The resequencer in the order that the sender requires.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use crate::{
     wire::control::Order,
 };
 
-/// A reorder buffer, dispatched by enum. Methods are those of [`Resequencer`].
+/// A resequencer, dispatched by enum. The methods are those of [`Resequencer`].
 #[derive(Debug)]
 pub enum AnyResequencer {
     /// One order over all flows.
@@ -29,7 +29,8 @@ impl Default for AnyResequencer {
 impl AnyResequencer {
     /// Switches to another order. No packet held or in flight is lost or duplicated by the switch.
     ///
-    /// `timeout`: how long to wait for a missing packet in [`Order::Global`]. Packets that may leave are appended to `out`.
+    /// `timeout` is how long to wait for a missing packet in [`Order::Global`]. Packets that can be released are
+    /// appended to `out`.
     pub fn set_order(
         &mut self,
         now: Instant,
@@ -77,7 +78,7 @@ impl AnyResequencer {
         }
     }
 
-    /// See [`Resequencer::on_tail`]; with one order over all flows it has no effect.
+    /// See [`Resequencer::on_tail`]. Without effect in [`Order::Global`].
     pub fn on_tail(
         &mut self,
         now: Instant,
@@ -98,7 +99,7 @@ impl AnyResequencer {
         }
     }
 
-    /// When [`Self::on_timeout`] must be called next.
+    /// Returns the time at which [`Self::on_timeout`] must be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self {
@@ -107,7 +108,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Packets held now.
+    /// Returns the number of packets held now.
     #[must_use]
     pub fn held_len(&self) -> usize {
         match self {
@@ -116,7 +117,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Releases packets, the oldest first, until at most `most` are held.
+    /// Releases packets, oldest first, until at most `most` are held.
     pub fn trim(&mut self, now: Instant, most: usize, out: &mut VecDeque<PacketBuf>) {
         match self {
             Self::Global(order) => order.trim(now, most, out),
@@ -124,7 +125,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Counters since the start; they continue when the order changes.
+    /// Returns the counters since the start. They continue when the order changes.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         match self {
@@ -133,7 +134,7 @@ impl AnyResequencer {
         }
     }
 
-    /// 95th percentile of recent hold times.
+    /// Returns the 95th percentile of recent hold times.
     #[must_use]
     pub fn hold_p95(&self) -> Duration {
         match self {
@@ -142,7 +143,7 @@ impl AnyResequencer {
         }
     }
 
-    /// Returns every held packet and restarts with one order for each flow; counters continue.
+    /// Appends every held packet to `out` and restarts with one order for each flow. The counters continue.
     pub fn reset(&mut self, out: &mut Vec<PacketBuf>) {
         let stats = *self.stats();
         match self {

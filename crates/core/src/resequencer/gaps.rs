@@ -1,8 +1,8 @@
 //! Loss detection by the sequence numbers of one path.
 //!
-//! A path keeps order, so a skipped number is lost, unless the path reorders after all. A gap is therefore considered lost only
-//! after three more packets on the path or 2 ms, like the thresholds of RFC 9002 section 6.1. If a packet counted as lost
-//! arrives (a spurious loss), the time threshold widens to the observed lateness and the packet threshold is disabled; both
+//! A path keeps order, so a skipped number is lost, unless the path reorders after all. A gap is therefore considered
+//! lost only after three more packets on the path or 2 ms, like the thresholds of RFC 9002 section 6.1. If a packet
+//! counted as lost arrives (a spurious loss), the time threshold is doubled and the packet threshold is disabled. Both
 //! return to normal after [`CALM`].
 
 use core::time::Duration;
@@ -16,17 +16,18 @@ use crate::{ids::Seq, time::Instant};
 pub(super) struct Gap {
     /// Number of missing datagrams; at least 1.
     pub(super) count: u32,
-    /// Global sequence number that arrived on the path before the gap.
+    /// Global sequence number of the packet that arrived on the path before the gap.
     pub(super) after: Seq,
     /// Global sequence number of the last missing datagram.
     pub(super) last: Seq,
-    /// Whether `last` is settled.
+    /// Whether `last` has been settled, that is, counted as lost.
     pub(super) is_last_settled: bool,
-    /// How many global numbers between `after` and `last` are missing on all paths, once counted.
+    /// Number of global numbers between `after` and `last` that are missing on all paths; `None` before they are
+    /// counted.
     pub(super) missing: Option<u32>,
     /// Path sequence number of the first missing datagram.
     first_path_seq: Seq,
-    /// Path sequence number that arrived after the gap.
+    /// Path sequence number of the datagram that arrived after the gap.
     end_path_seq: Seq,
     seen_at: Instant,
 }
@@ -42,19 +43,19 @@ pub(super) struct Limits {
 /// The order of arrivals on one path.
 #[derive(Debug)]
 pub(super) struct PathOrder {
-    /// Highest path sequence number and its global sequence number.
+    /// Highest path sequence number, with its global sequence number.
     highest: Option<(Seq, Seq)>,
-    /// The highest global sequence number that the path has recently passed. Retransmissions follow later packets, so they do
-    /// not count.
+    /// Highest global sequence number that the path has recently passed. Retransmissions are sent after packets with
+    /// higher numbers, so they do not count.
     latest: Option<Seq>,
     last_packet_at: Instant,
     /// Highest path sequence number of any datagram, with or without a packet.
     newest: Option<Seq>,
-    /// When numbers were last skipped whose global sequence numbers are unknown so far.
+    /// Time at which datagrams were last skipped whose global sequence numbers are still unknown.
     unnamed_at: Option<Instant>,
     gaps: VecDeque<Gap>,
     window: Duration,
-    /// When a packet counted as lost last arrived (spurious loss).
+    /// Time at which a packet that had been counted as lost last arrived (spurious loss).
     disproved_at: Option<Instant>,
 }
 
@@ -93,8 +94,8 @@ impl PathOrder {
         self.skipped(path_seq);
         let Some((highest, highest_global)) = self.highest else {
             self.highest = Some((path_seq, seq));
-            // Numbers begin at 0: datagrams missing before the first arrival are a gap as well, though only the last one's
-            // global number is known.
+            // Numbers begin at 0, so datagrams missing before the first arrival are a gap as well. Only the global
+            // number of the last of them is known.
             if let (Some(last), 1..LONGEST_BEGINNING) = (previous, path_seq.0) {
                 let none = (Seq(0).minus(1), last.minus(LONGEST_BEFORE));
                 self.push_gap(now, none, path_seq, last);
@@ -123,7 +124,7 @@ impl PathOrder {
         self.latest = self.latest.filter(is_later).or(Some(seq));
     }
 
-    /// Adds a gap: all datagrams between `before` and `end` are missing; the last of them carried `last`.
+    /// Adds a gap: all datagrams between `before` and `end_path_seq` are missing, and the last of them carried `last`.
     fn push_gap(
         &mut self,
         now: Instant,
@@ -147,13 +148,14 @@ impl PathOrder {
         });
     }
 
-    /// Records that the datagram `path_seq` carried no packet. After a gap it cannot name the lost packet. The next packet can;
-    /// the gap then includes this datagram, and so has one path number more than global numbers are missing.
+    /// Records that the datagram `path_seq` carried no packet. If datagrams before it are missing, it does not name the
+    /// lost packet, but the next packet does. The gap then includes this datagram, so its path numbers exceed the
+    /// missing global numbers by one.
     pub(super) fn on_empty(&mut self, now: Instant, path_seq: Seq) {
         if self.skipped(path_seq) {
             self.unnamed_at = Some(now);
         } else if self.newest != Some(path_seq) {
-            // It had been skipped: it arrived out of order.
+            // The datagram had been skipped and arrived out of order.
             self.unnamed_at = None;
         }
         if let Some((highest, _)) = &mut self.highest
@@ -181,7 +183,8 @@ impl PathOrder {
         }
     }
 
-    /// Records the arrival of the datagram `path_seq`. Returns whether it is the newest and datagrams before it were skipped.
+    /// Records the arrival of the datagram `path_seq`. Returns whether it is the newest datagram and datagrams before
+    /// it were skipped.
     fn skipped(&mut self, path_seq: Seq) -> bool {
         let newest = self.newest.unwrap_or(path_seq);
         let step = path_seq.distance_from(newest);
@@ -191,34 +194,35 @@ impl PathOrder {
         step > 1
     }
 
-    /// When numbers were last skipped of which nothing says yet what they carried, if that may have been before `seq`.
+    /// Returns the time at which datagrams were last skipped whose global numbers are unknown, if these numbers may be
+    /// before `seq`.
     pub(super) fn unnamed_before(&self, seq: Seq) -> Option<Instant> {
         let is_passed = |(_, global): (Seq, Seq)| !seq.is_after(global);
         self.unnamed_at
             .filter(|_| !self.highest.is_some_and(is_passed))
     }
 
-    /// Records that a packet was recovered by FEC; the skipped datagrams are assumed to be recovered.
+    /// Records that a packet was recovered by FEC. The skipped datagrams are assumed to be recovered.
     pub(super) fn on_computed(&mut self) {
         self.unnamed_at = None;
     }
 
-    /// Whether `seq` may still be in flight on this path: no packet after `seq` has arrived on it, and its last packet arrived
-    /// no longer than `silence` ago.
+    /// Whether `seq` may still be in flight on this path: no packet after `seq` has arrived on the path, and its last
+    /// packet arrived less than `silence` ago.
     pub(super) fn may_bring(&self, now: Instant, seq: Seq, silence: Duration) -> bool {
         let is_passed = |latest: Seq| !seq.is_after(latest);
         let is_flowing = self.highest.is_some() && now.since(self.last_packet_at) < silence;
         is_flowing && !self.latest.is_some_and(is_passed)
     }
 
-    /// Whether `seq` may be in a gap that is not considered lost yet.
+    /// Whether `seq` may be in a gap that is not yet considered lost.
     pub(super) fn may_miss(&self, seq: Seq) -> bool {
         let may =
             |gap: &Gap| !gap.is_last_settled && seq.is_after(gap.after) && !seq.is_after(gap.last);
         self.gaps.iter().any(may)
     }
 
-    /// Records that the missing `seq` has arrived on some path.
+    /// Records that the missing number `seq` has arrived on some path.
     pub(super) fn on_found(&mut self, seq: Seq) {
         for gap in &mut self.gaps {
             if seq.is_after(gap.after) && gap.last.is_after(seq) {
@@ -227,8 +231,8 @@ impl PathOrder {
         }
     }
 
-    /// Records that a packet counted as lost arrived on this path as `path_seq`: the path reorders, unless the packet was
-    /// retransmitted.
+    /// Records that a packet counted as lost arrived on this path as `path_seq`. The path reorders, unless the packet
+    /// was retransmitted.
     pub(super) fn on_late(&mut self, now: Instant, path_seq: Seq) {
         let is_new = |(highest, _): (Seq, Seq)| path_seq.is_after(highest);
         if self.highest.is_none_or(is_new) {
@@ -238,22 +242,22 @@ impl PathOrder {
         self.window = (self.window * 2).min(WIDEST_WINDOW);
     }
 
-    /// Whether there is anything to settle.
+    /// Whether the path has gaps.
     pub(super) fn has_gaps(&self) -> bool {
         !self.gaps.is_empty()
     }
 
-    /// Takes the gaps out, to be returned by [`Self::put_back`].
+    /// Removes and returns the gaps, to be passed to [`Self::put_back`].
     pub(super) fn take_gaps(&mut self) -> VecDeque<Gap> {
         core::mem::take(&mut self.gaps)
     }
 
-    /// Returns the gaps that are not settled.
+    /// Stores the gaps that are not settled.
     pub(super) fn put_back(&mut self, gaps: VecDeque<Gap>) {
         self.gaps = gaps;
     }
 
-    /// The thresholds at `now`.
+    /// Returns the thresholds at `now`.
     pub(super) fn limits(&mut self, now: Instant) -> Limits {
         if self.disproved_at.is_some_and(|at| now.since(at) > CALM) {
             self.disproved_at = None;
@@ -266,13 +270,13 @@ impl PathOrder {
         }
     }
 
-    /// When the next gap is considered lost if no packet arrives before.
+    /// Returns the time at which the next gap is considered lost if no packet arrives before.
     pub(super) fn next_verdict(&self) -> Option<Instant> {
         let gap = self.gaps.iter().find(|gap| !gap.is_last_settled)?;
         Some(gap.seen_at + self.window)
     }
 
-    /// A skipped number arrived: its gap shrinks by one.
+    /// Records that a skipped number arrived; its gap shrinks by one.
     fn on_reordered(&mut self, path_seq: Seq) {
         let is_inside = |gap: &Gap| {
             path_seq.distance_from(gap.first_path_seq) >= 0 && gap.end_path_seq.is_after(path_seq)
@@ -304,15 +308,15 @@ impl Gap {
     }
 }
 
-/// RFC 9002 section 6.1.1.
+/// Number of later packets on a path after which a gap is considered lost (RFC 9002 section 6.1.1).
 const PACKET_THRESHOLD: i32 = 3;
 const FIRST_WINDOW: Duration = Duration::from_millis(2);
 const WIDEST_WINDOW: Duration = Duration::from_millis(64);
-/// How long a path must keep order before the initial thresholds apply again.
+/// Duration without a spurious loss after which the initial thresholds apply again.
 const CALM: Duration = Duration::from_secs(10);
-/// How many numbers missing before a path's first arrival form a gap, at most.
+/// Limit of the length of a gap before a path's first arrival, in datagrams. If more are missing, no gap is recorded.
 const LONGEST_BEGINNING: u32 = u32::BITS;
-/// How far before the last of them, in global sequence numbers, the first one may be.
+/// Maximum distance in global numbers between the first and the last datagram of a gap before a path's first arrival.
 const LONGEST_BEFORE: u32 = 256;
-/// Maximum gaps per path; the oldest is dropped and left to the deadline.
+/// Maximum number of gaps per path. The oldest gap is dropped, and its packets are left to the deadline.
 const MAX_GAPS: usize = 256;

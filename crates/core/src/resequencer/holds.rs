@@ -19,7 +19,7 @@ impl Default for HoldTimes {
 }
 
 impl HoldTimes {
-    /// Counts one packet.
+    /// Records the hold time of one packet.
     pub(super) fn record(&mut self, hold: Duration) {
         self.counts[bucket_of(hold)] += 1;
         self.total += 1;
@@ -31,7 +31,7 @@ impl HoldTimes {
         }
     }
 
-    /// 95th percentile, rounded up to its bucket's end.
+    /// Returns the 95th percentile, rounded up to the end of its bucket.
     pub(super) fn p95(&self) -> Duration {
         let rank = self.total - self.total / 20;
         let mut seen = 0;
@@ -45,7 +45,8 @@ impl HoldTimes {
     }
 }
 
-/// Bucket 0 is "not held"; bucket `b` ends at 2^(b/4) microseconds, the last at 16 s.
+/// Number of buckets. Bucket 0 counts packets that were not held; bucket `b` ends at 2^(b/4) microseconds, the last at
+/// 16 s.
 const BUCKETS: usize = 97;
 const MEMORY: u32 = 8192;
 

@@ -1,16 +1,21 @@
-//! One order over all flows: the egress of "Multipath bonding at Layer 3" (ANRW 2016), section 4.3.
+//! One order over all flows: the receiver of "Multipath bonding at Layer 3" (ANRW 2016), section 4.3.
 //!
-//! Packets leave in the order of their global sequence numbers. The next number, one above the last released, is released at
-//! once, and with it all held packets that follow without a gap. A higher number is held, with its arrival time. A lower number
-//! is dropped, because it already counts as lost. When the first held packet has waited for the timeout, it is released
-//! although packets before it are missing, and with it all packets that follow without a gap.
+//! Packets are released in the order of their global sequence numbers:
 //!
-//! The paper accepts "the first one of a new flow" as it is; here an association's first number is known to be 0, so no packet
-//! is dropped if the slower path carries number 0. The arrivals within [`WINDOW`] numbers of the last one are remembered only
-//! to tell duplicates from packets that arrived too late.
+//! - The next number, one above the last released number, is released at once. All held packets that follow without a
+//!   gap are released with it.
+//! - A packet with a higher number is held, with its arrival time.
+//! - A packet with a lower number is dropped, because it already counts as lost.
+//! - When the first held packet has waited for the timeout, it is released although packets before it are missing. All
+//!   packets that follow it without a gap are released with it.
 //!
-//! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first one is released early. Memory: 16 KiB and the packets
-//! held. Cost per packet: O(1) on paths that keep order; otherwise held entries are moved to insert a packet.
+//! The paper accepts "the first one of a new flow" whatever its number is. Here the first number of an association is
+//! known to be 0, so no packet is dropped if the slower path carries number 0. Arrivals within [`WINDOW`] numbers of
+//! the last released number are remembered only to distinguish duplicates from packets that arrived too late.
+//!
+//! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first packet is released early. Memory: 16 KiB and
+//! the packets held. Cost per packet: O(1) on paths that keep order; on other paths, held entries are moved to insert a
+//! packet.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -18,18 +23,19 @@ use std::collections::VecDeque;
 use super::{Arrival, Entry, HoldTimes, MAX_HELD, Resequencer, State, Stats, Verdict};
 use crate::{ids::Seq, packet::PacketBuf, time::Instant};
 
-/// How far behind and ahead of the last released number arrivals are remembered.
+/// Distance before and after the last released number within which arrivals are remembered.
 const WINDOW: u32 = 1 << 16;
 
-/// The reorder buffer of one association whose sender asks for one order over all flows.
+/// The resequencer of one association whose sender requires one order over all flows.
 #[derive(Debug)]
 pub struct InOrder {
     timeout: Duration,
-    /// The last number that was released or given up.
+    /// Last number that was released or counted as lost.
     last: Seq,
-    /// Sorted by number; all numbers are above `last + 1`.
+    /// Held packets sorted by number; all numbers are above `last + 1`.
     held: VecDeque<Held>,
-    /// One bit for each number in the window: whether its packet has arrived; held packets are not marked yet.
+    /// One bit for each number in the window, which says whether its packet has arrived. Bits of held packets are not
+    /// set yet.
     come: Box<[u64; WORDS]>,
     holds: HoldTimes,
     stats: Stats,
@@ -44,7 +50,8 @@ struct Held {
 }
 
 impl InOrder {
-    /// An empty buffer that expects global sequence number 0 first. `timeout`: how long to wait for missing packets.
+    /// Returns an empty buffer that expects global sequence number 0 first. `timeout` is how long to wait for missing
+    /// packets.
     #[must_use]
     pub fn new(timeout: Duration) -> Self {
         Self {
@@ -58,12 +65,12 @@ impl InOrder {
         }
     }
 
-    /// See [`Resequencer::take_steps`]: held packets moved, and words of bits.
+    /// Returns the number of held packets moved and of words of bits processed; see [`Resequencer::take_steps`].
     pub fn take_steps(&mut self) -> u64 {
         core::mem::take(&mut self.steps)
     }
 
-    /// Continues from the state of `from`, with its held packets.
+    /// Returns a buffer that continues from the state of `from`, with its held packets.
     pub(super) fn take_over(from: &mut Resequencer, timeout: Duration) -> Self {
         let mut order = Self {
             last: from.frontier.minus(1),
@@ -90,8 +97,8 @@ impl InOrder {
         order
     }
 
-    /// Releases all held packets and returns a per-flow buffer that continues from here; packets still missing are released
-    /// when they arrive.
+    /// Releases all held packets and returns a per-flow buffer that continues from the present state. Packets that are
+    /// still missing are released when they arrive.
     pub(super) fn hand_over(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> Resequencer {
         let first = self.last;
         while self.release_first(now, out).is_some() {}
@@ -122,7 +129,7 @@ impl InOrder {
 
     /// Processes one packet; see [`Resequencer::on_packet`].
     ///
-    /// [`Verdict::TooOld`] is the paper's "discarded"; [`Verdict::Late`] does not occur.
+    /// [`Verdict::TooOld`] corresponds to "discarded" in the paper; [`Verdict::Late`] does not occur.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -179,7 +186,7 @@ impl InOrder {
         }
     }
 
-    /// When [`Self::on_timeout`] must be called next.
+    /// Returns the time at which [`Self::on_timeout`] must be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.held.front().map(|first| first.since + self.timeout)
@@ -192,13 +199,13 @@ impl InOrder {
         }
     }
 
-    /// Packets held now.
+    /// Returns the number of packets held now.
     #[must_use]
     pub fn held_len(&self) -> usize {
         self.held.len()
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
@@ -210,13 +217,13 @@ impl InOrder {
         self.holds.p95()
     }
 
-    /// Returns every held packet.
+    /// Appends every held packet to `out`.
     pub fn drain(&mut self, out: &mut Vec<PacketBuf>) {
         out.extend(self.held.drain(..).map(|held| held.packet));
     }
 
-    /// Releases the first held packet and all packets that follow without a gap. Returns how many missing numbers were given up
-    /// before it.
+    /// Releases the first held packet and all packets that follow without a gap. Returns how many missing numbers
+    /// before it were counted as lost.
     fn release_first(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> Option<u64> {
         let first = self.held.pop_front()?;
         let lost = self.move_to(first.seq);
@@ -243,8 +250,8 @@ impl InOrder {
         out.push_back(held.packet);
     }
 
-    /// Makes `seq` the last released number. Returns how many numbers before it have not arrived. A jump is processed in words
-    /// of 64 numbers.
+    /// Makes `seq` the last released number. Returns how many numbers between the former last number and `seq` have not
+    /// arrived. A jump is processed in words of 64 numbers.
     fn move_to(&mut self, seq: Seq) -> u64 {
         let steps = seq.distance_from(self.last).unsigned_abs();
         let skipped = steps.saturating_sub(1);
@@ -278,8 +285,8 @@ impl InOrder {
     }
 }
 
-/// The words that hold the bits of `count` numbers from `first` on, and a mask of these bits in each word. `count` is at most
-/// the window.
+/// Returns the words that contain the bits of `count` numbers from `first` on, with a mask of these bits in each word.
+/// `count` is at most the window.
 fn words(first: Seq, count: u32) -> impl Iterator<Item = (usize, u64)> {
     let (mut next, mut left) = (first, count);
     core::iter::from_fn(move || {
@@ -292,7 +299,7 @@ fn words(first: Seq, count: u32) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Word index and bit index of a number.
+/// Returns the word index of a number and the mask of its bit.
 fn place(seq: Seq) -> (usize, u64) {
     let bit = seq.0 as usize % (WORDS * 64);
     (bit / 64, 1 << (bit % 64))
@@ -307,7 +314,7 @@ mod tests {
 
     const T: Duration = Duration::from_millis(50);
 
-    /// A buffer, and what has left it.
+    /// A buffer and its output.
     struct Bench {
         order: InOrder,
         out: VecDeque<PacketBuf>,
@@ -336,7 +343,7 @@ mod tests {
                 .on_packet(now, arrival, &mut self.out, &mut self.dropped)
         }
 
-        /// The steps that a jump to `seq` takes.
+        /// Returns the number of steps that a jump to `seq` takes.
         fn steps_to(&mut self, at: u64, seq: u32) -> u64 {
             self.arrive(at, seq);
             self.pass(at + 1_000);
@@ -448,7 +455,7 @@ mod tests {
         assert_eq!(bench.arrive(51, 1), Verdict::TooOld);
         assert_eq!(bench.arrive(51, 1), Verdict::Duplicate);
         assert_eq!(bench.arrive(51, 4), Verdict::Duplicate);
-        // 6 came after 7, and its own time counts.
+        // Number 6 arrived after 7, and its own arrival time counts.
         assert_eq!(bench.order.poll_timeout(), Some(Instant::from_millis(90)));
         bench.pass(90);
         assert_eq!(bench.left(), [6, 7]);
@@ -493,7 +500,7 @@ mod tests {
         let mut rng = Rng::new(3);
         for _ in 0..50 {
             let mut bench = Bench::new();
-            // The twin: a list of what is held, searched from the front.
+            // The reference implementation is a list of held packets that is searched from the front.
             let (mut last, mut held, mut expected) = (-1_i64, Vec::new(), Vec::new());
             let (mut now, mut next) = (0, 0_u64);
             for _ in 0..2_000 {
@@ -535,7 +542,7 @@ mod tests {
         let now = Instant::ZERO;
         let mut per_flow = Resequencer::new();
         let (mut out, mut dropped) = (VecDeque::new(), Vec::new());
-        // Flow A is 0, 1, 4; B is 3; C is 2, 5. 1 and 2 are missing, so 4 and 5 are held, and 3 has left.
+        // Flow A is 0, 1, 4; B is 3; C is 2, 5. Numbers 1 and 2 are missing, so 4 and 5 are held, and 3 was released.
         for (seq, flow_step) in [(0, 0), (3, 0), (4, 3), (5, 3)] {
             let arrival = arrival(now, seq, flow_step);
             per_flow.on_packet(now, arrival, &mut out, &mut dropped);

@@ -1,11 +1,11 @@
-//! Packets known lost, kept while a held packet may wait for their retransmission, and how long that wait lasts.
+//! Packets known lost, remembered while a held packet may wait for their retransmission, and the duration of that wait.
 //!
 //! A hold for a lost packet ends when the retransmission should have arrived, one RTT after the loss was known. If the
-//! retransmission is lost as well, the path that carried it shows the loss, and the wait starts again, up to
-//! [`Repairs::longest_hold`]: `LONGEST_HOLD` beyond the time that a retransmission takes. That is below the inner transport's
-//! retransmission timeout, which is at least 200 ms beyond its RTT (RFC 6298; `tcp_rto_min` of Linux).
+//! retransmission is lost as well, the path that carried it shows the loss, and the wait starts again. Its limit is
+//! [`Repairs::longest_hold`]: `LONGEST_HOLD` plus the duration of a retransmission. That is shorter than the inner
+//! transport's retransmission timeout, which is at least its RTT plus 200 ms (RFC 6298; `tcp_rto_min` of Linux).
 //!
-//! Bounds: `MAX_REPAIRS` gaps. Beyond that, gaps that no packet waits for are forgotten first, then the oldest.
+//! Bounds: `MAX_REPAIRS` gaps. Beyond that, gaps for which no packet waits are forgotten first, then the oldest gap.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -16,24 +16,24 @@ use crate::{ids::Seq, time::Instant};
 /// Pending and recent retransmissions.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// How long a retransmission takes; `None` if the sender does not retransmit.
+    /// Duration of a retransmission; `None` if the sender does not retransmit.
     time: Option<Duration>,
     known: VecDeque<Repair>,
 }
 
 #[derive(Debug)]
 struct Repair {
-    /// Some of the numbers after this one, up to and including `last`, were lost.
+    /// Number before the gap. Some of the numbers after it, up to and including `last`, were lost.
     after: Seq,
-    /// This number certainly was lost.
+    /// Last number of the gap, which was certainly lost.
     last: Seq,
-    /// Whether all of them were lost.
+    /// Whether all numbers of the gap were lost.
     is_all: bool,
     until: Instant,
 }
 
 impl Repairs {
-    /// Sets how long a retransmission takes; `None` if the sender does not retransmit.
+    /// Sets the duration of a retransmission; `None` if the sender does not retransmit.
     pub(super) fn set_time(&mut self, time: Option<Duration>) {
         self.time = time;
     }
@@ -43,8 +43,8 @@ impl Repairs {
         self.time.is_some()
     }
 
-    /// Records a loss of `count` numbers between `after` and `last`, including `last`. Returns whether it will be
-    /// retransmitted. No packet waits for numbers before `frontier`.
+    /// Records a loss of `count` numbers between `after` and `last`, including `last`. Returns whether the sender
+    /// retransmits them. No packet waits for numbers before `frontier`.
     pub(super) fn expect(
         &mut self,
         now: Instant,
@@ -72,7 +72,8 @@ impl Repairs {
         true
     }
 
-    /// When the last retransmission of a number in `from..end` should arrive; `None` if none is pending.
+    /// Returns the time at which the last retransmission of a number in `from..end` should arrive; `None` if no
+    /// retransmission is pending.
     pub(super) fn due(&self, now: Instant, from: Seq, end: Seq) -> Option<Instant> {
         let concerns = |repair: &&Repair| {
             repair.until > now
@@ -83,7 +84,7 @@ impl Repairs {
         until.map(|repair| repair.until).max()
     }
 
-    /// Forgets losses before `frontier`: no packet waits for them.
+    /// Forgets losses before `frontier`, because no packet waits for them.
     pub(super) fn forget_before(&mut self, frontier: Seq) {
         let is_before = |repair: &Repair| frontier.is_after(repair.last);
         while self.known.front().is_some_and(is_before) {
@@ -91,8 +92,8 @@ impl Repairs {
         }
     }
 
-    /// Whether `seq` is known to be lost. Of several in a row between which other numbers arrived on other paths, only the last
-    /// one is known.
+    /// Whether `seq` is known to be lost. If other numbers of the gap arrived on other paths, only the gap's last
+    /// number is known.
     pub(super) fn has_lost(&self, seq: Seq) -> bool {
         let is_in = |repair: &Repair| {
             repair.last == seq
@@ -101,13 +102,14 @@ impl Repairs {
         self.known.iter().any(is_in)
     }
 
-    /// When the retransmission of an unknown packet lost at `at` should arrive; `None` if that time has passed.
+    /// Returns the time at which the retransmission of an unknown packet lost at `at` should arrive; `None` if that
+    /// time has passed.
     pub(super) fn due_since(&self, now: Instant, at: Instant) -> Option<Instant> {
         let due = at + self.time?;
         (due > now).then_some(due)
     }
 
-    /// Longest hold for retransmissions.
+    /// Returns the maximum hold time for retransmissions.
     pub(super) fn longest_hold(&self) -> Duration {
         LONGEST_HOLD + self.time.unwrap_or_default()
     }

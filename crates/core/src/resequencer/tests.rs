@@ -5,7 +5,7 @@ use crate::rng::Rng;
 
 const BUDGET: Duration = Duration::from_millis(50);
 
-/// Feeds numbered packets in; a packet's content is its number.
+/// Passes numbered packets to a resequencer. The content of a packet is its number.
 struct Harness {
     resequencer: Resequencer,
     now: Instant,
@@ -69,7 +69,7 @@ impl Harness {
     }
 }
 
-/// Numbers packets as a sender does: `schedule` gives (flow, path) for each.
+/// Numbers packets as a sender does. `schedule` contains flow and path of each packet.
 fn number(schedule: &[(usize, u8)]) -> Vec<Sent> {
     let mut flows = [None::<u32>; 8];
     let mut paths = [(0_u32, None::<u32>); 8];
@@ -92,7 +92,7 @@ fn number(schedule: &[(usize, u8)]) -> Vec<Sent> {
         .collect()
 }
 
-/// How long anything is held from now on; `each_ms` is called each millisecond.
+/// Returns how long packets are held from now on; `each_ms` is called each millisecond.
 fn held_for(h: &mut Harness, mut each_ms: impl FnMut(&mut Harness)) -> Duration {
     let start = h.now;
     while h.resequencer.held_len() > 0 {
@@ -115,7 +115,7 @@ fn two_paths_are_put_in_order() {
 
 #[test]
 fn what_was_sent_again_says_nothing_of_what_the_path_still_brings() {
-    // 3 and 4 were sent ahead over path 1, where 4 was lost: sent again, it comes over path 0 before 1 and 2.
+    // 3 and 4 were sent early over path 1, which lost 4. The retransmission of 4 arrives over path 0 before 1 and 2.
     for is_out_of_turn in [true, false] {
         let mut h = Harness::new();
         h.repair = Some(BUDGET);
@@ -153,7 +153,7 @@ fn what_was_sent_again_says_nothing_of_what_the_path_still_brings() {
 
 #[test]
 fn a_path_that_brought_only_what_was_out_of_turn_may_bring_the_rest() {
-    // 2 came first of all on path 1, out of turn, and 1 follows there; 2 and 3 wait for it.
+    // 2 is the first arrival on path 1 and out of turn. 1 follows on path 1; 2 and 3 wait for it.
     let sent = |seq, path, path_seq, path_previous| Sent {
         seq,
         flow_step: u16::from(seq > 0),
@@ -178,7 +178,7 @@ fn a_path_that_brought_only_what_was_out_of_turn_may_bring_the_rest() {
 
 #[test]
 fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
-    // 1 is lost on path 0; behind it come a datagram without a packet there, and 2 over path 1.
+    // Path 0 loses 1 and then delivers a datagram without a packet. Path 1 delivers 2.
     let sent = number(&[(0, 0), (0, 0), (0, 1)]);
     let repair = BUDGET * 2;
     for (repairs, is_skipped, waits) in [
@@ -207,7 +207,7 @@ fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
 
 #[test]
 fn what_a_path_loses_first_of_all_is_waited_for() {
-    // 1 and 3 are the first of path 1 and lost, 4 is its next; 2 waits.
+    // 1 and 3 are the first packets on path 1 and are lost; 4 is the next. 2 waits.
     let sent = number(&[(0, 0), (0, 1), (0, 0), (1, 1), (1, 1)]);
     let repair = BUDGET * 2;
     for (repairs, waits) in [(Some(repair), true), (None, false)] {
@@ -240,7 +240,7 @@ fn what_comes_of_a_path_that_is_not_at_its_beginning_shows_no_gap() {
 
 #[test]
 fn a_gap_seen_just_before_a_hold_ends_is_waited_for() {
-    // 1 is lost on path 1, and 3 shows it 1 ms before the hold of 2 ends.
+    // Path 1 loses 1, and 3 shows the loss 1 ms before the hold of 2 ends.
     let sent = number(&[(0, 1), (0, 1), (0, 0), (1, 1)]);
     let repair = BUDGET * 2;
     for (repairs, waits) in [(Some(repair), true), (None, false)] {
@@ -260,14 +260,14 @@ fn a_gap_seen_just_before_a_hold_ends_is_waited_for() {
 
 #[test]
 fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
-    // 1 is lost on path 0, and then each second datagram without a packet.
+    // Path 0 loses 1, and then every second datagram without a packet.
     let sent = number(&[(0, 0), (0, 0), (0, 1)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
     h.arrive(sent[0]);
     h.wait(LONGEST_LATE_HOLD);
     h.arrive(sent[2]);
-    // It waits for one retransmission, but not for another.
+    // 2 waits for one retransmission, but not for another.
     for step in 0..=20_u32 {
         h.resequencer.on_empty(h.now, PathId(0), Seq(2 + step * 2));
         let is_held = h.resequencer.poll_timeout() > Some(h.now);
@@ -279,7 +279,7 @@ fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
 
 #[test]
 fn what_was_skipped_after_a_later_packet_or_has_come_is_not_waited_for() {
-    // 1 is lost on path 1; path 0 has brought 3, or what it skipped comes after all.
+    // Path 1 loses 1. Path 0 has delivered 3, or delivers the skipped datagram later.
     let sent = number(&[(0, 0), (0, 1), (0, 2), (1, 0)]);
     for has_passed in [true, false] {
         let mut h = Harness::new();
@@ -413,7 +413,7 @@ fn a_slow_path_that_still_delivers_is_waited_for_beyond_the_deadline() {
         assert_eq!(h.arrive(*packet), Verdict::Released);
     }
     assert_eq!(h.delivered(), (0..=10).collect::<Vec<_>>());
-    // But not for ever.
+    // The wait is limited.
     let sent = number(&[(0, 0), (0, 1), (0, 1), (0, 0)]);
     let mut h = Harness::new();
     h.arrive(sent[0]);
@@ -451,7 +451,7 @@ fn a_path_that_falls_silent_is_waited_for_if_what_it_keeps_is_sent_again() {
 
 #[test]
 fn a_path_that_brings_what_is_older_is_waited_for_but_not_for_ever() {
-    // Path 1 carries 1..=1000 and is far behind; path 0 carries 1001.
+    // Path 1 carries 1..=1000 and delivers them much later than path 0, which carries 1001.
     let mut schedule = vec![(0, 0)];
     schedule.extend([(1, 1); 999]);
     schedule.extend([(0, 1), (0, 0)]);
@@ -486,7 +486,8 @@ fn what_is_known_lost_and_not_repaired_is_not_waited_for_as_what_is_late() {
 #[test]
 fn how_long_a_packet_is_held_depends_on_what_its_own_flow_lacks() {
     for is_other_late in [true, false] {
-        // Flow 1 lacks 1, flow 0 lacks 3. One is late on path 1, the other lost on path 0 and not repaired.
+        // Flow 1 waits for 1, flow 0 for 3. One of the two is late on path 1; path 0 has lost the other, which is not
+        // retransmitted.
         let (path_of_1, path_of_3) = if is_other_late { (1, 0) } else { (0, 1) };
         let sent = number(&[(0, 1), (1, path_of_1), (2, 1), (0, path_of_3), (0, 0)]);
         let mut h = Harness::new();
@@ -504,7 +505,7 @@ fn how_long_a_packet_is_held_depends_on_what_its_own_flow_lacks() {
 
 #[test]
 fn a_path_whose_end_is_told_is_not_waited_for_as_if_more_came() {
-    // 2 and 3 are lost at the end of path 1, as is told; 2 is of the flow of 4.
+    // 2 and 3 are lost at the end of path 1, and a tail message reports this. 2 and 4 belong to the same flow.
     let sent = number(&[(0, 0), (1, 1), (0, 1), (1, 1), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -519,7 +520,8 @@ fn a_path_whose_end_is_told_is_not_waited_for_as_if_more_came() {
 
 #[test]
 fn what_is_sent_again_on_a_path_that_was_silent_is_no_sign_that_more_comes() {
-    // Path 1 has passed 4 and says nothing for long. 3 and 5 are lost on path 0; then 0, lost before, comes on path 1.
+    // Path 1 has passed 4 and has been silent for long. Path 0 loses 3 and 5. Then 0, which had been lost, arrives on
+    // path 1.
     let sent = number(&[(0, 0), (1, 0), (2, 0), (0, 0), (1, 1), (2, 0), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -540,7 +542,7 @@ fn what_is_sent_again_on_a_path_that_was_silent_is_no_sign_that_more_comes() {
 
 #[test]
 fn what_was_sent_again_behind_later_packets_is_no_sign_that_more_comes() {
-    // 0 is lost on path 1 and comes behind 3 on path 0; 2 is missing, and path 1 has been silent for long.
+    // Path 1 loses 0, which arrives after 3 on path 0. 2 is missing, and path 1 has been silent for long.
     let sent = number(&[(2, 1), (0, 1), (0, 1), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -607,7 +609,7 @@ fn the_table_grows_and_is_bounded() {
     }
     assert!(h.resequencer.held_len() <= MAX_HELD);
     assert!(h.resequencer.ring.len() <= MAX_SPAN as usize);
-    // A peer that leaps ahead does not make us scan the gap.
+    // If a peer skips many numbers, the gap is not scanned.
     h.arrive(Sent {
         seq: 2_000_000_000,
         flow_step: 0,
@@ -681,8 +683,8 @@ fn a_sender_that_names_one_predecessor_twice_cannot_make_us_hold_for_ever() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Paths of different speed that lose packets: no packet is duplicated or vanishes, and the packets that overtake their
-    /// flow's predecessor are exactly the packets counted as late.
+    /// Paths with different delays lose packets. Then no packet is duplicated or vanishes, and no more packets are
+    /// released after a later packet of their flow than are counted as late.
     #[test]
     fn order_within_a_flow_holds_whatever_is_lost(seed in 0_u64..u64::MAX, loss_pct in 0_u64..30, jitter in 0_u64..2000, repairs in any::<bool>()) {
         let mut rng = Rng::new(seed);
@@ -691,7 +693,7 @@ proptest! {
         }).collect();
         let sent = number(&schedule);
         let delays = [rng.below(40_000), rng.below(40_000), rng.below(40_000)];
-        // (arrival in microseconds, index): order is kept within a path.
+        // Pairs of arrival time in microseconds and index; order is kept within a path.
         let mut last = [0_u64; 3];
         let mut arrivals: Vec<(u64, usize)> = Vec::new();
         for (i, packet) in sent.iter().enumerate() {

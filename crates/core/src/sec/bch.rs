@@ -1,8 +1,10 @@
-//! A double-error-correcting BCH code of length 255 (Hocquenghem 1959; Bose and Ray-Chaudhuri 1960), shortened to 120 data bits.
+//! A BCH code of length 255 that corrects two errors (Hocquenghem 1959; Bose and Ray-Chaudhuri 1960), shortened to 120
+//! data bits.
 //!
-//! With a a primitive element of GF(256), bit i adds a^i to the sum S1 and a^3i to S3; both sums, 16 bits, are the parity. As parity travels
-//! apart and intact, it need not be a codeword's: the sums of the data are enough. One wrong bit i differs by (a^i, a^3i); two,
-//! i and j, by S1 = a^i + a^j and S3 = a^3i + a^3j, so that a^i and a^j are the roots of x^2 + S1 x + (S3 / S1 + S1^2).
+//! Let a be a primitive element of GF(256). Bit i adds a^i to the sum S1 and a^3i to the sum S3; both sums, 16 bits,
+//! are the parity. As parity is sent separately and arrives intact, data and parity need not form a codeword: the sums
+//! of the data are enough. One wrong bit i changes the sums by (a^i, a^3i). Two wrong bits i and j change them by S1 =
+//! a^i + a^j and S3 = a^3i + a^3j, so a^i and a^j are the roots of x^2 + S1 x + (S3 / S1 + S1^2).
 
 use super::{BLOCK_BITS, BLOCK_BYTES, Wrong, by_byte, look_up};
 
@@ -10,7 +12,7 @@ pub(super) fn parity(block: &[u8]) -> u16 {
     look_up(&TABLE, block)
 }
 
-/// The bits that make parity differ by `difference`, which is not 0; `None` if no two do.
+/// Returns the bits that change the parity by `difference`, which is not 0; `None` if no two bits do.
 pub(super) fn locate(difference: u16) -> Option<Wrong> {
     let [s1, s3] = difference.to_be_bytes();
     if s1 == 0 {
@@ -45,12 +47,12 @@ fn div(a: u8, b: u8) -> u8 {
     EXP[log % ORDER]
 }
 
-/// Powers of a.
+/// Number of powers of a.
 const ORDER: usize = 255;
 const BLOCK_BITS_U8: u8 = 120;
 const _: () = assert!(BLOCK_BITS_U8 as usize == BLOCK_BITS);
 
-/// a^i for the primitive polynomial x^8 + x^4 + x^3 + x^2 + 1.
+/// Table of a^i for the primitive polynomial x^8 + x^4 + x^3 + x^2 + 1.
 const EXP: [u8; ORDER] = {
     let mut powers = [0; ORDER];
     let (mut power, mut i) = (1_u8, 0);
@@ -62,7 +64,7 @@ const EXP: [u8; ORDER] = {
     powers
 };
 
-/// The i of which x is a^i; 0 has none.
+/// Table of the exponent i for x = a^i; 0 has no exponent.
 const LOG: [u8; 256] = {
     let mut logs = [0; 256];
     let mut i = 0_u8;

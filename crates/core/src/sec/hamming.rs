@@ -1,7 +1,8 @@
-//! The Hamming code (127, 120), systematic: places 1 to 127, those that are powers of two hold parity.
+//! The systematic Hamming code (127, 120). Of the positions 1 to 127, those that are powers of two hold parity.
 //!
-//! The parity of a block is the exclusive sum of the places of its set bits. A wrong bit makes it differ by its place, a wrong parity
-//! bit by a power of two. The code is perfect: two wrong bits always look like one elsewhere.
+//! The parity of a block is the exclusive or of the positions of its set bits. A wrong data bit changes it by the bit's
+//! position, a wrong parity bit by a power of two. The code is perfect: two wrong bits always look like one wrong bit
+//! at another position.
 
 use super::{BLOCK_BITS, BLOCK_BYTES, Wrong, by_byte, look_up};
 
@@ -9,13 +10,13 @@ pub(super) fn parity(block: &[u8]) -> u16 {
     look_up(&TABLE, block)
 }
 
-/// The bit that makes parity differ by `difference`; none if it is a bit of the parity.
+/// Returns the bit that changes the parity by `difference`; the result contains no bit if a bit of the parity is wrong.
 pub(super) fn locate(difference: u16) -> Option<Wrong> {
     let bit = BIT_AT.get(usize::from(difference))?;
     Some([(*bit != PARITY).then_some(*bit), None])
 }
 
-/// The place of each bit.
+/// Position of each data bit.
 const PLACES: [u16; BLOCK_BITS] = {
     let mut places = [0; BLOCK_BITS];
     let (mut bit, mut place) = (0, 1_u16);
@@ -29,7 +30,7 @@ const PLACES: [u16; BLOCK_BITS] = {
     places
 };
 
-/// The bit at each place.
+/// Data bit at each position.
 const BIT_AT: [u8; 128] = {
     let mut bits = [PARITY; 128];
     let mut bit = 0_u8;

@@ -1,4 +1,4 @@
-//! Every error the codes are for, at every place.
+//! Tests every error that the codes can correct, at every position.
 
 use super::*;
 use crate::rng::Rng;
@@ -118,7 +118,7 @@ fn whatever_comes_nothing_panics_and_lengths_must_fit() {
     }
 }
 
-/// The twin that adds up bit by bit.
+/// Compares the tables with sums over single bits.
 #[test]
 fn tables_give_what_single_bits_add_up_to() {
     let mut rng = Rng::new(6);

@@ -1,11 +1,12 @@
 //! Sealing and opening datagrams in place (AEAD, RFC 5116), with the header as associated data.
 //!
-//! The 96-bit nonce is `path id (8 bits), 24 zero bits, counter (64 bits, big-endian)`. It never repeats under a key
-//! because each path has its own counter and a counter never goes back while a key lives; the caller owns the counters.
-//! The cipher comes from aws-lc-rs, which is named nowhere else on the data path, so another back end replaces it here.
+//! The 96-bit nonce is `path id (8 bits), 24 zero bits, counter (64 bits, big-endian)`. It never repeats under a key,
+//! because each path has its own counter, and a counter never decreases during the lifetime of a key; the caller owns
+//! the counters. The cipher comes from aws-lc-rs. No other module of the data path names that crate, so a replacement
+//! only affects this module.
 //!
-//! Bounds: with full-sized packets, 2^28 of them under one AES-GCM key keep an attacker's advantage below 2^-57 (RFC
-//! 9001 appendix B.1 at 2^11 bytes); keys change every 120 s, which is that many packets at 25 Gbit/s.
+//! Bounds: 2^28 full-sized packets under one AES-GCM key keep an attacker's advantage below 2^-57 (RFC 9001 appendix
+//! B.1 at 2^11 bytes). Keys change every 120 s, which is that many packets at 25 Gbit/s.
 
 use core::fmt;
 
@@ -19,17 +20,17 @@ pub const TAG_LEN: usize = 16;
 /// Length of a key in bytes.
 pub const KEY_LEN: usize = 32;
 
-/// A cipher both ends agreed on.
+/// A cipher on which both ends agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
-    /// AES-256 in Galois/Counter Mode: quickest where the CPU has AES instructions.
+    /// AES-256 in Galois/Counter Mode: the faster suite where the CPU has AES instructions.
     Aes256Gcm,
-    /// ChaCha20-Poly1305 (RFC 8439): quick everywhere, and the one suite every end offers.
+    /// ChaCha20-Poly1305 (RFC 8439): fast on every CPU, and offered by every end.
     ChaCha20Poly1305,
 }
 
 impl Suite {
-    /// The suites worth offering, best first; `has_aes`: the CPU has AES instructions.
+    /// Returns the suites worth offering, best first. `has_aes` says whether the CPU has AES instructions.
     #[must_use]
     pub const fn preferred(has_aes: bool) -> &'static [Self] {
         if has_aes {
@@ -39,7 +40,7 @@ impl Suite {
         }
     }
 
-    /// This suite alone, as it travels in a Hello.
+    /// Returns the bits that stand for this suite in a Hello.
     #[must_use]
     pub const fn bits(self) -> SuiteBits {
         match self {
@@ -48,14 +49,14 @@ impl Suite {
         }
     }
 
-    /// All of `suites`, as they travel in a Hello.
+    /// Returns the bits that stand for all of `suites` in a Hello.
     #[must_use]
     pub fn offer(suites: &[Self]) -> SuiteBits {
         SuiteBits(suites.iter().fold(0, |all, suite| all | suite.bits().0))
     }
 
-    /// The responder's choice: AES-256-GCM if both ends offer it (so only where both are quick at it), else
-    /// ChaCha20-Poly1305, else `None`.
+    /// Returns the responder's choice: AES-256-GCM if both ends offer it, which means that both are fast at it; else
+    /// ChaCha20-Poly1305 if both offer it; else `None`.
     #[must_use]
     pub fn choose(ours: SuiteBits, theirs: SuiteBits) -> Option<Self> {
         let both = ours.0 & theirs.0;
@@ -65,16 +66,16 @@ impl Suite {
     }
 }
 
-/// The datagram was not sealed with this key, nonce and associated data, or is too short for a tag.
+/// The datagram was not encrypted with this key, nonce and associated data, or is too short for a tag.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("authentication failed")]
 pub struct AuthError;
 
-/// Seals what this end sends.
+/// Key that encrypts the datagrams of this end.
 pub struct SealingKey(LessSafeKey);
 
 impl SealingKey {
-    /// A key for `suite`.
+    /// Returns a key for `suite`.
     #[must_use]
     pub fn new(suite: Suite, key: &[u8; KEY_LEN]) -> Self {
         Self(cipher(suite, key))
@@ -98,20 +99,20 @@ impl SealingKey {
     }
 }
 
-/// Opens what the other end sealed.
+/// Key that decrypts the datagrams of the other end.
 pub struct OpeningKey(LessSafeKey);
 
 impl OpeningKey {
-    /// A key for `suite`.
+    /// Returns a key for `suite`.
     #[must_use]
     pub fn new(suite: Suite, key: &[u8; KEY_LEN]) -> Self {
         Self(cipher(suite, key))
     }
 
-    /// Checks and decrypts `in_out`, ciphertext followed by tag, in place; returns the plaintext's length.
+    /// Checks and decrypts `in_out`, ciphertext followed by tag, in place. Returns the length of the plaintext.
     ///
     /// # Errors
-    /// [`AuthError`] if anything differs from what was sealed; the content of `in_out` is then unspecified.
+    /// [`AuthError`] if any part differs from the encrypted datagram; the content of `in_out` is then unspecified.
     pub fn open(
         &self,
         path: PathId,
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn nonce_layout_is_fixed() {
-        // ChaCha20-Poly1305 of RFC 8439's kind, with the nonce written out by hand.
+        // The expected value is ChaCha20-Poly1305 (RFC 8439) with the nonce written out byte by byte.
         let mut sealed = *b"x";
         let ours = SealingKey::new(Suite::ChaCha20Poly1305, &[1; 32]).seal(
             PathId(5),

@@ -1,25 +1,25 @@
-//! mac1, mac2 and cookies, after `WireGuard` (Donenfeld, NDSS 2017, section 5.4.7): no work for a sender that does not
-//! know our public key, and under load none for a sender that cannot prove its source address.
+//! mac1, mac2 and cookies, after `WireGuard` (Donenfeld, NDSS 2017, section 5.4.7). A sender that does not know the
+//! responder's public key causes no work. Under load, a sender that cannot prove its source address causes none either.
 //!
 //! - `mac1 = MAC(HASH("mac1" label, receiver's public key), everything before mac1)`, always present.
-//! - A responder under load answers an initiation that lacks a good mac2 with a cookie reply. The cookie is
-//!   `MAC(secret, source address and port)`; the secret changes every [`COOKIE_LIFETIME`] and the one before it is
-//!   kept, so nothing is stored per source and a cookie is good for 120 to 240 s.
+//! - A responder under load answers an initiation without a valid mac2 with a cookie reply. The cookie is
+//!   `MAC(secret, source address and port)`. The secret changes every [`COOKIE_LIFETIME`] and the previous secret
+//!   remains valid, so nothing is stored per source and a cookie is valid for 120 to 240 s.
 //! - `mac2 = MAC(cookie, everything before mac2)`.
-//! - A responder that is too busy for an initiation with a good mac2 says when to come back; the mac of that reply is
-//!   keyed with the cookie.
-//! - The reply is encrypted with a key derived from the responder's public key and a fresh nonce, with the
-//!   initiation's mac1 as associated data: only a host that saw the initiation can forge a reply, and only the
+//! - A responder that is too busy for an initiation with a valid mac2 sends a busy reply with a waiting time. The MAC
+//!   of that reply is keyed with the cookie.
+//! - The cookie reply is encrypted with a key derived from the responder's public key and a fresh nonce. The
+//!   initiation's mac1 is the associated data. So only a host that saw the initiation can forge a reply, and only the
 //!   initiation's sender can use it.
 //!
-//! MAC is keyed BLAKE2s-128, HASH keyed BLAKE2s-256. Instead of XChaCha20-Poly1305 the 24-byte nonce is hashed into a
-//! ChaCha20-Poly1305 key of its own, which the AEAD then uses once.
+//! MAC is keyed BLAKE2s-128, HASH keyed BLAKE2s-256. Instead of XChaCha20-Poly1305, the 24-byte nonce is hashed into a
+//! separate ChaCha20-Poly1305 key, which the AEAD uses once.
 //!
-//! A cookie belongs to one source address, so an initiator with several links keeps one [`CookieCache`] per link. It
-//! may send one initiation over all links: they differ in mac2 only, and the responder answers the first.
+//! A cookie belongs to one source address, so an initiator with several links needs one [`CookieCache`] per link. It
+//! may send one initiation over all links. The copies differ in mac2 only, and the responder answers the first copy.
 //!
-//! The initiator keeps each initiation as it was sent until it is answered or given up, because a reply is checked with the
-//! macs of its own initiation: over a long round trip several initiations are under way.
+//! The initiator stores each initiation as it was sent until it is answered or given up, because a reply is checked
+//! with the MACs of its own initiation. With a long RTT, several initiations are in flight.
 
 use core::{
     fmt,
@@ -45,21 +45,21 @@ use crate::{
     },
 };
 
-/// How long a secret makes cookies, and how long an initiator uses one. `WireGuard`'s value.
+/// Time for which a secret is used to create cookies, and for which an initiator uses a cookie; `WireGuard`'s value.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 
-/// Key of the two label hashes; labels have one length, so that label and public key cannot run together.
+/// Key of the label hashes. All labels have the same length, so that label and public key cannot be confused.
 const LABEL_KEY: [u8; 32] = *b"pleach handshake macs, version 1";
 const MAC1_LABEL: [u8; 8] = *b"mac1----";
 const COOKIE_LABEL: [u8; 8] = *b"cookie--";
 const BUSY_LABEL: [u8; 8] = *b"busy----";
 
-/// Whether the sender of a datagram knows `receiver_public`.
+/// Whether mac1 shows that the sender of a datagram knows `receiver_public`.
 pub(super) fn mac1_fits(receiver_public: &[u8; 32], macs: &Macs<'_>) -> bool {
     equal(&mac1(receiver_public, macs.before_mac1()), &macs.mac1())
 }
 
-/// Sets mac1 of an initiation or response that has room for both macs at its end.
+/// Sets mac1 of an initiation or response that ends with space for both MACs.
 pub(super) fn set_mac1(receiver_public: &[u8; 32], datagram: &mut [u8]) {
     let Some(at) = datagram.len().checked_sub(2 * MAC_LEN) else {
         return;
@@ -68,24 +68,25 @@ pub(super) fn set_mac1(receiver_public: &[u8; 32], datagram: &mut [u8]) {
     datagram[at..at + MAC_LEN].copy_from_slice(&mac);
 }
 
-/// A value by which hosts that know `public`, and no others, recognise its owner, which sends it with a fresh `nonce`.
-/// It proves nothing; a handshake does.
+/// Returns a value that the owner of `public` sends with a fresh `nonce`. Only hosts that know `public` can recognise
+/// the owner by it. It proves nothing, unlike a handshake.
 #[must_use]
 pub fn recognition(public: &[u8; 32], nonce: &[u8; 16]) -> [u8; 16] {
     let key = mac256(&LABEL_KEY, &[b"greeting", public]);
     mac128(&key, &[nonce])
 }
 
-/// What a question over UDP is made of, and its answer: whether the owner of `public` hears. Like [`recognition`], it proves
-/// that the sender knows `public`, nothing else.
+/// Returns the MAC of a question or answer that tests whether UDP datagrams reach the owner of `public`. Like
+/// [`recognition`], it proves only that the sender knows `public`.
 pub(crate) fn reach_mac(public: &[u8; 32], label: &[u8; 8], nonce: &[u8; 16]) -> [u8; MAC_LEN] {
     let key = mac256(&LABEL_KEY, &[label, public]);
     mac128(&key, &[nonce])
 }
 
-/// The responder's side: checks macs, makes cookies.
+/// The responder's part: checks MACs and creates cookies.
 pub struct CookieJar {
-    /// Keys that follow from our public key alone, kept because every stranger makes us need the first.
+    /// Keys derived from this end's public key. They are stored because every stranger can cause a check with the first
+    /// key.
     mac1_key: [u8; 32],
     reply_base: [u8; 32],
     current: JarSecret,
@@ -93,7 +94,7 @@ pub struct CookieJar {
     changed_at: Instant,
 }
 
-/// What cookies are made of, and the nonces of the replies that carry them, for one [`COOKIE_LIFETIME`].
+/// Secret from which cookies are created, and nonces of the cookie replies, for one [`COOKIE_LIFETIME`].
 struct JarSecret {
     key: Secret,
     nonces: SecretStream,
@@ -111,7 +112,7 @@ impl JarSecret {
 }
 
 impl CookieJar {
-    /// A jar for the owner of `local_public`.
+    /// Returns a jar for the owner of `local_public`.
     #[must_use]
     pub fn new(now: Instant, local_public: &[u8; 32], entropy: &mut dyn Entropy) -> Self {
         Self {
@@ -123,7 +124,7 @@ impl CookieJar {
         }
     }
 
-    /// Whether `datagram` is an initiation made for our public key. Check this first; it costs one hash.
+    /// Whether `datagram` is an initiation for this end's public key. Check this first; it costs one hash.
     #[must_use]
     pub fn is_valid_mac1(&self, datagram: &[u8]) -> bool {
         InitiationView::new(datagram).is_ok_and(|view| {
@@ -132,8 +133,8 @@ impl CookieJar {
         })
     }
 
-    /// Whether the initiation `datagram` carries a cookie that we made for `source` and that is still valid, as of the
-    /// last [`Self::refresh`].
+    /// Whether the initiation `datagram` carries a valid cookie that this end created for `source`, as of the last
+    /// [`Self::refresh`].
     #[must_use]
     pub fn check_mac2(&self, source: SocketAddr, datagram: &[u8]) -> bool {
         let Ok(view) = InitiationView::new(datagram) else {
@@ -141,7 +142,7 @@ impl CookieJar {
         };
         let macs = view.macs();
         if macs.mac2() == [0; MAC_LEN] {
-            // Its sender has no cookie: this saves two or four hashes.
+            // The sender has no cookie. Returning here saves two or four hashes.
             return false;
         }
         [Some(&self.current), self.previous.as_ref()]
@@ -153,10 +154,10 @@ impl CookieJar {
             })
     }
 
-    /// The cookie reply to the initiation `datagram` from `source`. Asks for no entropy.
+    /// Returns the cookie reply to the initiation `datagram` from `source`. Draws no entropy.
     ///
     /// # Errors
-    /// [`WireError`] if `datagram` is no initiation.
+    /// [`WireError`] if `datagram` is not an initiation.
     pub fn reply(&mut self, source: SocketAddr, datagram: &[u8]) -> Result<Vec<u8>, WireError> {
         let view = InitiationView::new(datagram)?;
         let nonce = self.current.nonces.array();
@@ -180,8 +181,8 @@ impl CookieJar {
         self.changed_at = now;
     }
 
-    /// Creates the reply that asks the owner of a cookie, who sent the initiation `datagram` with it from `source`, to
-    /// come back after `wait`; `None` if the initiation carries no valid cookie.
+    /// Returns the busy reply to the initiation `datagram` from `source`, which asks its sender to try again after
+    /// `wait`; `None` if the initiation carries no valid cookie.
     #[must_use]
     pub fn busy(&self, source: SocketAddr, datagram: &[u8], wait: Duration) -> Option<Vec<u8>> {
         let view = InitiationView::new(datagram).ok()?;
@@ -202,7 +203,7 @@ impl CookieJar {
         Some(reply.to_vec())
     }
 
-    /// Changes the secret early, because the initiations that it proves can no longer be remembered.
+    /// Changes the secret early, because no more initiations that it proves can be remembered.
     pub fn hasten(&mut self, now: Instant, entropy: &mut dyn Entropy) {
         self.previous = Some(core::mem::replace(
             &mut self.current,
@@ -211,7 +212,7 @@ impl CookieJar {
         self.changed_at = now;
     }
 
-    /// Changes the secret if it is due. Returns whether it did. Call this before the other methods.
+    /// Changes the secret if the change is due. Returns whether it was changed. Call this before the other methods.
     pub fn refresh(&mut self, now: Instant, entropy: &mut dyn Entropy) -> bool {
         let age = now.since(self.changed_at);
         if age < COOKIE_LIFETIME {
@@ -220,7 +221,8 @@ impl CookieJar {
         let fresh = JarSecret::new(entropy);
         let old = core::mem::replace(&mut self.current, fresh);
         if age < 2 * COOKIE_LIFETIME {
-            // Counted from when the change was due, so that a late call does not stretch a cookie's life.
+            // The age is counted from the time at which the change was due, so that a late call does not extend the
+            // validity of a cookie.
             self.previous = Some(old);
             self.changed_at += COOKIE_LIFETIME;
         } else {
@@ -239,32 +241,32 @@ impl fmt::Debug for CookieJar {
     }
 }
 
-/// Why a cookie reply is rejected.
+/// Reason for which a cookie reply is rejected.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum CookieError {
-    /// The responder did not make it for this initiation.
+    /// The responder did not create the reply for this initiation.
     #[error("cookie reply does not authenticate")]
     Authentication,
-    /// It contains the cookie that we already have: a copy of an earlier reply. Repeating the initiation would not
-    /// help.
+    /// The reply contains the cookie that this end already has, so it is a copy of an earlier reply. Repeating the
+    /// initiation would not help.
     #[error("cookie known already")]
     Known,
-    /// It is not a cookie reply.
+    /// The datagram is not a cookie reply.
     #[error("malformed cookie reply: {0}")]
     Malformed(#[from] WireError),
-    /// The index in it is not that of the initiation.
+    /// The index in the reply is not that of the initiation.
     #[error("cookie reply to another initiation")]
     WrongReceiver,
 }
 
-/// The initiator's side, for one local link: keeps the last cookie.
+/// The initiator's part for one local link: stores the latest cookie.
 pub struct CookieCache {
     remote_public: [u8; 32],
     cookie: Option<(Instant, Zeroizing<[u8; 16]>)>,
 }
 
 impl CookieCache {
-    /// An empty cache for handshakes with the owner of `remote_public`.
+    /// Returns an empty cache for handshakes with the owner of `remote_public`.
     #[must_use]
     pub const fn new(remote_public: &[u8; 32]) -> Self {
         Self {
@@ -273,10 +275,10 @@ impl CookieCache {
         }
     }
 
-    /// Prepares an initiation for this link: sets mac1, and mac2 if there is a cookie (else zero).
+    /// Prepares an initiation for this link: sets mac1, and sets mac2 if a cookie is stored (else to zero).
     ///
     /// # Errors
-    /// [`WireError`] if `datagram` is no initiation.
+    /// [`WireError`] if `datagram` is not an initiation.
     pub fn stamp(&mut self, now: Instant, datagram: &mut [u8]) -> Result<(), WireError> {
         set_mac1(&self.remote_public, datagram);
         let view = InitiationView::new(datagram)?;
@@ -290,10 +292,10 @@ impl CookieCache {
         Ok(())
     }
 
-    /// How long the gateway asks us to wait in the busy reply `datagram` to the initiation `sent`, as stamped.
+    /// Returns the waiting time in the busy reply `datagram` to the initiation `sent`, as stamped.
     ///
     /// # Errors
-    /// Why the reply is not for us.
+    /// The reason why the reply is not accepted.
     pub fn handle_busy(&self, sent: &[u8], datagram: &[u8]) -> Result<Duration, CookieError> {
         let view = BusyView::new(datagram)?;
         let sent = InitiationView::new(sent)?;
@@ -310,11 +312,11 @@ impl CookieCache {
         Ok(Duration::from_millis(view.wait_ms().into()))
     }
 
-    /// Takes the cookie out of the reply `datagram` to the initiation `sent`, as stamped. Then stamp and send the same
-    /// initiation again.
+    /// Stores the cookie of the reply `datagram` to the initiation `sent`, as stamped. Then stamp the same initiation
+    /// again and send it.
     ///
     /// # Errors
-    /// Why the reply is not for us.
+    /// The reason why the reply is not accepted.
     pub fn handle_reply(
         &mut self,
         now: Instant,
@@ -363,7 +365,7 @@ fn mac2(cookie: &[u8; 16], covered: &[u8]) -> [u8; MAC_LEN] {
     mac128(&key, &[covered])
 }
 
-/// An IPv4 address counts the same whether it arrives as such or mapped into IPv6.
+/// Returns the cookie for `source`. An IPv4 address gives the same cookie whether it is mapped into IPv6 or not.
 fn cookie(secret: &[u8; 32], source: SocketAddr) -> [u8; 16] {
     let port = source.port().to_be_bytes();
     match source.ip().to_canonical() {
@@ -380,7 +382,7 @@ fn reply_base(responder_public: &[u8; 32]) -> [u8; 32] {
     mac256(&LABEL_KEY, &[&COOKIE_LABEL, responder_public])
 }
 
-/// The mac of a busy reply to an initiation with `mac2`; `covered`: the reply before its mac.
+/// Returns the MAC of a busy reply to an initiation with `mac2`. `covered` is the reply before its MAC.
 fn busy_mac(cookie: &[u8; 16], covered: &[u8], mac2: &[u8; MAC_LEN]) -> [u8; MAC_LEN] {
     let mut key = Zeroizing::new([0; 32]);
     key[..16].copy_from_slice(cookie);

@@ -1,9 +1,9 @@
 //! The source of secret random bytes.
 //!
-//! An endpoint asks its [`Entropy`] for fresh bytes at each handshake, and keeps nothing from which the bytes of an
-//! earlier handshake could be derived. An attacker who reads the memory of a running end therefore learns its present
-//! keys, but no earlier ones. In the daemon the source is the kernel; in the simulator it is [`Seeded`], because the
-//! same seed must give the same bytes.
+//! An endpoint requests fresh bytes from its [`Entropy`] at each handshake. It stores no data from which the bytes of
+//! an earlier handshake could be derived. An attacker who reads the memory of a running end therefore learns its
+//! present keys, but no earlier keys. In the daemon the source is the kernel. In the simulator it is [`Seeded`],
+//! because the same seed must give the same bytes.
 
 use core::fmt;
 
@@ -17,24 +17,24 @@ pub trait Entropy: fmt::Debug + Send {
     fn fill(&mut self, out: &mut [u8]);
 }
 
-/// The next 32 bytes of `source`.
+/// Returns the next 32 bytes of `source`.
 pub(crate) fn secret(source: &mut dyn Entropy) -> Secret {
     Secret::filled_by(|bytes| source.fill(bytes))
 }
 
-/// The next `N` bytes of `source`.
+/// Returns the next `N` bytes of `source`.
 pub(crate) fn array<const N: usize>(source: &mut dyn Entropy) -> [u8; N] {
     let mut out = [0; N];
     source.fill(&mut out);
     out
 }
 
-/// Bytes that follow from a seed: for simulations and tests only. Who knows the seed knows all keys.
+/// Bytes derived from a seed, for simulations and tests only. Whoever knows the seed knows all keys.
 #[derive(Debug)]
 pub struct Seeded(SecretStream);
 
 impl Seeded {
-    /// The same bytes for the same seed.
+    /// Returns a source that gives the same bytes for the same seed.
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Self {
         Self(SecretStream::new(&seed, b"pleach endpoint"))

@@ -6,18 +6,18 @@
 //! Initiator::read_response  <-- response ---    Incoming::respond
 //! ```
 //!
-//! The initiator knows the responder's static key; the responder learns the initiator's from the initiation and must
-//! look it up before it answers. Both mix in a pre-shared key, [`NO_PSK`] by default. Both sides carry a
-//! [`Hello`]; the responder chooses the suite. The two transport keys are Noise's split.
+//! The initiator knows the responder's static key. The responder learns the initiator's static key from the initiation
+//! and must look it up before it answers. Both ends mix in a pre-shared key, [`NO_PSK`] by default. Both messages carry
+//! a [`Hello`]; the responder chooses the suite. The two transport keys are the result of Noise's split.
 //!
-//! A wrong static key is detected at the initiation, a wrong psk at the response, by the initiator. The responder
-//! never detects a wrong psk, because the psk enters only its own message. It must not activate the session before the
-//! first datagram decrypts with the new keys, which [`super::rotation::SessionSet`] ensures.
+//! The responder detects a wrong static key at the initiation. The initiator detects a wrong psk at the response. The
+//! responder never detects a wrong psk, because the psk enters only its own message. It must not activate the session
+//! before the first datagram is decrypted with the new keys, which [`super::rotation::SessionSet`] ensures.
 //!
-//! The initiation's clear header is the Noise prologue, so that nobody can redirect the answer of a copied initiation.
-//! Changes of the response's header are found by mac1, which only keeps out those who do not know the public key: at
-//! worst an attacker who can also drop the response sends this end's datagrams to a wrong index. mac2 of an initiation
-//! is checked by [`super::cookie::CookieJar`] alone; mac2 of a response is zero.
+//! The clear header of the initiation is the Noise prologue, so that nobody can redirect the answer to a copied
+//! initiation. Changes of the response's header are detected by mac1, which anyone who knows the public key can
+//! compute. At worst, an attacker who can also drop the response makes this end send its datagrams to a wrong index.
+//! mac2 of an initiation is checked by [`super::cookie::CookieJar`] alone; mac2 of a response is zero.
 
 use core::fmt;
 
@@ -35,46 +35,46 @@ use crate::wire::handshake::{
     self as wire, Claim, Hello, InitiationView, MAX_LEN, ResponseView, WireError, initiation_header,
 };
 
-/// The pre-shared key of peers that agreed on none.
+/// Pre-shared key of peers that have not agreed on one.
 pub const NO_PSK: [u8; 32] = [0; 32];
 
 /// Position of the psk in the pattern: `psk2`.
 const PSK_POSITION: u8 = 2;
 
-/// Why a handshake fails. Input of any kind ends in one of these.
+/// Reason for which a handshake fails. Any invalid input results in one of these errors.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// Not encrypted by the expected end: wrong static key, wrong psk, modified, or answered before.
+    /// The message was not encrypted by the expected end: wrong static key, wrong psk, modified, or answered before.
     #[error("handshake does not authenticate")]
     Authentication,
-    /// mac1 is wrong: the sender does not know our public key, or the datagram was damaged.
+    /// mac1 is wrong: the sender does not know this end's public key, or the datagram was damaged.
     #[error("mac1 does not fit")]
     Mac,
-    /// No handshake datagram at all, or its Hello is too short.
+    /// The datagram is not a handshake datagram, or its Hello is too short.
     #[error("malformed handshake datagram: {0}")]
     Malformed(#[from] WireError),
-    /// The Hellos have no suite in common, or the responder chose one that was not offered.
+    /// The Hellos have no suite in common, or the responder chose a suite that was not offered.
     #[error("no cipher suite in common")]
     NoCommonSuite,
-    /// The remote static key is of small order, so no secret can be agreed on with it.
+    /// The remote static key is of small order, so no shared secret can be computed with it.
     #[error("remote public key is invalid")]
     RemoteKey,
-    /// The other end speaks a different version of the protocol, given here.
+    /// The other end uses a different version of the protocol, given here.
     #[error("protocol version {0} is not ours")]
     Version(u16),
-    /// The response answers another initiation.
+    /// The response belongs to another initiation.
     #[error("response to another handshake")]
     WrongReceiver,
 }
 
-/// An X25519 key pair that names this end. Wiped on drop; `Debug` shows the public half only.
+/// X25519 key pair that identifies this end. Wiped on drop; `Debug` shows only the public key.
 pub struct StaticKeys {
     private: Secret,
     public: [u8; 32],
 }
 
 impl StaticKeys {
-    /// The pair of a private key: any 32 bytes, clamped as RFC 7748 says.
+    /// Returns the key pair of a private key. Any 32 bytes are valid; they are clamped as in RFC 7748.
     #[must_use]
     pub fn from_private(private: impl Into<Secret>) -> Self {
         let private = private.into();
@@ -82,7 +82,7 @@ impl StaticKeys {
         Self { private, public }
     }
 
-    /// The public key, to be given to peers.
+    /// Returns the public key, which peers need.
     #[must_use]
     pub const fn public(&self) -> &[u8; 32] {
         &self.public
@@ -97,22 +97,22 @@ impl fmt::Debug for StaticKeys {
     }
 }
 
-/// What a finished handshake yields.
+/// Result of a completed handshake.
 #[derive(Debug)]
 pub struct Established {
-    /// Key for what this end sends.
+    /// Key for datagrams that this end sends.
     pub send: SealingKey,
-    /// Key for what this end receives.
+    /// Key for datagrams that this end receives.
     pub recv: OpeningKey,
-    /// The other end's index: written into the datagrams to it.
+    /// Session index of the other end, which is written into the datagrams sent to it.
     pub remote_index: u32,
-    /// The suite of both keys.
+    /// Suite of both keys.
     pub suite: Suite,
-    /// What the other end said of itself.
+    /// Hello of the other end.
     pub remote_hello: Hello,
 }
 
-/// The side that starts. One value is one attempt: a retry is a new one with a new seed and index.
+/// The end that starts the handshake. One value is one attempt; a retry is a new value with a new seed and index.
 pub struct Initiator {
     state: HandshakeState,
     local_public: [u8; 32],
@@ -121,13 +121,15 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Starts a handshake with the owner of `remote_public` and returns the initiation to send, mac1 set, mac2 zero.
+    /// Starts a handshake with the owner of `remote_public` and returns the initiation to send, with mac1 set and mac2
+    /// zero.
     ///
-    /// `local_index`: how the other end is to address this session, unique among this end's sessions. `hello.suites`:
-    /// the suites offered. `seed`: 32 fresh secret random bytes. Cost: three X25519 operations.
+    /// `local_index` is the index by which the other end will address this session, unique among this end's sessions.
+    /// `hello.suites` contains the suites offered. `seed` is 32 fresh secret random bytes. Cost: three X25519
+    /// operations.
     ///
     /// # Errors
-    /// [`HandshakeError::RemoteKey`], or [`HandshakeError::Malformed`] if `local_index` is 0 or beyond 24 bits.
+    /// [`HandshakeError::RemoteKey`], or [`HandshakeError::Malformed`] if `local_index` is 0 or has more than 24 bits.
     pub fn new(
         local: &StaticKeys,
         remote_public: &[u8; 32],
@@ -139,8 +141,8 @@ impl Initiator {
         Self::start(local, remote_public, psk, local_index, hello, &[], seed)
     }
 
-    /// The same for an invited client that the gateway does not know yet and that presents its `claim`. `psk`: the
-    /// pre-shared key of the invitation. `hello` must have a time.
+    /// Starts a handshake like [`Self::new`], for an invited client that the gateway does not know yet and that
+    /// presents its `claim`. `psk` is the pre-shared key of the invitation. `hello` must have a time.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -190,18 +192,19 @@ impl Initiator {
         Ok((initiator, datagram))
     }
 
-    /// The index by which the other end addresses this session.
+    /// Returns the index by which the other end addresses this session.
     #[must_use]
     pub const fn local_index(&self) -> u32 {
         self.local_index
     }
 
-    /// Reads the response and finishes. After an error the true response can still come.
+    /// Reads the response and completes the handshake. After an error, the genuine response may still arrive.
     ///
-    /// Cost: two X25519 operations, only after mac1 and the index fit.
+    /// Cost: two X25519 operations if mac1 and the index are correct.
     ///
     /// # Errors
-    /// [`HandshakeError::Authentication`] for a wrong psk among other things; what else does not fit.
+    /// [`HandshakeError::Authentication`] for a wrong psk or a modified response; other variants for other defects of
+    /// the response.
     pub fn read_response(&mut self, datagram: &[u8]) -> Result<Established, HandshakeError> {
         let view = ResponseView::new(datagram)?;
         if view.receiver_index() != self.local_index {
@@ -239,18 +242,18 @@ impl fmt::Debug for Initiator {
     }
 }
 
-/// The side that answers; it has no state before an initiation is read.
+/// The end that answers. It has no state before an initiation is read.
 #[derive(Debug)]
 pub struct Responder;
 
 impl Responder {
-    /// Reads an initiation: who sent it and what it offers.
+    /// Reads an initiation, which contains the sender's static key and the suites that it offers.
     ///
-    /// mac1 is checked first. Cost after that: two X25519 operations, so ask
-    /// [`super::limiter::HandshakeLimiter`] before.
+    /// mac1 is checked first. After that the cost is two X25519 operations, so call
+    /// [`super::limiter::HandshakeLimiter`] first.
     ///
     /// # Errors
-    /// Everything that is not an intact initiation to this very key.
+    /// Every datagram that is not an intact initiation for this key is an error.
     pub fn read_initiation(
         local: &StaticKeys,
         datagram: &[u8],
@@ -285,12 +288,12 @@ impl Responder {
     }
 }
 
-/// Tells initiations apart: the first 64 bits of the ephemeral key, which are random in honest initiations.
+/// Identifies an initiation: the first 64 bits of the ephemeral key, which are random in honest initiations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EphemeralId(pub u64);
 
 impl EphemeralId {
-    /// That of a checked initiation; it travels in the clear.
+    /// Returns the id of an initiation. The ephemeral key is not encrypted.
     #[must_use]
     pub fn of(view: &InitiationView<'_>) -> Self {
         let id = view.noise().first_chunk();
@@ -298,30 +301,30 @@ impl EphemeralId {
     }
 }
 
-/// An authenticated initiation, to be answered or dropped. It may be a replay of one that was genuine.
+/// An authenticated initiation, to be answered or dropped. It may be a replay of a genuine initiation.
 pub struct Incoming {
-    /// The initiator's static public key: look it up, drop the initiation if it is unknown.
+    /// Static public key of the initiator. Look it up, and drop the initiation if the key is unknown.
     pub remote_static: [u8; 32],
-    /// The index under which the initiator wants to be addressed.
+    /// Session index of the initiator, by which the answer must address it.
     pub remote_index: u32,
-    /// What the initiator said of itself.
+    /// Hello of the initiator.
     pub hello: Hello,
-    /// The claim of an invitation, if it presents one.
+    /// The claim of an invitation, if the initiation contains one.
     pub claim: Option<Claim>,
     state: HandshakeState,
     seed: SeedSlot,
 }
 
 impl Incoming {
-    /// Answers: the keys, and the response to send.
+    /// Answers the initiation. Returns the keys and the response to send.
     ///
-    /// `psk`: of this client, or [`NO_PSK`]. `local_index`: unique among this end's sessions. `hello.suites`: the suites
-    /// this end takes; the response names the one chosen. `seed`: 32 fresh secret random bytes. Cost: three X25519
-    /// operations.
+    /// `psk` is the pre-shared key of this client, or [`NO_PSK`]. `local_index` must be unique among this end's
+    /// sessions. `hello.suites` contains the suites that this end accepts; the response names the chosen suite. `seed`
+    /// is 32 fresh secret random bytes. Cost: three X25519 operations.
     ///
     /// # Errors
-    /// [`HandshakeError::Version`]; [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index` is 0
-    /// or beyond 24 bits.
+    /// [`HandshakeError::Version`]; [`HandshakeError::NoCommonSuite`]; [`HandshakeError::Malformed`] if `local_index`
+    /// is 0 or has more than 24 bits.
     pub fn respond(
         mut self,
         psk: &[u8; 32],
@@ -368,7 +371,7 @@ fn establish(
     suite: Suite,
     remote_hello: Hello,
 ) -> Established {
-    // Noise, section 5.2: the first key of the split is for initiator to responder.
+    // Noise, section 5.2: the first key of the split is for the direction from initiator to responder.
     let (first, second) = state.dangerously_get_raw_split();
     let (first, second) = (Zeroizing::new(first), Zeroizing::new(second));
     let (send, recv) = if state.is_initiator() {

@@ -9,27 +9,27 @@ use blake2::{
 };
 use zeroize::Zeroizing;
 
-/// 128-bit keyed hash of `parts`, one after the other.
+/// Returns the 128-bit keyed hash of the concatenated `parts`.
 pub(super) fn mac128(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 16] {
     let mut mac: Blake2sMac<U16> = Mac::new(key.into());
     parts.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
 }
 
-/// 256-bit keyed hash of `parts`, one after the other.
+/// Returns the 256-bit keyed hash of the concatenated `parts`.
 pub(super) fn mac256(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
     let mut mac: Blake2sMac<U32> = Mac::new(key.into());
     parts.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
 }
 
-/// Whether two values are equal, in a time that does not depend on them.
+/// Whether two values are equal, in constant time.
 pub(super) fn equal(a: &[u8], b: &[u8]) -> bool {
     aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
 }
 
-/// An unpredictable stream of bytes from a secret seed: block `i` is BLAKE2s keyed with `BLAKE2s(seed, label)` over
-/// the 64-bit big-endian `i`. Deterministic; streams of different labels are independent.
+/// An unpredictable stream of bytes from a secret seed. Block `i` is the hash of the 64-bit big-endian `i` by BLAKE2s,
+/// keyed with `BLAKE2s(seed, label)`. The stream is deterministic; streams with different labels are independent.
 pub(crate) struct SecretStream {
     key: Zeroizing<[u8; 32]>,
     blocks: u64,

@@ -10,16 +10,16 @@
 //! proof = BLAKE2s-128(BLAKE2s-256(key, "pleach invitation proof"), client static key ‖ gateway static key)
 //! ```
 //!
-//! The client makes its own static key and sends id and proof, a [`Claim`], behind the Hello of its initiation. Noise
-//! seals the Hello for the gateway and authenticates it by the client's static key (IK, security properties of payload 1:
-//! source 1, destination 2), and the proof names that key, so a claim is of no use for another key: a replay enrols the
-//! same client once more, which changes nothing. The handshake then goes on with the psk at both ends.
+//! The client generates its own static key. It sends id and proof as a [`Claim`] after the Hello of its initiation.
+//! Noise encrypts the Hello for the gateway and authenticates it by the client's static key (IK, security properties of
+//! payload 1: source 1, destination 2). The proof covers that key, so a claim is useless with another key. A replay
+//! enrols the same client once more, which changes nothing. The handshake then continues with the psk at both ends.
 //!
 //! A gateway stores id and key, not the secret. An attacker who reads its file can impersonate the gateway, whose
-//! static key lies beside the file anyway, and can claim open invitations, but cannot write a token. To guess a claim
-//! means to guess 128 bits of id and proof.
+//! static key is stored next to the file anyway. The attacker can also claim open invitations, but cannot create a
+//! token. To guess a claim, an attacker has to guess 128 bits of id and proof.
 //!
-//! The owner ensures that an invitation is used once and expires in time, see [`crate::endpoint::enrolment`].
+//! The owner ensures that an invitation is used once and expires; see [`crate::endpoint::enrolment`].
 
 use core::fmt;
 
@@ -29,43 +29,44 @@ use super::{
 };
 pub use crate::wire::handshake::Claim;
 
-/// What a gateway keeps of an invitation's secret. Wiped on drop, hidden in `Debug`.
+/// Value that a gateway stores instead of an invitation's secret. Wiped on drop, hidden in `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InvitationKey(Secret);
 
 impl InvitationKey {
-    /// The key that follows from the secret of an invitation.
+    /// Returns the key derived from the secret of an invitation.
     #[must_use]
     pub fn from_secret(secret: &Secret) -> Self {
         Self(derive(secret, b"pleach invitation key"))
     }
 
-    /// A key as it was kept.
+    /// Returns the key whose bytes were stored.
     #[must_use]
     pub const fn from_kept(key: Secret) -> Self {
         Self(key)
     }
 
-    /// The bytes to keep.
+    /// Returns the bytes to store.
     #[must_use]
     pub fn expose(&self) -> &[u8; 32] {
         self.0.expose()
     }
 
-    /// The pre-shared key of the client that uses the invitation, and of its gateway.
+    /// Returns the pre-shared key of the client that uses the invitation, and of its gateway.
     #[must_use]
     pub fn psk(&self) -> Secret {
         derive(&self.0, b"pleach invitation psk")
     }
 
-    /// Proof of the key, of use only to the owner of `client_public` at the owner of `gateway_public`.
+    /// Returns the proof that the owner of `client_public` knows the key. It is valid only at the owner of
+    /// `gateway_public`.
     #[must_use]
     pub fn proof(&self, client_public: &[u8; 32], gateway_public: &[u8; 32]) -> [u8; 16] {
         let key = derive(&self.0, b"pleach invitation proof");
         mac128(key.expose(), &[client_public, gateway_public])
     }
 
-    /// Whether `claim` proves this key for `client_public`, in a time that does not depend on it.
+    /// Whether `claim` proves this key for `client_public`; in constant time.
     #[must_use]
     pub fn fits(&self, claim: &Claim, client_public: &[u8; 32], gateway_public: &[u8; 32]) -> bool {
         equal(&self.proof(client_public, gateway_public), &claim.proof)
@@ -78,13 +79,15 @@ impl fmt::Debug for InvitationKey {
     }
 }
 
-/// Which invitation `secret` is: unpredictable to who does not know it, and tells nothing of it.
+/// Returns the id of the invitation with this `secret`. The id is unpredictable without the secret, and does not reveal
+/// it.
 #[must_use]
 pub fn id(secret: &Secret) -> [u8; 16] {
     mac128(secret.expose(), &[b"pleach invitation id"])
 }
 
-/// Four bytes by which damage of a written invitation is found. No protection against who alters it on purpose.
+/// Returns four bytes by which damage of a written invitation is detected. They do not protect against deliberate
+/// changes.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> [u8; 4] {
     let [a, b, c, d, ..] = mac128(&[0; 32], &[b"pleach token checksum", bytes]);

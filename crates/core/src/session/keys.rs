@@ -1,19 +1,20 @@
-//! One session: a pair of keys, and per path what has been received under them.
+//! One session: a pair of keys, and for each path the counters received under them.
 //!
 //! # Counters
 //!
-//! Each direction of each path has a 64-bit datagram counter, owned by the sender's tunnel; 32 bits of it travel. The
-//! counter **continues over a change of keys**, so that path accounting need not notice one. It starts anew, somewhere
-//! in `0..2^31`, when the sender's association starts, and also when the *receiver's* association is new, because that
-//! receiver cannot know the high bits. Under one key it never goes back.
+//! Each direction of each path has a 64-bit datagram counter, owned by the sender's tunnel; its low 32 bits are sent.
+//! The counter **continues when keys change**, so that path accounting is not affected. It restarts somewhere in
+//! `0..2^31` when the sender's association starts, and also when the *receiver's* association is new, because that
+//! receiver cannot know the high bits. Under one key the counter never decreases.
 //!
-//! The receiver extends the 32 bits near the highest counter it knows of the path: seen in this session, or carried
-//! over by [`Session::continue_path`] from one before; with neither the high bits are zero.
+//! The receiver reconstructs the counter from the 32 bits and the highest counter known of the path. That counter was
+//! received in this session, or was passed on from an earlier session by [`Session::continue_path`]. If neither
+//! applies, the high bits are zero.
 //!
 //! # Bounds
 //!
-//! A path's window (520 bytes) is allocated at its first authentic datagram, at most [`PathId::LANES`] of them. Nothing
-//! else allocates.
+//! The replay window of a path (520 bytes) is allocated at its first authentic datagram; there are at most
+//! [`PathId::LANES`] windows. There are no other allocations.
 
 use thiserror::Error;
 
@@ -28,7 +29,7 @@ use crate::{
     wire::handshake::Hello,
 };
 
-/// Who started the handshake of a session.
+/// Which end started the handshake of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// This end.
@@ -37,7 +38,7 @@ pub enum Role {
     Responder,
 }
 
-/// A datagram that opened.
+/// A decrypted datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Length of the plaintext at the front of the buffer, in bytes.
@@ -46,10 +47,10 @@ pub struct Opened {
     pub counter: u64,
 }
 
-/// Why a datagram does not open. All are ordinary on a network; count them.
+/// Reason for which a datagram cannot be decrypted. All of them occur on ordinary networks and should be counted.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum OpenError {
-    /// Forged or damaged.
+    /// The datagram is forged or damaged.
     #[error("authentication failed")]
     Authentication,
     /// The session is too old to be used.
@@ -61,12 +62,12 @@ pub enum OpenError {
     /// The path id is [`PathId::LANES`] or more.
     #[error("unknown path")]
     UnknownPath,
-    /// Received before, or too late to tell.
+    /// The datagram was received before, or is too old for the replay window.
     #[error("replayed datagram: {0}")]
     Replayed(#[from] ReplayError),
 }
 
-/// One pair of keys.
+/// One session with its pair of keys.
 #[derive(Debug)]
 pub struct Session {
     send: SealingKey,
@@ -81,17 +82,17 @@ pub struct Session {
     paths: [Received; PathId::LANES],
 }
 
-/// What is known of the counters of one path.
+/// Knowledge about the counters of one path.
 #[derive(Debug)]
 enum Received {
     Nothing,
-    /// Nothing under this session; an earlier one saw this counter last.
+    /// No datagram was received in this session; this is the highest counter of an earlier session.
     Continues(u64),
     Window(Box<ReplayWindow>),
 }
 
 impl Session {
-    /// A session out of a finished handshake, known to the other end by `local_index`.
+    /// Returns the session of a completed handshake. The other end addresses it by `local_index`.
     #[must_use]
     pub fn new(now: Instant, established: Established, local_index: u32, role: Role) -> Self {
         Self {
@@ -108,9 +109,9 @@ impl Session {
         }
     }
 
-    /// Encrypts `in_out` in place and returns the tag; `aad` is the datagram's header.
+    /// Encrypts `in_out` in place and returns the tag. `aad` is the datagram's header.
     ///
-    /// `counter` must be larger than any before it on `path`.
+    /// `counter` must be larger than all previous counters on `path`.
     #[must_use]
     pub fn seal(
         &mut self,
@@ -123,10 +124,12 @@ impl Session {
         self.send.seal(path, counter, aad, in_out)
     }
 
-    /// Checks and decrypts a datagram in place: `in_out` is ciphertext and tag, `seq` the low 32 bits of its counter.
+    /// Checks and decrypts a datagram in place. `in_out` contains ciphertext and tag; `seq` is the low 32 bits of its
+    /// counter.
     ///
     /// # Errors
-    /// Why it is dropped; after [`OpenError::Authentication`] the content of `in_out` is unspecified.
+    /// The reason why the datagram is dropped; after [`OpenError::Authentication`] the content of `in_out` is
+    /// unspecified.
     pub fn open(
         &mut self,
         path: PathId,
@@ -161,8 +164,8 @@ impl Session {
         Ok(Opened { len, counter })
     }
 
-    /// Tells where the counter of `path` stood under an earlier session of the same association. No effect once
-    /// something has been received on it, or for an unknown path.
+    /// Sets the highest counter of `path` in an earlier session of the same association. No effect after a datagram was
+    /// received on the path, or for an unknown path.
     pub fn continue_path(&mut self, path: PathId, highest: u64) {
         if let Some(received @ (Received::Nothing | Received::Continues(_))) =
             self.paths.get_mut(path.index())
@@ -171,7 +174,8 @@ impl Session {
         }
     }
 
-    /// The highest counter known of `path`, from this session or an earlier one; `None` if nothing ever came.
+    /// Returns the highest counter known of `path`, from this session or an earlier one; `None` if no datagram was
+    /// received.
     #[must_use]
     pub fn highest(&self, path: PathId) -> Option<u64> {
         match self.paths.get(path.index())? {
@@ -181,43 +185,43 @@ impl Session {
         }
     }
 
-    /// The index by which the other end addresses this session.
+    /// Returns the index by which the other end addresses this session.
     #[must_use]
     pub const fn local_index(&self) -> u32 {
         self.local_index
     }
 
-    /// The index by which to address the other end.
+    /// Returns the index by which this end addresses the other end.
     #[must_use]
     pub const fn remote_index(&self) -> u32 {
         self.remote_index
     }
 
-    /// What the other end said of itself.
+    /// Returns the Hello of the other end.
     #[must_use]
     pub const fn remote_hello(&self) -> &Hello {
         &self.remote_hello
     }
 
-    /// The cipher in use.
+    /// Returns the cipher suite in use.
     #[must_use]
     pub const fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// Who started it.
+    /// Returns which end started the handshake.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// When its handshake finished here.
+    /// Returns the time at which the handshake was completed at this end.
     #[must_use]
     pub const fn created_at(&self) -> Instant {
         self.created_at
     }
 
-    /// How many datagrams were sealed under it.
+    /// Returns the number of datagrams encrypted in this session.
     #[must_use]
     pub const fn sealed_datagrams(&self) -> u64 {
         self.sealed_datagrams
@@ -279,7 +283,7 @@ mod tests {
     fn wire_numbers_wrap_in_a_session() {
         let (mut a, mut b) = pair(1);
         b.continue_path(PATH, (1 << 32) - 1_000);
-        // Pairs arrive swapped, across the wrap too.
+        // Pairs of datagrams arrive swapped, also where the counter wraps.
         let counters = ((1_u64 << 32) - 300..(1 << 32) + 300)
             .step_by(2)
             .flat_map(|counter| [counter + 1, counter]);

@@ -1,28 +1,29 @@
-//! Limits the number of handshakes that a responder processes, before any curve operation.
+//! Limits the number of handshakes that a responder processes, before any curve operation is done.
 //!
-//! An initiation costs two X25519 operations to read and three to answer, some 0.3 ms of a core. [`HandshakeLimiter`]
+//! An initiation costs two X25519 operations to read and three to answer, about 0.3 ms of a core. [`HandshakeLimiter`]
 //! decides on it by its source address and by whether a cookie proves that address:
 //!
 //! | initiation | bucket of its source | bucket of the gateway | without a token |
 //! | --- | --- | --- | --- |
 //! | not proved, not on guard | [`Limits::unproved_reads`] | [`Limits::all`] | cookie reply |
-//! | not proved, on guard | cookie replies only | | cookie reply, or nothing |
-//! | proved | [`Limits::source`] | [`Limits::all`] | told when to come back |
-//! | proved, from where a peer has shaken hands | [`Limits::source`] | another of [`Limits::all`] | told when to come back |
+//! | not proved, on guard | only for cookie replies | | cookie reply, or no reply |
+//! | proved | [`Limits::source`] | [`Limits::all`] | busy reply |
+//! | proved, address known from a peer | [`Limits::source`] | a second one of [`Limits::all`] | busy reply |
 //!
-//! *On guard*, the responder reads only proved initiations. It is on guard for [`GUARD`] after it read an unproved
-//! initiation in vain, and for [`LOAD_HOLD`] after unproved initiations exceeded their rate. So strangers who do not
-//! prove an address cost at most a few curve operations per minute, and a stranger who proves one gets the share of
-//! its source. Peers are not affected by either if their last sessions began at their present address, or if they have
-//! proved it by a cookie: these addresses have a bucket that nobody else can empty. After a restart the responder
-//! knows no such addresses, and all peers share a bucket with strangers who prove their addresses.
+//! While the responder is *on guard*, it reads only proved initiations. It is on guard for [`GUARD`] after it read an
+//! unproved initiation that turned out to be useless (invalid, recorded, or of a stranger), and for [`LOAD_HOLD`] after
+//! unproved initiations exceeded their rate. So strangers without a proved address cost at most a few curve operations
+//! per minute, and a stranger with a proved address gets the share of its source. Neither kind of stranger affects a
+//! peer whose last sessions began at its present address, or which has proved that address by a cookie: these addresses
+//! have a bucket that nobody else can empty. After a restart the responder knows no such addresses, and all peers share
+//! a bucket with strangers who prove their addresses.
 //!
-//! The order at the responder: `CookieJar::is_valid_mac1`, [`super::seen::SeenInitiations::contains`],
-//! `CookieJar::check_mac2`, [`HandshakeLimiter::admit`], `Responder::read_initiation`, look up the client, its own
-//! [`Bucket`], `Incoming::respond`.
+//! The responder makes these calls in this order: `CookieJar::is_valid_mac1`,
+//! [`super::seen::SeenInitiations::contains`], `CookieJar::check_mac2`, [`HandshakeLimiter::admit`],
+//! `Responder::read_initiation`, look-up of the client, the client's own [`Bucket`], `Incoming::respond`.
 //!
-//! *Source.* `WireGuard`'s `ratelimiter.c` for limits per address; RFC 9000, section 8.1, for work only after a proof of
-//! the address. *We differ:* `WireGuard` reads everything until it is under load.
+//! *Source.* Limits per address are those of `WireGuard`'s `ratelimiter.c`; work only after a proof of the address is
+//! required by RFC 9000, section 8.1. Unlike pleach, `WireGuard` reads all initiations until it is under load.
 
 use core::{net::SocketAddr, time::Duration};
 use std::collections::BTreeMap;
@@ -37,32 +38,33 @@ pub use bucket::{Bucket, Rate};
 pub use sources::Source;
 use sources::{ClaimedSources, ProvedSources};
 
-/// How long the responder stays on guard after the last excess of initiations that are not proved. `WireGuard`'s value.
+/// Duration for which the responder stays on guard after unproved initiations exceeded their rate; `WireGuard`'s value.
 pub const LOAD_HOLD: Duration = Duration::from_secs(1);
 
-/// How long the responder stays on guard after it has read an initiation in vain: from a stranger, or a recorded one.
-/// During this time a new client pays one more round trip.
+/// Duration for which the responder stays on guard after it has read a useless initiation: of a stranger, or a recorded
+/// one. During this time a new client needs one more RTT.
 pub const GUARD: Duration = Duration::from_secs(60);
 
 /// Rates of a [`HandshakeLimiter`], in initiations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// From all sources together; each of three kinds of initiation has a bucket of this rate.
+    /// Rate from all sources together. Each of three kinds of initiations has a bucket of this rate.
     pub all: Rate,
-    /// From one source that proved its address.
+    /// Rate from one source that has proved its address.
     pub source: Rate,
-    /// From one source that did not, while the responder is not on guard.
+    /// Rate from one source that has not proved its address, while the responder is not on guard.
     pub unproved_reads: Rate,
-    /// From one client, once its static key is known.
+    /// Rate of fresh initiations from one client, after its static key is known.
     pub client: Rate,
-    /// From one client, of those that are not fresh: the client's clock is wrong, or they are recorded ones, sent by
-    /// somebody who proved another address.
+    /// Rate of initiations from one client that are not fresh: the client's clock is wrong, or they were recorded and
+    /// are sent by an attacker who has proved another address.
     pub not_fresh: Rate,
 }
 
 impl Limits {
-    /// For a responder that has `cores` of processors, of which the first [`MAX_CORES`] count: 200/s for each, about 6 %
-    /// of it, enough to change the keys of 24 000 clients every 120 s; 20/s for each source and for each client.
+    /// Returns the limits for a responder with `cores` processor cores, of which the first [`MAX_CORES`] count. For
+    /// each core: 200/s, which takes about 6 % of it and is enough to change the keys of 24 000 clients every 120 s.
+    /// For each source and each client: 20/s.
     #[must_use]
     pub fn for_cores(cores: usize) -> Self {
         let cores = u32::try_from(cores.clamp(1, MAX_CORES)).unwrap_or(1);
@@ -77,43 +79,43 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// For one core.
+    /// Returns the limits for one core.
     fn default() -> Self {
         Self::for_cores(1)
     }
 }
 
-/// What to do with an initiation whose mac1 is good.
+/// Decision on an initiation with a valid mac1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Read it.
+    /// Read the initiation.
     Proceed,
     /// Answer with a cookie reply.
     ProveAddress,
-    /// Tell its sender to come back after this time; only for a proved address.
+    /// Send a busy reply with this waiting time; only for a proved address.
     ComeBack(Duration),
-    /// Drop it.
+    /// Drop the initiation.
     Refuse,
 }
 
-/// Bounds the work that initiations cause.
+/// Limits the work that initiations cause.
 #[derive(Debug)]
 pub struct HandshakeLimiter {
     limits: Limits,
     guard_until: Instant,
     claimed: ClaimedSources,
     proved: ProvedSources,
-    /// Proved sources to which we have replied, with the number of peers that have each among their last sources.
+    /// Sources that peers have proved, each with the number of peers that have it among their latest sources.
     known: BTreeMap<Source, u32>,
     unproved_reads: Bucket,
     proved_reads: Bucket,
     known_reads: Bucket,
-    /// When the last of the clients that were told to come back will come.
+    /// End of the waiting time of the last client that was asked to wait.
     appointments_until: Instant,
 }
 
 impl HandshakeLimiter {
-    /// A limiter with full buckets. `key`: fresh and secret.
+    /// Returns a limiter with full buckets. `key` must be fresh and secret.
     #[must_use]
     pub fn new(limits: Limits, key: Secret) -> Self {
         Self {
@@ -134,7 +136,7 @@ impl HandshakeLimiter {
         self.limits = limits;
     }
 
-    /// The rates.
+    /// Returns the rates.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -146,15 +148,15 @@ impl HandshakeLimiter {
         now < self.guard_until
     }
 
-    /// Decides on an initiation with a good mac1 from `source`; `is_proved`: its mac2 is good too. O(log n) in the number
-    /// of sources.
+    /// Decides on an initiation with a valid mac1 from `source`. `is_proved` says whether its mac2 is valid too. O(log
+    /// n) in the number of sources.
     pub fn admit(&mut self, now: Instant, source: SocketAddr, is_proved: bool) -> Admission {
         let source = Source::from(source);
         if !is_proved {
             return self.admit_unproved(now, source);
         }
         if let Err(wait) = self.proved.take(now, source, self.limits.source) {
-            // This sender has used up its share, so it gets no place in the queue of the others.
+            // This sender has used up the share of its source, so it gets no place among the waiting clients.
             return Admission::ComeBack(wait.max(SOONEST));
         }
         let bucket = if self.known.contains_key(&source) {
@@ -187,7 +189,7 @@ impl HandshakeLimiter {
         }
     }
 
-    /// The work queue is full: decides on one more initiation.
+    /// Decides on one more initiation while the work queue is full.
     pub fn on_full(&mut self, now: Instant, source: SocketAddr, is_proved: bool) -> Admission {
         if is_proved {
             Admission::ComeBack(self.appointment(now))
@@ -196,12 +198,12 @@ impl HandshakeLimiter {
         }
     }
 
-    /// Records that an unproved initiation was read in vain.
+    /// Records that an unproved initiation was read that turned out to be useless.
     pub fn on_wasted(&mut self, now: Instant) {
         self.stay_on_guard(now, GUARD);
     }
 
-    /// Records that a peer has proved `source`, and no longer uses `former`, if any.
+    /// Records that a peer has proved `source`, and that it no longer uses `former`, if given.
     pub fn on_known(&mut self, source: Source, former: Option<Source>) {
         *self.known.entry(source).or_default() += 1;
         if let Some(former) = former
@@ -218,8 +220,8 @@ impl HandshakeLimiter {
         self.guard_until = self.guard_until.max(now + time);
     }
 
-    /// When a proved client that finds the gateway busy should come back: waiting clients come one after the other, at
-    /// the gateway's rate.
+    /// Returns how long a proved client has to wait because the gateway is busy. The waiting times of clients are
+    /// spaced by the interval of the gateway's rate.
     fn appointment(&mut self, now: Instant) -> Duration {
         let next = self.appointments_until.max(now + SOONEST) + self.limits.all.interval();
         self.appointments_until = next.min(now + LATEST);
@@ -227,12 +229,14 @@ impl HandshakeLimiter {
     }
 }
 
-/// Cores that count in [`Limits::for_cores`]: one thread does the arithmetic, of which their rate is half.
+/// Maximum number of cores that count in [`Limits::for_cores`]. A single thread does the arithmetic, and the rate of
+/// this many cores uses half of it.
 pub const MAX_CORES: usize = 8;
-/// Cookie replies to one claimed source. A client needs one a handshake; the rest is for those that share its bucket.
+/// Rate of cookie replies to one claimed source. A client needs one per handshake; the rest is for sources in the same
+/// bucket.
 const COOKIES: Rate = Rate::new(200, 200);
-/// The soonest and the latest that a client is told to come back: two attempts of a client, and well within the 60 s
-/// that its keys are good for after it began to change them.
+/// Minimum and maximum waiting time in a busy reply. The minimum is two attempts of a client. The maximum is far below
+/// the 60 s for which a client's keys remain valid after it has begun to change them.
 const SOONEST: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(10);
 

@@ -1,9 +1,9 @@
-//! What snow is built from: its pattern, a resolver whose randomness is a seed, and X25519.
+//! The parts that pleach passes to snow: the pattern, a resolver whose randomness comes from a seed, and X25519.
 //!
-//! snow draws randomness only for its ephemeral key. The source is a [`SecretStream`] of a seed that is put into a
-//! [`SeedSlot`], because a responder gets its seed after snow wants the source. X25519 comes from aws-lc-rs, which wipes
-//! its keys and refuses a peer key of small order (RFC 7748 section 6.1), so that a placeholder of zeros in a
-//! configuration authenticates nobody. Everything else is snow's default.
+//! snow draws randomness only for its ephemeral key. The source is a [`SecretStream`] of a seed in a [`SeedSlot`],
+//! because snow requests the source before a responder gets its seed. X25519 comes from aws-lc-rs, which wipes its keys
+//! and rejects a peer key of small order (RFC 7748 section 6.1). So a placeholder of zeros in a configuration
+//! authenticates nobody. All other parts are snow's defaults.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ use super::{hash::SecretStream, secret::Secret};
 /// The Noise protocol name.
 const PATTERN: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
 
-/// Where the seed of a handshake is put, at the latest before its message is written.
+/// Storage for the seed of a handshake, which must be filled before the handshake's message is written.
 #[derive(Clone, Default)]
 pub(super) struct SeedSlot(Arc<OnceLock<Secret>>);
 
@@ -32,20 +32,20 @@ impl SeedSlot {
         slot
     }
 
-    /// Puts `seed` in; no effect if there is one already.
+    /// Stores `seed`, unless a seed is already stored.
     pub(super) fn fill(&self, seed: Secret) {
         self.0.get_or_init(|| seed);
     }
 }
 
-/// A builder for either role. `public`: of the only private key that the builder is given, so that it is not computed anew
-/// for each handshake; `None`: not known.
+/// Returns a builder for either role. `public` is the public key of the only private key that the builder will be
+/// given, so that it is not computed for each handshake; `None` if it is not known.
 pub(super) fn builder<'a>(slot: SeedSlot, public: Option<[u8; 32]>) -> Builder<'a> {
     let pattern = PATTERN.parse().expect("snow knows the pattern");
     Builder::with_resolver(pattern, Box::new(SeededResolver { slot, public }))
 }
 
-/// The public key of an X25519 private key.
+/// Returns the public key of an X25519 private key.
 pub(super) fn public_key(private: &[u8; 32]) -> [u8; 32] {
     let public = private_key(private).and_then(|key| {
         let public = key.compute_public_key().map_err(|_| Error::Dh)?;
@@ -105,7 +105,7 @@ impl Random for SeededRandom {
 struct X25519Key {
     private: Zeroizing<[u8; 32]>,
     public: [u8; 32],
-    /// The public key of what [`Dh::set`] gets: the static key. Ephemeral ones are generated.
+    /// Public key of the static key, which snow passes to [`Dh::set`]. Ephemeral keys are generated instead.
     known: Option<[u8; 32]>,
 }
 
@@ -142,7 +142,7 @@ impl Dh for X25519Key {
     }
 
     fn dh(&self, pubkey: &[u8], out: &mut [u8]) -> Result<(), Error> {
-        // snow hands over its largest public key buffer, of which the first 32 bytes are the key.
+        // snow passes its largest public key buffer, whose first 32 bytes are the key.
         let public: &[u8; 32] = pubkey.first_chunk().ok_or(Error::Dh)?;
         let private = private_key(&self.private)?;
         let peer = UnparsedPublicKey::new(&X25519, public);
@@ -257,7 +257,7 @@ mod tests {
         let hash = hex("f5191b875290abcd41347ac3622d9679688a7e980229cb937ef748336cfde0e5");
         assert_eq!(client.get_handshake_hash(), hash);
         assert_eq!(gateway.get_handshake_hash(), hash);
-        // The keys of both directions, as ours are used: raw, with nonces of our own.
+        // The keys of both directions are used as in pleach: without snow's transport, with explicit nonces.
         let (from_client, from_gateway) = client.dangerously_get_raw_split();
         assert_eq!(
             (from_client, from_gateway),

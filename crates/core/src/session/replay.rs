@@ -1,8 +1,9 @@
 //! The replay window of a path: the sliding window of RFC 6479, and the recovery of a counter from its low 32 bits.
 //!
-//! A ring of 64 words of 64 bits remembers the counters behind the highest accepted one. A step forward clears whole
-//! words instead of shifting, so at least 4096 - 64 = 4032 counters back are known. A window is asked twice: `check`
-//! before decryption, so that a replay costs nothing, and `accept` after, so that a forgery moves nothing.
+//! A ring of 64 words of 64 bits stores the counters before the highest accepted counter. A step forward clears whole
+//! words instead of shifting, so at least 4096 - 64 = 4032 counters are known. Each datagram uses the window twice:
+//! `check` before decryption, so that a replay costs no decryption, and `accept` afterwards, so that a forgery changes
+//! nothing.
 
 use thiserror::Error;
 
@@ -10,16 +11,16 @@ use crate::ids::Seq;
 
 const WORDS: usize = 64;
 
-/// How far behind the highest accepted counter another may be.
+/// Maximum distance of an accepted counter to the highest accepted counter.
 pub const WINDOW: u64 = (WORDS as u64 - 1) * 64;
 
-/// Why a counter is refused.
+/// Reason for which a counter is rejected.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ReplayError {
-    /// Accepted before.
+    /// The counter was accepted before.
     #[error("counter seen before")]
     Seen,
-    /// More than [`WINDOW`] behind the highest; it may have been accepted or not.
+    /// The counter is more than [`WINDOW`] behind the highest, so it is unknown whether it was accepted before.
     #[error("counter too old")]
     TooOld,
 }
@@ -32,7 +33,7 @@ pub struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// A window that has accepted nothing yet and stands at `highest`.
+    /// Returns a window at `highest` that has not accepted any counter.
     #[must_use]
     pub const fn starting_at(highest: u64) -> Self {
         Self {
@@ -41,7 +42,7 @@ impl ReplayWindow {
         }
     }
 
-    /// The highest accepted counter, or where the window started.
+    /// Returns the highest accepted counter, or the counter at which the window started.
     #[must_use]
     pub const fn highest(&self) -> u64 {
         self.highest
@@ -50,7 +51,7 @@ impl ReplayWindow {
     /// Whether `counter` would be accepted. O(1).
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the counter would be rejected.
     pub const fn check(&self, counter: u64) -> Result<(), ReplayError> {
         if self.highest.saturating_sub(counter) > WINDOW {
             return Err(ReplayError::TooOld);
@@ -62,10 +63,10 @@ impl ReplayWindow {
         Ok(())
     }
 
-    /// Records `counter`. O(1) within the window, at most 64 words to clear beyond it.
+    /// Records `counter`. O(1) within the window; at most 64 words are cleared beyond it.
     ///
     /// # Errors
-    /// As [`Self::check`]; nothing is recorded then.
+    /// Like [`Self::check`]; nothing is recorded then.
     pub fn accept(&mut self, counter: u64) -> Result<(), ReplayError> {
         self.check(counter)?;
         let (word, bit) = position(counter);
@@ -83,9 +84,9 @@ impl ReplayWindow {
     }
 }
 
-/// The counter nearest to `highest` whose low 32 bits are `seq`: at most 2^31 behind, less than 2^31 ahead.
+/// Returns the counter nearest to `highest` whose low 32 bits are `seq`: at most 2^31 behind, less than 2^31 ahead.
 ///
-/// Near the ends of the range, where that would lie outside of it, the high bits of `highest` are taken.
+/// If that counter would lie outside the range of `u64`, the high bits of `highest` are used.
 #[must_use]
 pub const fn extend(highest: u64, seq: Seq) -> u64 {
     #[expect(
@@ -99,7 +100,7 @@ pub const fn extend(highest: u64, seq: Seq) -> u64 {
     }
 }
 
-/// Word and bit of a counter in the ring.
+/// Returns the word index of a counter in the ring and the mask of its bit.
 const fn position(counter: u64) -> (usize, u64) {
     ((counter / 64 % WORDS as u64) as usize, 1 << (counter % 64))
 }
@@ -194,7 +195,7 @@ mod tests {
             prop_assert_eq!(Seq::of_counter(counter), Seq(seq));
             let distance = i128::from(counter) - i128::from(highest);
             let is_nearest = (-(1_i128 << 31)..1 << 31).contains(&distance);
-            // Otherwise the nearest one would lie outside the range.
+            // Otherwise the nearest counter would lie outside the range.
             let wanted = distance - (1_i128 << 32) * if distance > 0 { 1 } else { -1 };
             let nearest = i128::from(highest) + wanted;
             prop_assert!(is_nearest || !(0..=i128::from(u64::MAX)).contains(&nearest));

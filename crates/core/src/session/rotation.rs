@@ -1,5 +1,5 @@
-//! The sessions with one peer: keys change without losing a datagram, as in `WireGuard` (Donenfeld, NDSS 2017, section
-//! 6.1).
+//! The sessions with one peer. Keys change without the loss of a datagram, as in `WireGuard` (Donenfeld, NDSS 2017,
+//! section 6.1).
 //!
 //! ```text
 //!  initiator: response read       -> current            the old current -> previous
@@ -7,26 +7,27 @@
 //!             first datagram opens under a next: that next -> current, the old current -> previous, others dropped
 //! ```
 //!
-//! An initiator that tries several links, or does not wait a round trip between attempts, has several initiations
-//! answered and uses the answer that reaches it first, so the responder keeps several next sessions.
+//! An initiator that tries several links, or does not wait an RTT between attempts, gets several answers and uses the
+//! first that arrives. So the responder stores several next sessions.
 //!
-//! Both ends always receive on every session they hold, found by local index; they send on `current`. So the initiator
-//! must send something at once on a new session (a keepalive will do): until then the responder sends on the old one,
-//! or, for lack of one, not at all.
+//! Both ends receive on every session that they have; the session of a datagram is found by its local index. They send
+//! on `current`. So the initiator must send a datagram at once on a new session (a keepalive is enough). Until then the
+//! responder sends on the old session, or not at all if it has no old session.
 //!
-//! The initiator of `current` starts the next handshake when it is [`REKEY_AFTER`] old or has sealed
-//! [`REKEY_AFTER_DATAGRAMS`]. A session is dropped at the age of [`REJECT_AFTER`], but a `previous` one not before
-//! [`PREVIOUS_MIN`] in that place, so that what is on its way arrives.
+//! The initiator of `current` starts the next handshake when the session is [`REKEY_AFTER`] old or has encrypted
+//! [`REKEY_AFTER_DATAGRAMS`]. A session is dropped at the age of [`REJECT_AFTER`]. A `previous` session is retained for
+//! at least [`PREVIOUS_MIN`], so that datagrams in flight arrive.
 //!
-//! A peer's association id tells whether its new session continues the counters ([`Change::Rekeyed`]) or is that of a
-//! restarted peer ([`Change::Restarted`]); the set remembers the counters even when all sessions have expired. The id
-//! an end puts into its Hello therefore lives exactly as long as its [`SessionSet`] for that peer: a new or cleared set
-//! needs a new id, or the peer would go on with counters whose high bits this end has forgotten. The sessions of a run
-//! of the peer that is over are dropped at once: its late datagrams carry numbers that mean nothing in the new run.
+//! A peer's association id says whether its new session continues the counters ([`Change::Rekeyed`]) or belongs to a
+//! restarted peer ([`Change::Restarted`]). The set remembers the counters even when all sessions have expired.
+//! Therefore the id that an end puts into its Hello must have the lifetime of its [`SessionSet`] for that peer. A new
+//! or cleared set needs a new id, because otherwise the peer would continue counters whose high bits this end has
+//! forgotten. When a peer has restarted, the sessions of its former association are dropped at once, because the
+//! numbers in their late datagrams have no meaning in the new association.
 //!
-//! Differs from `WireGuard`: a responder keeps `previous` when a `next` arrives. Bound: two sessions and [`MAX_NEXT`] that
-//! wait. Known limits: if both ends start handshakes at the same time, or two changes follow each other within the time
-//! a datagram travels, datagrams under the oldest keys are lost.
+//! Unlike `WireGuard`, a responder retains `previous` when a `next` is added. Bound: two sessions and [`MAX_NEXT`]
+//! waiting sessions. Known limits: datagrams under the oldest keys are lost if both ends start handshakes at the same
+//! time, or if two changes follow each other within a one-way delay.
 
 use core::time::Duration;
 
@@ -39,24 +40,26 @@ use crate::{
     time::Instant,
 };
 
-/// Age at which the initiator changes the keys. `WireGuard`'s REKEY-AFTER-TIME.
+/// Age at which the initiator changes the keys; `WireGuard`'s REKEY-AFTER-TIME.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
-/// Datagrams after which the initiator changes the keys. `WireGuard`'s REKEY-AFTER-MESSAGES.
+/// Number of datagrams after which the initiator changes the keys; `WireGuard`'s REKEY-AFTER-MESSAGES.
 pub const REKEY_AFTER_DATAGRAMS: u64 = 1 << 60;
-/// Age at which a session is no longer used. `WireGuard`'s REJECT-AFTER-TIME.
+/// Age at which a session is no longer used; `WireGuard`'s REJECT-AFTER-TIME.
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
-/// How long the session before the current one receives at least: longer than any datagram is under way.
+/// Minimum duration for which the previous session still receives: longer than any datagram is in flight.
 pub const PREVIOUS_MIN: Duration = Duration::from_secs(10);
 
-/// Answered handshakes that wait for their first datagram: as many as one client may have answered at once, nearly.
+/// Maximum number of answered handshakes that wait for their first datagram: nearly as many as one client may have
+/// answered at once.
 pub const MAX_NEXT: usize = 8;
 
-/// What a new current session means for the tunnel.
+/// Consequence of a new current session for the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Same peer process, fresh keys: counters and path state go on.
+    /// The peer process is the same and has new keys. Counters and path state continue.
     Rekeyed,
-    /// The peer is new or has restarted: it knows nothing of us. Send counters start anew in `0..2^31` on every path.
+    /// The peer is new or has restarted, and knows nothing of this end. Counters for sending restart in `0..2^31` on
+    /// every path.
     Restarted,
 }
 
@@ -74,11 +77,11 @@ pub struct SessionSet {
 #[derive(Debug)]
 struct Slot {
     session: Session,
-    /// When it is dropped.
+    /// Time at which the session is dropped.
     reject_at: Instant,
 }
 
-/// The state that outlives the sessions: the peer's counters.
+/// State with a longer lifetime than the sessions: the peer's counters.
 #[derive(Debug)]
 struct Known {
     association: u64,
@@ -86,13 +89,14 @@ struct Known {
 }
 
 impl SessionSet {
-    /// No sessions.
+    /// Returns a set without sessions.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the session of a handshake that this end started. It becomes current at once, so send on it now.
+    /// Adds the session of a handshake that this end started. The session becomes current at once, so send a datagram
+    /// on it now.
     pub fn install_initiated(
         &mut self,
         now: Instant,
@@ -101,7 +105,7 @@ impl SessionSet {
     ) -> Change {
         let slot = self.slot(now, established, local_index, Role::Initiator);
         if let Some(next) = self.next.pop() {
-            // Both ends started a handshake. The peer may already send on the one it started.
+            // Both ends started a handshake. The peer may already send on the session that it started.
             let current = self.current.replace(next);
             self.give_up(current);
             self.give_up_next();
@@ -109,8 +113,8 @@ impl SessionSet {
         self.make_current(now, slot)
     }
 
-    /// Adds the session of a handshake that this end answered; it waits for its first datagram. Of more than
-    /// [`MAX_NEXT`] waiting sessions the oldest is dropped, so check [`Self::has_unconfirmed`] first.
+    /// Adds the session of a handshake that this end answered. The session waits for its first datagram. If more than
+    /// [`MAX_NEXT`] sessions wait, the oldest is dropped, so check [`Self::has_unconfirmed`] first.
     pub fn install_answered(&mut self, now: Instant, established: Established, local_index: u32) {
         let slot = self.slot(now, established, local_index, Role::Responder);
         let oldest = (self.next.len() == MAX_NEXT).then(|| self.next.remove(0));
@@ -118,19 +122,19 @@ impl SessionSet {
         self.next.push(slot);
     }
 
-    /// Whether an answered handshake waits for its first datagram. If so, answer another initiation only with a good
-    /// mac2: otherwise a replayed initiation could displace a genuine handshake.
+    /// Whether an answered handshake waits for its first datagram. If so, answer another initiation only with a valid
+    /// mac2, because otherwise a replayed initiation could displace a genuine handshake.
     #[must_use]
     pub const fn has_unconfirmed(&self) -> bool {
         !self.next.is_empty()
     }
 
-    /// Opens a datagram for the session `local_index`, in place; see [`Session::open`].
+    /// Decrypts a datagram for the session `local_index` in place; see [`Session::open`].
     ///
-    /// With the result comes a [`Change`] if this was the first datagram of a session, which is now current.
+    /// Also returns a [`Change`] if this was the first datagram of a session, which is now current.
     ///
     /// # Errors
-    /// Why it is dropped.
+    /// The reason why the datagram is dropped.
     pub fn open(
         &mut self,
         now: Instant,
@@ -159,7 +163,7 @@ impl SessionSet {
         Ok((opened, Some(self.make_current(now, confirmed))))
     }
 
-    /// The session to send on; `None` if there is none that is young enough.
+    /// Returns the session to send on; `None` if there is no session or it is too old.
     #[must_use]
     pub fn sending(&mut self, now: Instant) -> Option<&mut Session> {
         self.current
@@ -168,14 +172,14 @@ impl SessionSet {
             .map(|slot| &mut slot.session)
     }
 
-    /// The current session, usable or not.
+    /// Returns the current session, even if it is too old to be used.
     #[must_use]
     pub fn current(&self) -> Option<&Session> {
         self.current.as_ref().map(|slot| &slot.session)
     }
 
-    /// Whether this end should start a handshake because of the current session's age or use. False without a session,
-    /// and on the end that did not start it.
+    /// Whether this end should start a handshake because of the age or use of the current session. Returns `false`
+    /// without a session, and at the end that did not start the session.
     #[must_use]
     pub fn needs_rekey(&self, now: Instant) -> bool {
         self.current().is_some_and(|session| {
@@ -185,14 +189,14 @@ impl SessionSet {
         })
     }
 
-    /// Drops the sessions whose time has come. Returns when to call next: the next session is dropped, or
-    /// [`Self::needs_rekey`] becomes true by age; always after `now`.
+    /// Drops the sessions that have expired. Returns the time of the next call, which is always after `now`: when the
+    /// next session is dropped, or [`Self::needs_rekey`] becomes true by age.
     pub fn expire(&mut self, now: Instant) -> Option<Instant> {
         let due = |slot: &mut Slot| now >= slot.reject_at;
         for slot in [self.current.take_if(due), self.previous.take_if(due)] {
             self.give_up(slot);
         }
-        // The oldest expires first.
+        // The oldest session expires first.
         while self.next.first_mut().is_some_and(due) {
             let oldest = self.next.remove(0);
             self.give_up(Some(oldest));
@@ -220,8 +224,9 @@ impl SessionSet {
         self.known = None;
     }
 
-    /// The next local index that no session uses any more; the owner frees it. Each installed session is returned here
-    /// exactly once. Drain it after every call that installs, opens, expires or clears.
+    /// Returns the next local index that no session uses any more, so that the owner frees it. Each installed session
+    /// is returned here exactly once. Drain this method after every call that installs, opens, expires or clears
+    /// sessions.
     pub fn poll_given_up(&mut self) -> Option<u32> {
         self.given_up.pop()
     }

@@ -1,9 +1,9 @@
 //! 32 secret bytes: private keys, pre-shared keys, seeds of ephemeral keys.
 //!
-//! The bytes live in one heap allocation that is wiped before it is freed, so that moving a [`Secret`] leaves no copy
-//! behind. `Debug` prints no byte of them, and comparison takes the same time for any two values.
+//! The bytes are in one heap allocation that is wiped before it is freed, so moving a [`Secret`] leaves no copy.
+//! `Debug` prints no byte of them, and comparison takes constant time.
 //!
-//! Limit: an array that a caller copied before it made a [`Secret`] of it is the caller's to wipe.
+//! Limit: the caller must wipe an array that it has copied before converting it into a [`Secret`].
 
 use core::fmt;
 
@@ -11,19 +11,19 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::hash::equal;
 
-/// A key or seed of 32 bytes. Wiped on drop, hidden from `Debug`.
+/// A key or seed of 32 bytes. Wiped on drop, hidden in `Debug`.
 #[derive(Clone)]
 pub struct Secret(Box<Zeroizing<[u8; 32]>>);
 
 impl Secret {
-    /// Lets `write` put the bytes in, which are zero before.
+    /// Returns a secret whose bytes, initially zero, are filled by `write`.
     pub fn filled_by(write: impl FnOnce(&mut [u8; 32])) -> Self {
         let mut bytes = Box::new(Zeroizing::new([0; 32]));
         write(&mut bytes);
         Self(bytes)
     }
 
-    /// The bytes themselves. Do not copy them to where nobody wipes them.
+    /// Returns the bytes. Do not copy them to memory that is not wiped.
     #[must_use]
     pub fn expose(&self) -> &[u8; 32] {
         &self.0

@@ -1,33 +1,33 @@
-//! Remembers which initiations a responder has processed, so that it spends curve operations only once on each.
+//! Remembers which initiations a responder has processed, so that it does curve operations only once for each.
 //!
-//! An initiation is identified by its mac1, which covers all bytes before it. A copy is detected by one look-up,
-//! before any curve operation. Nobody can make the responder reject a genuine initiation in advance: an attacker who
-//! sees it and sends other bytes with the same ephemeral key first produces another mac1. An initiation that was read
-//! without a proof of its address may come once more with a proof, because that is how the sender answers a cookie
-//! reply.
+//! An initiation is identified by its mac1, which covers all bytes before it. A copy is detected by one look-up, before
+//! any curve operation. Nobody can make the responder reject a genuine initiation in advance: an attacker who sees the
+//! initiation and first sends other bytes with the same ephemeral key produces another mac1. An initiation that was
+//! read without a proof of its address may arrive once more with a proof, because that is how the sender answers a
+//! cookie reply.
 //!
-//! There are two generations, which change together with the cookie secret. An initiation with a proof is remembered
-//! at least as long as its cookie is valid, so that a recorded one is either known here or no longer proved. A
-//! recorded initiation without a proof has an old timestamp, or its sender is asked for a proof.
+//! There are two generations, which change together with the cookie secret. An initiation with a proof is remembered at
+//! least as long as its cookie is valid. So a recorded initiation is either known here or no longer proved. A recorded
+//! initiation without a proof has an old timestamp, or its sender is asked for a proof.
 //!
 //! The last answered initiations of each peer are remembered longer ([`RecentInitiations`]), so that a copy of one of
-//! them gets no answer at all. They are identified by their ephemeral key, because they have authenticated.
+//! them gets no answer at all. They are identified by their ephemeral keys, because they have been authenticated.
 //!
-//! Bound: 16 384 ids of 8 bytes in each of two generations, about 0.5 MiB. The owner changes the secret, and so
-//! the generation, early when one [is full](SeenInitiations::is_full).
+//! Bound: 16 384 ids of 8 bytes in each of two generations, about 0.5 MiB. When a generation [is
+//! full](SeenInitiations::is_full), the owner changes the secret, and thereby the generation, early.
 
 use std::collections::BTreeMap;
 
 use super::handshake::EphemeralId;
 use crate::wire::handshake::InitiationView;
 
-/// Tells datagrams apart before they authenticate: the first 64 bits of mac1. To make another with the same takes 2^64
-/// hashes, while the genuine one is under way.
+/// Identifies a datagram before it is authenticated: the first 64 bits of mac1. To create another datagram with the
+/// same id takes 2^64 hashes while the genuine datagram is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MacId(pub u64);
 
 impl MacId {
-    /// That of an initiation whose mac1 was checked.
+    /// Returns the id of an initiation whose mac1 was checked.
     #[must_use]
     pub fn of(view: &InitiationView<'_>) -> Self {
         let [a, b, c, d, e, f, g, h, ..] = view.macs().mac1();
@@ -38,19 +38,19 @@ impl MacId {
 /// The initiations that were read.
 #[derive(Debug, Default)]
 pub struct SeenInitiations {
-    /// Whether it was read with a proof.
+    /// Initiations of the current generation, each with whether it was read with a proof.
     current: BTreeMap<MacId, bool>,
     previous: BTreeMap<MacId, bool>,
 }
 
 impl SeenInitiations {
-    /// None seen yet.
+    /// Returns the state without any initiations.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether `id` was read before; if it is `proved` now, whether it was read with a proof. O(log n).
+    /// Whether `id` was read before. If it is `proved` now, whether it was read with a proof. O(log n).
     #[must_use]
     pub fn contains(&self, id: MacId, proved: bool) -> bool {
         [&self.current, &self.previous]
@@ -59,7 +59,7 @@ impl SeenInitiations {
             .any(|&was_proved| was_proved || !proved)
     }
 
-    /// Notes that `id` is read now.
+    /// Records that `id` is read now.
     pub fn insert(&mut self, id: MacId, proved: bool) {
         self.current
             .entry(id)
@@ -67,32 +67,33 @@ impl SeenInitiations {
             .or_insert(proved);
     }
 
-    /// Whether it is time for a new generation.
+    /// Whether a new generation is needed.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.current.len() >= MAX_PER_GENERATION
     }
 
-    /// The cookie secret has changed: forgets the generation before the current one.
+    /// Starts a new generation, because the cookie secret has changed, and forgets the generation before the current
+    /// one.
     pub fn on_new_secret(&mut self) {
         self.previous = core::mem::take(&mut self.current);
     }
 }
 
-/// The ephemeral keys of a client's last 64 initiations that were answered; 520 bytes.
+/// Ephemeral keys of a client's last 64 answered initiations; 520 bytes.
 #[derive(Clone, Debug)]
 pub struct RecentInitiations {
-    /// A ring; `used` of them hold an id, the oldest at `next` once all do.
+    /// Ring of ids. The first `used` entries contain an id; when all are used, the oldest is at `next`.
     ids: [EphemeralId; Self::LEN],
     used: usize,
     next: usize,
 }
 
 impl RecentInitiations {
-    /// How many are known.
+    /// Number of initiations that are remembered.
     pub const LEN: usize = 64;
 
-    /// None seen yet.
+    /// Returns the state without any initiations.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -102,14 +103,14 @@ impl RecentInitiations {
         }
     }
 
-    /// Whether this initiation was answered before: a replay, or a copy that took another link. O(64).
+    /// Whether this initiation was answered before: it is a replay, or a copy that was sent over another link. O(64).
     #[must_use]
     pub fn contains(&self, id: EphemeralId) -> bool {
         self.ids[..self.used].contains(&id)
     }
 
-    /// Records an initiation, when it is answered; false if it is known already. An initiation that gets a cookie reply
-    /// is not recorded, because the same one comes again with a cookie.
+    /// Records an initiation when it is answered. Returns `false` if it is already known. An initiation that gets a
+    /// cookie reply is not recorded, because the same initiation arrives again with a cookie.
     pub fn insert(&mut self, id: EphemeralId) -> bool {
         if self.contains(id) {
             return false;
@@ -127,7 +128,7 @@ impl Default for RecentInitiations {
     }
 }
 
-/// Ids of a generation: what [`Limits`](super::limiter::Limits) of one core let through in 80 s.
+/// Maximum number of ids in a generation: as many as the [`Limits`](super::limiter::Limits) of one core admit in 80 s.
 const MAX_PER_GENERATION: usize = 16_384;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Packets of one flow that have their numbers and wait for quick paths, while later packets of the flow are already
-//! in flight on a late path ([`Pick::Behind`](crate::sched::Pick::Behind)). They are sent out of order so that they
-//! arrive in order, as in OSIA (2012).
+//! Packets of one flow that already have their sequence numbers and wait for paths with short delays, while later
+//! packets of the flow are in flight on a path with a longer delay ([`Pick::Behind`](crate::sched::Pick::Behind)).
+//! Packets are sent out of order so that they arrive in order, as in OSIA (2012).
 //!
-//! A late path takes the first packet that would arrive no earlier on the quick paths, after all the packets before
-//! it. That packet needs its sequence number when it is sent, so the packets before it get theirs too. They wait here
-//! for the turns of their flow in the tunnel queue ([`Turn::Taken`](crate::queue::Turn::Taken)), so flow queueing is
-//! the same as without the late path. They have already passed CoDel.
+//! The path with the longer delay takes the first packet that would arrive no earlier on the other paths, because these
+//! must carry all the packets before it. That packet needs its sequence number when it is sent, so the packets before
+//! it get theirs too. The packets before it then wait here until the tunnel queue schedules their flow
+//! ([`Turn::Taken`](crate::queue::Turn::Taken)), so flow queueing is the same as without that path. They have already
+//! passed CoDel.
 //!
-//! Packets of other flows get higher numbers meanwhile and are sent first; they are marked as out of turn.
+//! Packets of other flows that are sent meanwhile have higher numbers; they are marked as out of turn.
 //!
 //! Bounds: one flow, and [`MOST`] packets. No packet is dropped here.
 
@@ -22,13 +23,13 @@ use crate::{
     units::Bytes,
 };
 
-/// The waiting packets: see the module documentation.
+/// Packets of one flow that wait for paths with short delays: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    /// Each packet with the time when it came here.
+    /// Each packet, with the time at which it was added.
     packets: VecDeque<(Instant, Numbered)>,
     bytes: Bytes,
-    /// How long the packet that left last had waited here.
+    /// Waiting time of the packet that was last removed; zero if no packet is left.
     waited: Duration,
 }
 
@@ -41,27 +42,27 @@ impl Ahead {
         self.packets.len()
     }
 
-    /// Bytes of waiting packets.
+    /// Returns the number of bytes of the waiting packets.
     pub(super) const fn bytes(&self) -> Bytes {
         self.bytes
     }
 
-    /// Bytes of waiting packets, including overhead on the wire.
+    /// Returns the number of bytes of the waiting packets, including overhead on the wire.
     pub(super) fn on_wire(&self) -> Bytes {
         in_datagrams(self.bytes, self.len())
     }
 
-    /// How long packets wait here.
+    /// Returns how long the last packet waited here before it was sent; zero if no packets wait.
     pub(super) fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// Whether the packets of this flow, or of a flow with the same place in the table, wait here.
+    /// Whether the waiting packets belong to this flow, or to a flow with the same place in the table.
     pub(super) fn is_of(&self, flow: FlowId) -> bool {
         self.flow().is_some_and(|own| own.shares_place(flow))
     }
 
-    /// The flow whose packets wait.
+    /// Returns the flow to which the waiting packets belong.
     pub(super) fn flow(&self) -> Option<FlowId> {
         let first = self.packets.front();
         first.map(|(_, first)| first.flow)
@@ -73,7 +74,7 @@ impl Ahead {
         first.is_some_and(|(_, first)| seq.is_after(first.global_seq))
     }
 
-    /// Bytes that wait of a flow.
+    /// Returns the number of waiting bytes that belong to a flow.
     pub(super) fn bytes_of(&self, flow: FlowId) -> Bytes {
         if self.is_of(flow) {
             self.bytes
@@ -87,7 +88,7 @@ impl Ahead {
         self.packets.push_back((now, numbered));
     }
 
-    /// The next packet to send.
+    /// Removes and returns the next packet to send.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Numbered> {
         let (since, numbered) = self.packets.pop_front()?;
         self.bytes = self.bytes - Bytes::of_len(numbered.packet.len());
@@ -99,7 +100,7 @@ impl Ahead {
         Some(numbered)
     }
 
-    /// Takes all packets out.
+    /// Removes and returns all packets.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Numbered> {
         self.bytes = Bytes::ZERO;
         self.waited = Duration::ZERO;
@@ -107,5 +108,5 @@ impl Ahead {
     }
 }
 
-/// 300 ms at 330 Mbit/s.
+/// Maximum number of waiting packets: 300 ms at 330 Mbit/s.
 pub(super) const MOST: usize = 8192;

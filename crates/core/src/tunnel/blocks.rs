@@ -6,15 +6,15 @@
 //! ready. The next block is taken when packets wait and a ready path has no staged packets.
 //!
 //! Copies of packets of other paths are sent last: on ready paths, while no packet waits. A staged packet is copied
-//! from the staging queue, a packet in flight from the buffers its path keeps. A packet found in neither place has
-//! arrived, or is lost beyond repair, and is skipped. If a block comes before the last one has left, no copies are
-//! sent for [`REST`], so that they do not delay new packets. Copies of a block are dropped when the next block is
+//! from the staging queue, a packet in flight from the buffer that its path retains. A packet found in neither place
+//! has arrived, or is lost beyond repair, and is skipped. If a block is placed before the last one has left, no copies
+//! are sent for [`REST`], so that they do not delay new packets. Copies of a block are dropped when the next block is
 //! placed or their deadline has passed.
 //!
-//! A host delivers a burst in pieces, and the first piece is placed before the last has arrived. As far as copies are
-//! concerned, packets that arrive within [`BURST`] of the first, up to a block of packets, belong to the same block.
+//! A host delivers a burst in pieces, and the first piece is placed before the last has arrived. For the copies,
+//! packets that arrive within [`BURST`] of the first packet belong to the same block, up to the size of a block.
 //!
-//! Bounds: one block of packets to place, and as many copies for each path.
+//! Bounds: one block of packets to place, and for each path as many copies as a block has packets.
 
 use core::time::Duration;
 
@@ -35,9 +35,9 @@ use crate::{
 /// The block that is being placed, and the copies of the last block.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    /// Scratch: the packets, and whether each is a retransmission.
+    /// Packets of the block, each with whether it is a retransmission; cleared after placement.
     packets: Vec<Option<(Numbered, bool)>>,
-    /// Scratch.
+    /// Descriptions of the packets for the policy; cleared after placement.
     infos: Vec<PacketInfo>,
     split: Split,
     /// The copies to send; the next one is at the end.
@@ -45,7 +45,7 @@ pub(super) struct Blocks {
     copies_until: Option<Instant>,
     /// No copies are sent before this time, because the paths could not carry all new packets.
     rests_until: Option<Instant>,
-    /// When the first piece of the block was placed, and how many packets have been placed since.
+    /// Time at which the first piece of the block was placed, and number of packets placed since then.
     begun: Option<(Instant, usize)>,
 }
 
@@ -89,7 +89,7 @@ impl Blocks {
         self.packets.push(Some((numbered, is_reinjected)));
     }
 
-    /// Stages each packet of the block for its path. Returns the packets that were not placed.
+    /// Stages each packet of the block for its path. Returns the packets for which no path was found.
     pub(super) fn place(
         &mut self,
         now: Instant,
@@ -136,7 +136,7 @@ impl Blocks {
             }
         }
         self.infos.clear();
-        // Packets are left over only if a path has become busy since; they are placed again later.
+        // Some packets remain only if a path has become busy in the meantime. They are placed again later.
         self.packets
             .drain(..)
             .flatten()
@@ -186,7 +186,7 @@ fn send_copy(index: usize, copy: Copy, staged: &Staged, egress: &mut Egress<'_, 
     egress.shared.pool.recycle(numbered.packet);
 }
 
-/// A sender writes the pieces of one burst within less time.
+/// Duration within which a sender writes all pieces of one burst.
 const BURST: Duration = Duration::from_millis(5);
-/// For how long no copies are sent when a block came before the last one had left.
+/// Duration without copies after a block that was placed before the last block had left.
 const REST: Duration = Duration::from_millis(500);

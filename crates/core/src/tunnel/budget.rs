@@ -1,15 +1,15 @@
 //! The budget of retransmissions and repair symbols.
 //!
-//! Repairs pay off where losses are random. Where a full queue causes the losses, repairs would load the queue
-//! further, so their share of the traffic is limited; the inner transport protocols repair the rest. Unspent budget is
-//! saved, because a path that fails loses everything in flight at once. The savings cover the share of the last
-//! seconds and decay gradually. Own rule.
+//! Repairs help where losses are random. Where a full queue causes the losses, repairs would load the queue further, so
+//! their share of the traffic is limited; the inner transport protocols repair the remaining losses. Unspent budget is
+//! saved, because a path that fails loses all its packets in flight at once. The savings cover that share of the
+//! traffic of the last seconds and decay exponentially. This rule is pleach's own.
 
 use core::time::Duration;
 
 use crate::{path::sender::Numbered, time::Instant};
 
-/// The budget of repairs: an eighth of the recent traffic, and [`LEAST`] at first.
+/// Budget of repairs: an eighth of the recent traffic, plus [`LEAST`] bytes at the start.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes: u64,
@@ -26,7 +26,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Records `len` bytes sent.
+    /// Adds to the budget the share of `len` sent bytes.
     pub(super) fn on_sent(&mut self, now: Instant, len: usize) {
         self.bytes += len as u64 / SHARE;
         let past = now.since(self.forgot_at);
@@ -65,11 +65,12 @@ impl Budget {
     }
 }
 
-/// The reciprocal of the share of traffic that may be spent: losses of up to 12 % are repaired.
+/// Reciprocal of the share of traffic that may be spent on repairs: losses of up to 12 % are repaired.
 const SHARE: u64 = 8;
-/// In bytes; does not decay: the loss when a queue of 256 packets is dropped at once.
+/// Bytes of the budget that do not decay: the loss when a queue of 256 packets is dropped at once.
 const LEAST: u64 = 384 << 10;
-/// The span of the savings. An eighth of it is 300 ms at the rate of the paths: more than is in flight on most.
+/// Time constant of the decay of the savings. An eighth of it is 300 ms at the rate of the paths, which is more than
+/// most paths have in flight.
 const SAVED_FOR: Duration = Duration::from_millis(2_400);
 const FORGET_EVERY: Duration = Duration::from_millis(50);
 

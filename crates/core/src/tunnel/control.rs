@@ -1,8 +1,8 @@
 //! Control datagrams to the other end: probes, descriptions of links, packet trains, reports of received packets, and
 //! the close message.
 //!
-//! Reports are sent on the best path, and every [`SECOND_REPORT`] on the second best too, so that a path that fails in
-//! one direction does not suppress the reports of the others.
+//! Reports are sent on the best path. Every [`SECOND_REPORT`] they are also sent on the second best path, so that a
+//! path that fails in one direction does not suppress the reports about the other paths.
 
 use core::time::Duration;
 
@@ -28,15 +28,16 @@ pub(super) struct Control {
     /// Unpredictable tokens for path challenges.
     tokens: SecretStream,
     pub(super) receptions: Receptions,
-    /// When reports are next sent on the second best path too.
+    /// Time at which reports are next sent on the second best path as well.
     second_report_at: Option<Instant>,
     is_closing: bool,
-    /// The other end has sent a close message.
+    /// Whether the other end has sent a close message.
     is_closed_by_peer: bool,
 }
 
 impl Control {
-    /// `secret`: a secret that nobody else knows and that nobody can derive.
+    /// Returns the state at the start of an association. `secret` must be unknown to everybody else, and nobody else
+    /// may be able to derive it.
     pub(super) fn new(receptions: Receptions, secret: &Secret) -> Self {
         Self {
             tokens: SecretStream::new(secret.expose(), b"challenges"),
@@ -93,8 +94,8 @@ impl Control {
         templates.send(sealer);
     }
 
-    /// Sends the answers, probes and descriptions that belong to one path on that path, and the challenge of its
-    /// remote address ([`crate::path::address`]).
+    /// Sends the answers, probes and descriptions of one path on that path, with the challenge of its remote address
+    /// ([`crate::path::address`]).
     fn send_path_control(&mut self, sealer: &mut Sealer<'_>, id: PathId) {
         let now = sealer.now;
         let path = sealer.paths.get_mut(id);
@@ -156,7 +157,7 @@ impl Control {
     }
 }
 
-/// Writes the report of a path, if there is one and it fits.
+/// Writes the report of a path, if a report is due and fits.
 fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
     if path.receiver().report_due().is_none() || writer.room() < MAX_REPORT {
         return;
@@ -164,7 +165,7 @@ fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
     let mut missing = MissingWriter::default();
     if let Some(report) = path.receiver_mut().take_report(now, &mut missing) {
         let path = path.id();
-        // Missing ranges come first: the report says that they have been sent.
+        // Missing ranges come first, because the report confirms that they have been sent.
         if let Some(ranges) = missing.ranges() {
             let _ = writer.push(&Frame::Missing { path, ranges });
         }
@@ -200,9 +201,10 @@ fn send_close(sealer: &mut Sealer<'_>) {
     sealer.sessions.clear();
 }
 
-/// The largest size of a report with its missing ranges, in bytes.
+/// Maximum size of a report with its missing ranges, in bytes.
 const MAX_REPORT: usize = 60 + 6 * MAX_RANGES;
-/// How often reports also travel on the second best path.
+/// Interval of the reports on the second best path.
 const SECOND_REPORT: Duration = Duration::from_millis(50);
-/// The same interval if that path costs more: the interval at which it is probed anyway.
+/// Interval of the reports on the second best path if that path costs more than the best path. The path is probed at
+/// the same interval anyway.
 const DEAR_REPORT: Duration = Duration::from_millis(500);

@@ -1,13 +1,13 @@
 //! Limits the work that one peer can cause beyond the constant cost of each datagram.
 //!
-//! Most requests of a datagram take few steps. The cost of some grows with what the peer has sent: skipped sequence
-//! numbers, packets reported missing one by one, link descriptions that make this end resolve the policy again. An
-//! honest peer causes little of that work.
+//! Most requests in a datagram take few steps. The cost of some requests depends on what the peer has sent: skipped
+//! sequence numbers, packets that are reported missing one by one, link descriptions after which this end resolves the
+//! policy again. An honest peer causes little of that work.
 //!
-//! Work is counted after it is done, in *steps* of a few nanoseconds each: a debt that is paid off at one step every
-//! `NANOS_PER_STEP`. While the debt exceeds `BURST`, the peer's data is dropped, and its frames that cause such work
-//! are ignored; their sender repeats them. One datagram can add about ten times the table size of the resequencer, 650
-//! 000 steps, to the debt.
+//! Work is counted after it is done, in *steps* of a few nanoseconds each. The steps are a debt, which decreases by one
+//! step every `NANOS_PER_STEP`. While the debt exceeds `BURST`, the peer's data is dropped, and its frames that cause
+//! such work are ignored; the peer sends these frames again. One datagram can add about ten times the table size of the
+//! resequencer, 650 000 steps, to the debt.
 
 use core::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::time::Instant;
 /// The debt of one peer.
 #[derive(Debug, Default)]
 pub(super) struct Effort {
-    /// When the debt will be paid off.
+    /// Time at which the debt will be zero.
     paid_at: Instant,
-    /// The number of datagrams and frames refused.
+    /// Number of datagrams and frames refused.
     refused: u64,
-    /// All steps ever recorded, free ones as well.
+    /// Number of all steps ever recorded, including free steps.
     steps: u64,
 }
 
@@ -43,8 +43,8 @@ impl Effort {
         self.paid_at = self.paid_at.max(now) + time;
     }
 
-    /// Charges the `steps` of a data datagram. Each datagram pays for [`FREE_STEPS`] of them; steps that it does not need pay off debt,
-    /// so the budget of a peer grows with the data it sends.
+    /// Charges the `steps` of a data datagram. The first [`FREE_STEPS`] of each datagram are free. Free steps that a
+    /// datagram does not use reduce the debt, so the budget of a peer grows with the data it sends.
     pub(super) fn spend_on_data(&mut self, now: Instant, steps: u64) {
         self.steps = self.steps.saturating_add(steps);
         if steps > FREE_STEPS {
@@ -55,33 +55,34 @@ impl Effort {
         }
     }
 
-    /// The work recorded so far, in steps.
+    /// Returns the number of steps recorded so far.
     pub(super) const fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Datagrams and frames refused so far.
+    /// Returns the number of datagrams and frames refused so far.
     pub(super) const fn refused(&self) -> u64 {
         self.refused
     }
 }
 
-/// The debt is paid off at twenty million steps per second: a few hundredths of a processor core. An honest peer at 1
-/// Gbit/s with 1 % loss needs an estimated eight million, to find the next held packet after each of 900 repairs.
+/// Duration in nanoseconds in which the debt decreases by one step: twenty million steps per second, a few hundredths
+/// of a processor core. An honest peer at 1 Gbit/s with 1 % loss needs an estimated eight million steps per second, to
+/// find the next buffered packet after each of 900 repairs.
 const NANOS_PER_STEP: u64 = 50;
-/// The largest debt without refusals: five million steps.
+/// Maximum debt without refusals: five million steps.
 const BURST: Duration = Duration::from_millis(250);
-/// Free steps for each data datagram, because some paths reorder.
+/// Number of free steps for each data datagram, because some paths reorder.
 const FREE_STEPS: u64 = 256;
-/// Steps to look up a packet that is reported missing.
+/// Number of steps to look up a packet that is reported missing.
 pub(super) const PER_MISSING: u64 = 40;
-/// Steps for a range of sequence numbers reported as recovered.
+/// Number of steps for a range of sequence numbers reported as recovered.
 pub(super) const PER_RECOVERED_RANGE: u64 = 128;
-/// Steps for the end of a burst.
+/// Number of steps for the message that a burst has ended.
 pub(super) const PER_TAIL: u64 = 80;
-/// Steps for a link description: the links in the policy are resolved again.
+/// Number of steps for a link description, after which the links in the policy are resolved again.
 pub(super) const PER_LINK: u64 = 200_000;
-/// Steps for a change of the order: held packets are sorted again.
+/// Number of steps for a change of the delivery order, after which buffered packets are sorted again.
 pub(super) const PER_ORDER: u64 = 1_000_000;
 
 #[cfg(test)]
@@ -112,7 +113,7 @@ mod tests {
         assert!(effort.allows(Instant::ZERO));
         effort.spend_on_data(Instant::ZERO, FREE_STEPS + 5_000_001);
         assert!(!effort.allows(Instant::ZERO));
-        // Datagrams that take nothing pay it off.
+        // A datagram without steps reduces the debt.
         effort.spend_on_data(Instant::ZERO, 0);
         assert!(effort.allows(Instant::ZERO));
     }

@@ -1,8 +1,8 @@
-//! From a numbered packet to a sealed datagram: on one path, as copies on several paths, or protected by a repair
+//! Sends a numbered packet as a sealed datagram: on one path, as copies on several paths, or protected by a repair
 //! symbol.
 //!
-//! A path keeps the buffer of a packet until the other end reports the packet as received or missing
-//! ([`crate::path::sender`]). Copies are not kept, because another copy may arrive.
+//! A path retains the buffer of a packet until the other end reports the packet as received or missing
+//! ([`crate::path::sender`]). Buffers of copies are not retained, because another copy may arrive.
 
 use core::time::Duration;
 
@@ -60,8 +60,8 @@ impl Egress<'_, '_> {
         self.sealer.out.is_full()
     }
 
-    /// Sends a packet on the path of view `index`, which keeps the buffer until the other end reports it.
-    /// `is_out_of_turn`: whether packets with higher numbers were sent before it.
+    /// Sends a packet on the path of view `index`. The path retains the buffer until the other end reports the packet.
+    /// `is_out_of_turn` says whether the packet is a retransmission or packets with lower numbers still wait.
     pub(super) fn send_once(&mut self, index: usize, numbered: Numbered, is_out_of_turn: bool) {
         let flags = Flags {
             is_out_of_turn,
@@ -75,7 +75,7 @@ impl Egress<'_, '_> {
         self.on_sent(index, len, global_seq, Some(numbered));
     }
 
-    /// Sends a copy of a packet on every path whose bit is set in `set`, a set of views.
+    /// Sends a copy of a packet on every path whose view index is set in the bit set `set`.
     pub(super) fn send_copies(&mut self, set: u16, numbered: Numbered, is_out_of_turn: bool) {
         let flags = Flags {
             is_out_of_turn,
@@ -108,7 +108,8 @@ impl Egress<'_, '_> {
         }
     }
 
-    /// Sends additional copies, which are never retransmitted, on a set of views. Returns the number of copies sent.
+    /// Sends additional copies, which are never retransmitted, on the views in the bit set `set`. Returns the number of
+    /// copies.
     pub(super) fn send_shadows(
         &mut self,
         set: u16,
@@ -118,7 +119,7 @@ impl Egress<'_, '_> {
         let flags = Flags {
             is_out_of_turn,
             is_copy: true,
-            // The buffer is not kept. The flag lets the other end distinguish lost copies from late ones.
+            // The path does not retain the buffer. The flag lets the other end distinguish lost copies from late ones.
             is_kept: true,
         };
         let mut sent = 0;
@@ -132,7 +133,7 @@ impl Egress<'_, '_> {
         sent
     }
 
-    /// The indices of the views in a set.
+    /// Returns the indices of the views in a bit set.
     fn indices(&self, set: u16) -> impl Iterator<Item = usize> + use<> {
         (0..self.placement.views.len()).filter(move |index| set & (1 << index) != 0)
     }
@@ -145,7 +146,8 @@ impl Egress<'_, '_> {
         })
     }
 
-    /// Records a data datagram of `len` bytes. `numbered`: the packet in it, if the path is to keep it.
+    /// Records a sent data datagram of `len` bytes. `numbered` is the packet in it if the path is to retain the
+    /// packet's buffer.
     fn on_sent(&mut self, index: usize, len: usize, global_seq: Seq, numbered: Option<Numbered>) {
         let now = self.now();
         self.repair.budget.on_sent(now, len);
@@ -176,8 +178,8 @@ impl Egress<'_, '_> {
     }
 
     /// Adds a packet that is about to be sent to the FEC encoder, which protects packets on lossy paths. A packet with
-    /// a deadline is not protected if there is time to retransmit it, or if packets are being dropped for lack of
-    /// capacity (`is_short_of_room`): a symbol would then take the place of new packets.
+    /// a deadline is not protected if a retransmission would arrive in time. It is not protected either if packets are
+    /// being dropped for lack of capacity (`is_short_of_room`), because a symbol would then displace new packets.
     pub(super) fn protect(&mut self, numbered: &Numbered, is_short_of_room: bool) {
         if !(self.sealer.knows(REPAIR_SYMBOLS) && self.profile().fec) {
             return;
@@ -193,7 +195,8 @@ impl Egress<'_, '_> {
         fec.push(now, numbered, !has_time && !is_short, repaired_after);
     }
 
-    /// Sends a repair symbol if one is due and a path is ready. Returns whether it did. `is_idle`: no packet waits.
+    /// Sends a repair symbol if one is due and a path is ready. Returns whether a symbol was sent. `is_idle` says that
+    /// no packet waits.
     pub(super) fn send_symbol(&mut self, is_idle: bool) -> bool {
         let is_due = !self.is_full() && self.repair.fec.is_due(self.now(), is_idle);
         is_due && self.try_send_symbol().is_some()
@@ -204,7 +207,7 @@ impl Egress<'_, '_> {
         let index = self.path_of_symbol()?;
         let id = self.placement.views[index].id;
         let mut header = self.sealer.next_header(id)?;
-        // The symbol itself is not kept, but the packets that it protects are.
+        // No buffer of the symbol is retained, but the buffers of the packets that it protects are.
         header.is_kept = true;
         let Repair { budget, fec, .. } = &mut *self.repair;
         if !budget.has(DATA_HEADER_LEN - IN_HEADER + MAX_SYMBOL_BYTES + TAG_LEN) {
@@ -230,7 +233,8 @@ impl Egress<'_, '_> {
         Some(())
     }
 
-    /// The path on which a repair symbol would arrive first, among the ready paths that carry the protected packets.
+    /// Returns the view of the path on which a repair symbol would arrive first, among the ready paths that carry the
+    /// protected packets.
     fn path_of_symbol(&self) -> Option<usize> {
         let usage = &self.sealer.paths.usage;
         let views = self.placement.views.iter().enumerate();

@@ -1,9 +1,9 @@
-//! The life of an incoming packet, after its datagram has been decrypted and its path has recorded it.
+//! Processing of an incoming packet, after its datagram was decrypted and recorded on its path.
 //!
-//! 1. The FEC decoder stores it as it was received ([`super::fec`]).
+//! 1. The FEC decoder stores the packet as received ([`super::fec`]).
 //! 2. The packet's headers are decompressed ([`super::templates`]), and its source address is checked to belong to the
 //!    peer.
-//! 3. The resequencer holds it, or delivers it with all packets that waited for it ([`crate::resequencer`]).
+//! 3. The resequencer buffers the packet, or delivers it with all packets that waited for it ([`crate::resequencer`]).
 //!
 //! Packets recovered from repair symbols start at the second step.
 
@@ -30,18 +30,18 @@ use crate::{
     },
 };
 
-/// The packets that wait for their predecessors, and the packets stored for FEC decoding.
+/// The resequencer with its buffered packets, and the packets stored for FEC decoding.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     pub(super) resequencer: AnyResequencer,
     pub(super) fec: Receiving,
-    /// The other end retransmits lost packets.
+    /// Whether the other end retransmits lost packets.
     has_repairs: bool,
-    /// Scratch: copies the resequencer dropped.
+    /// Copies that the resequencer has dropped; cleared after each packet.
     dropped: Vec<PacketBuf>,
-    /// Repair symbols received.
+    /// Number of repair symbols received.
     symbols_in: u64,
-    /// Lost packets recovered from repair symbols.
+    /// Number of lost packets recovered from repair symbols.
     recovered: u64,
 }
 
@@ -61,14 +61,14 @@ pub(super) struct Opened<'a> {
     pub(super) header: &'a Header,
     pub(super) data: &'a DataHeader,
     pub(super) datagram: &'a [u8],
-    /// Its one-way delay, up to an unknown constant.
+    /// One-way delay of the datagram, up to an unknown constant.
     pub(super) delay: RelativeDelay,
-    /// Whether it has the ECN mark CE (congestion experienced).
+    /// Whether the datagram has the ECN mark CE (congestion experienced).
     pub(super) is_congested: bool,
 }
 
 impl Inbound {
-    /// Repair symbols received, and packets computed from them.
+    /// Returns the number of repair symbols received, and the number of packets recovered from them.
     pub(super) const fn counts(&self) -> (u64, u64) {
         (self.symbols_in, self.recovered)
     }
@@ -76,7 +76,7 @@ impl Inbound {
     /// Handles the packet or the repair symbol of a data datagram, and any packets recovered with it.
     ///
     /// # Errors
-    /// Why the packet or the symbol is dropped.
+    /// The reason why the packet or the symbol is dropped.
     pub(super) fn on_data(
         &mut self,
         opened: &Opened<'_>,
@@ -127,7 +127,8 @@ impl Inbound {
         self.resequence(place, Some(way), opened.delay, packet, ingress)
     }
 
-    /// Passes a packet to the resequencer, with its number, its flow step, its path, and the delay of its datagram.
+    /// Passes a packet to the resequencer, with its sequence number, its flow step, its path, and the delay of its
+    /// datagram.
     fn resequence(
         &mut self,
         (seq, flow_step): (Seq, u16),
@@ -160,7 +161,7 @@ impl Inbound {
         }
     }
 
-    /// Passes recovered packets to the resequencer. `delay`: the delay of the datagram that allowed the recovery.
+    /// Passes recovered packets to the resequencer. `delay` is the delay of the datagram that allowed the recovery.
     fn deliver_recovered(&mut self, delay: RelativeDelay, ingress: &mut Ingress<'_, '_>) {
         while let Some((seq, flow_step, recovered)) = self.fec.pop() {
             self.recovered += 1;
@@ -174,7 +175,8 @@ impl Inbound {
         }
     }
 
-    /// The datagram `last` ends a burst on a path. `last`: its number on the path, and its number in the association.
+    /// Handles a message that the datagram `last` ends a burst on a path. `last` holds the sequence number of the
+    /// datagram on the path and in the association.
     pub(super) fn on_tail(
         &mut self,
         now: Instant,
@@ -185,7 +187,7 @@ impl Inbound {
         self.resequencer.on_tail(now, id, last, shared.delivered);
     }
 
-    /// Changes the order of delivery, and how long the resequencer waits for a lost packet.
+    /// Sets the order of delivery, and how long the resequencer waits for a lost packet.
     pub(super) fn set_order(
         &mut self,
         now: Instant,
@@ -196,7 +198,7 @@ impl Inbound {
             .set_order(now, order, timeout, shared.delivered);
     }
 
-    /// Starts over. Returns the held packets.
+    /// Starts over. Returns the packets that the resequencer had buffered.
     pub(super) fn reset(&mut self) -> Vec<PacketBuf> {
         let mut held = Vec::new();
         self.resequencer.reset(&mut held);
@@ -206,8 +208,8 @@ impl Inbound {
     }
 }
 
-/// The packet in `body`, without any bytes after its end, if its source address belongs to the peer. The packet is marked
-/// as congested if its datagram met congestion.
+/// Returns the packet in `body` without any bytes after its end, if its source address belongs to the peer. Marks the
+/// packet as congested if its datagram met congestion.
 fn peers_packet(
     body: &[u8],
     is_congested: bool,
@@ -244,5 +246,5 @@ fn previous_on_path(data: &DataHeader) -> Option<Seq> {
     (step != 0).then(|| Seq(data.global_seq.0.wrapping_sub(step.cast_unsigned())))
 }
 
-/// The length of the flow step, the last field of the header, in bytes: a symbol protects it with the packet.
+/// Length in bytes of the flow step, the last field of the header; a repair symbol protects it with the packet.
 const FLOW_STEP_LEN: usize = 2;

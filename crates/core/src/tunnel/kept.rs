@@ -1,10 +1,11 @@
 //! The memory used by the packets of one peer, and which packets are dropped when it exceeds the bound.
 //!
-//! The peer decides when it reports received packets, which gaps this end waits for, and how fast it takes queued
-//! packets. Therefore packets kept for retransmission, packets waiting to be sent, and packets held for their order
-//! are counted together, each as a full buffer plus [`OVERHEAD`]. Beyond the bound this end drops, in this order: the
-//! oldest datagrams kept for retransmission (they cannot be repaired then), and packets waiting for retransmission;
-//! then it delivers held packets early. Packets in the tunnel queue stay, but its owner adds no more.
+//! The peer determines when it reports received packets, which gaps this end waits for, and how fast it takes queued
+//! packets. Therefore three kinds of packets are counted together, each as a full buffer plus [`OVERHEAD`]: packets
+//! stored for retransmission, packets waiting to be sent, and packets that the resequencer buffers. Beyond the bound
+//! this end first drops the oldest datagrams stored for retransmission, which can then not be repaired. Then it drops
+//! packets waiting for retransmission. Then it delivers buffered packets early. Packets in the tunnel queue remain, but
+//! the tunnel's owner adds no more.
 
 use super::{
     Tunnel,
@@ -13,7 +14,7 @@ use super::{
 use crate::{ids::PathId, path::Path, time::Instant, tunnel::Shared};
 
 impl Tunnel {
-    /// The memory used by packets, in bytes. O(paths).
+    /// Returns the memory used by packets, in bytes. O(paths).
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.kept_pkts() as u64 * packet_bytes(&self.lengths)
@@ -36,7 +37,8 @@ impl Tunnel {
             && let Some(path) = self.paths.get_mut(id)
         {
             let kept = path.sender().kept_pkts();
-            // Drop from the path that keeps most, but not everything while others keep nearly as much.
+            // Drop from the path that stores the most packets, but at most half of them, because other paths may store
+            // nearly as many.
             let given_up = excess.min(kept.div_ceil(2));
             path.sender_mut().trim(kept - given_up, shared.pool);
             excess -= given_up;
@@ -57,7 +59,7 @@ impl Tunnel {
         excess == 0
     }
 
-    /// The path that keeps the most packets, if any path keeps packets.
+    /// Returns the path that stores the most packets, if any path stores packets.
     fn fullest(&self) -> Option<PathId> {
         let kept = |path: &&Path| path.sender().kept_pkts();
         let fullest = self.paths.iter().max_by_key(kept);
@@ -65,18 +67,18 @@ impl Tunnel {
     }
 }
 
-/// The largest amount of memory for one packet.
+/// Returns the maximum memory for one packet, in bytes.
 const fn packet_bytes(lengths: &Lengths) -> u64 {
     (lengths.longest_in() + BUFFER_SLACK + OVERHEAD) as u64
 }
 
-/// The size of a buffer for packets of up to `mtu` bytes from the host, in bytes.
+/// Returns the size in bytes of a buffer for packets of up to `mtu` bytes from the host.
 pub(crate) const fn buffer_bytes(mtu: usize) -> usize {
     let longest = if mtu > USUAL_MTU { mtu } else { USUAL_MTU };
     longest + BUFFER_SLACK
 }
 
-/// The size of a buffer beyond the longest packet, in bytes.
+/// Size of a buffer beyond the longest packet, in bytes.
 const BUFFER_SLACK: usize = 64;
-/// The size of the records about a packet, wherever it waits, in bytes.
+/// Size of the records about a waiting packet, in bytes.
 pub(super) const OVERHEAD: usize = 256;

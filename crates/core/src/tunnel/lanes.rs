@@ -1,16 +1,17 @@
-//! The queues in which packets wait for a path, and the order in which they leave.
+//! The queues ("lanes") in which packets wait for a path, and the order in which packets leave them.
 //!
-//! | lane | contains | leaves |
+//! | lane | contains | order |
 //! | --- | --- | --- |
-//! | urgent | packets with a deadline ([`crate::class`]) | first, small flows before others; dropped once it would miss its deadline |
+//! | urgent | packets with a deadline ([`crate::class`]); dropped when too late | first; small flows before others |
 //! | pinned | packets that must use certain links and have no deadline | alternating with bulk packets |
 //! | bulk | the tunnel queue | after urgent packets |
 //!
-//! While the first urgent packet waits for a quick path, the newest one, which has more time left, may use a slow path
-//! if it needs no order ([`Lanes::take_newest`]): the two ends of a block in the media paper (ConSN, PDC, 2013).
+//! While the first urgent packet waits for a path with a short delay, the newest urgent packet may use a slow path,
+//! because it has more time left. This applies only to packets that need no order ([`Lanes::take_newest`]). Taking
+//! packets from both ends of a block is the method of the media paper (ConSN, PDC, 2013).
 //!
-//! A packet that the policy lets wait for a path blocks its own lane only, so a download that waits for its path does
-//! not delay a call.
+//! If the policy lets a packet wait for a path, only the packet's own lane is blocked, so a download that waits for its
+//! path does not delay a call.
 
 use core::time::Duration;
 
@@ -34,7 +35,7 @@ use crate::{
     units::Bytes,
 };
 
-/// The packets of one end that have no path yet.
+/// The packets of one end that have not been assigned to a path.
 #[derive(Debug)]
 pub(super) struct Lanes {
     pub(super) services: Services,
@@ -44,11 +45,11 @@ pub(super) struct Lanes {
     pub(super) bulk: Queue,
     /// Packets of one flow that wait while later packets of the flow are in flight.
     pub(super) ahead: Ahead,
-    /// Whether the next turn is the pinned lane's rather than the bulk lane's.
+    /// Whether the next packet is taken from the pinned lane before the bulk lane.
     is_pinned_next: bool,
-    /// Packets that have their numbers and wait for a path, by lane.
+    /// Packets that have their sequence numbers and wait for a path, by lane.
     waiting: [Option<Numbered>; Lane::ALL.len()],
-    /// When a packet was last dropped because it had waited for too long.
+    /// Time at which a packet was last dropped because it had waited for too long.
     expired_at: Option<Instant>,
 }
 
@@ -79,7 +80,7 @@ impl Blocked {
 }
 
 impl Lanes {
-    /// Empty lanes. `config` is the configuration of the bulk and pinned queues.
+    /// Returns empty lanes. `config` is the configuration of the bulk and pinned queues.
     pub(super) fn new(services: Services, config: QueueConfig) -> Self {
         Self {
             services,
@@ -93,20 +94,20 @@ impl Lanes {
         }
     }
 
-    /// Changes how long bulk and pinned packets may wait before they are marked ([`Queue::set_target`]).
+    /// Sets how long bulk and pinned packets may wait before they are marked ([`Queue::set_target`]).
     pub(super) fn set_targets(&mut self, bulk: Duration, pinned: Duration) {
         self.bulk.set_target(bulk);
         self.pinned.set_target(pinned);
     }
 
-    /// Changes the limits for bulk and pinned flows whose senders do not respond to congestion signals
+    /// Sets the limits for bulk and pinned flows whose senders do not respond to congestion signals
     /// ([`Queue::set_limit`]).
     pub(super) fn set_limits(&mut self, bulk: Duration, pinned: Duration, patience: Duration) {
         self.bulk.set_limit(bulk, patience);
         self.pinned.set_limit(pinned, patience);
     }
 
-    /// Whether the paths could recently not carry all packets with deadlines. Everything sent then takes the place of
+    /// Whether the paths could recently not carry all packets with deadlines. Each additional packet then displaces
     /// another packet.
     fn is_short_of_room(&self, now: Instant) -> bool {
         self.expired_at.is_some_and(|at| now.since(at) < SHORT_FOR)
@@ -123,23 +124,23 @@ impl Lanes {
         !self.urgent.is_empty() || !self.pinned.is_empty() || waiting.any(Option::is_some)
     }
 
-    /// The number of waiting packets, without the packets that are next in their lanes.
+    /// Returns the number of waiting packets, without the packets that are next in their lanes.
     pub(super) fn len(&self) -> usize {
         self.bulk.len() + self.ahead.len() + self.urgent.len() + self.pinned.len()
     }
 
-    /// Takes out all packets that have numbers.
+    /// Removes and returns all packets that have sequence numbers.
     pub(super) fn drain_numbered(&mut self) -> impl Iterator<Item = Numbered> {
         let waiting = self.waiting.iter_mut().filter_map(Option::take);
         waiting.chain(self.ahead.drain())
     }
 
-    /// Puts a packet back that has to wait.
+    /// Puts back a packet that has to wait.
     pub(super) fn put_back(&mut self, lane: Lane, numbered: Numbered) {
         self.waiting[lane as usize] = Some(numbered);
     }
 
-    /// Puts a packet from the host into its lane. `least_delay`: the one-way delay of the quickest path.
+    /// Adds a packet from the host to its lane. `least_delay` is the one-way delay of the path with the shortest delay.
     pub(super) fn enqueue(
         &mut self,
         now: Instant,
@@ -169,7 +170,7 @@ impl Lanes {
         queue.enqueue(now, packet, flow, shared.on_queue_drop());
     }
 
-    /// The next packet of the first lane that is not `blocked`, with its number.
+    /// Returns the next packet of the first lane that is not `blocked`, with its sequence numbers.
     pub(super) fn next(
         &mut self,
         blocked: Blocked,
@@ -220,7 +221,7 @@ impl Lanes {
         }
     }
 
-    /// Gives the next packet its numbers and adds it to the FEC encoder.
+    /// Assigns sequence numbers to the next packet and adds it to the FEC encoder.
     #[inline]
     fn number_next(
         &self,
@@ -233,7 +234,7 @@ impl Lanes {
         numbered
     }
 
-    /// Gives a packet its numbers.
+    /// Assigns sequence numbers to a packet.
     #[inline]
     fn number(
         &self,
@@ -275,18 +276,18 @@ impl Lanes {
         }
     }
 
-    /// Takes the newest urgent packet that needs no order, and the number of bytes that wait before it.
+    /// Removes the newest urgent packet that needs no order. Returns it with the number of bytes that wait before it.
     pub(super) fn take_newest(&mut self) -> Option<(Queued, Bytes)> {
         let before = self.urgent.on_wire();
         Some((self.urgent.newest()?, before))
     }
 
-    /// Puts the packet back.
+    /// Puts back the packet that [`Self::take_newest`] returned.
     pub(super) fn put_back_newest(&mut self, queued: Queued) {
         self.urgent.put_back(queued);
     }
 
-    /// Gives the packet its numbers; it is sent next.
+    /// Assigns sequence numbers to the packet that [`Self::take_newest`] returned. It must be sent next.
     pub(super) fn number_newest(
         &self,
         queued: Queued,
@@ -296,11 +297,12 @@ impl Lanes {
         self.number_next(queued, numbering, egress)
     }
 
-    /// Bytes that must be sent before a packet of a lane or at the same time, including overhead on the wire.
+    /// Returns the number of waiting bytes that are sent before a packet of a lane or compete with it, including
+    /// overhead on the wire.
     pub(super) fn backlog(&self, lane: Lane, packet: &PacketBuf) -> Bytes {
         let urgent = self.urgent.on_wire();
         match lane {
-            // The newest look after themselves.
+            // Packets that need no order may be sent newest first on slow paths ([`Self::take_newest`]).
             Lane::Urgent if !self.services.is_ordered(packet) => Bytes::ZERO,
             Lane::Urgent => urgent,
             Lane::Pinned => waiting(&self.pinned) + urgent,
@@ -308,23 +310,24 @@ impl Lanes {
         }
     }
 
-    /// Bytes of a flow that wait in the tunnel queue.
+    /// Returns the number of bytes of a flow that wait in the tunnel queue.
     pub(super) fn flow_bytes(&self, flow: FlowId) -> Bytes {
         self.bulk.flow_bytes(flow) + self.ahead.bytes_of(flow)
     }
 
-    /// Bytes that leave the tunnel queue until the last packet of a flow leaves.
+    /// Returns the number of bytes that leave the tunnel queue until the last packet of a flow has left it.
     pub(super) fn bytes_to_last(&self, flow: FlowId) -> Bytes {
         self.bulk.bytes_to_last(flow, self.ahead.bytes_of(flow))
     }
 
-    /// Whether a later packet of the flow waits that a path with a longer delay could take.
+    /// Whether a later packet of the flow waits that could be sent on a path with a longer delay.
     pub(super) fn has_behind(&self, flow: FlowId) -> bool {
         let is_open = self.ahead.is_empty() || self.ahead.is_of(flow);
         is_open && self.bulk.flow_bytes(flow) > Bytes::ZERO
     }
 
-    /// The packet of the flow that is at least `ahead` bytes behind the first, or its last packet.
+    /// Returns the packet of the flow that is at least `ahead` bytes after the first packet, or the last packet of the
+    /// flow.
     pub(super) fn next_behind(
         &mut self,
         flow: FlowId,
@@ -336,8 +339,9 @@ impl Lanes {
             return None;
         }
         let now = egress.now();
-        // At least one packet: late paths carry numbers in their order. Repair symbols for packets sent so much later
-        // are useless.
+        // Take at least one packet, because sequence numbers on the path with the longer delay must increase. These
+        // packets are not added to the FEC encoder: some are sent so much later that repair symbols for them would be
+        // useless.
         let mut newest = None;
         while newest.is_none() || self.ahead.bytes() < ahead && self.ahead.len() < ahead::MOST {
             let dropped = egress.shared.on_queue_drop();
@@ -352,24 +356,24 @@ impl Lanes {
         newest
     }
 
-    /// Whether packets with lower numbers than `seq` still wait to be sent.
+    /// Whether packets with lower sequence numbers than `seq` still wait to be sent.
     pub(super) fn is_out_of_turn(&self, seq: Seq) -> bool {
         self.ahead.is_older(seq)
     }
 }
 
-/// The bytes waiting in `queue`, including overhead on the wire.
+/// Returns the number of bytes waiting in `queue`, including overhead on the wire.
 pub(super) fn waiting(queue: &Queue) -> Bytes {
     in_datagrams(queue.bytes(), queue.len())
 }
 
-/// Whether an unsent packet has waited so long that it would probably miss its deadline. A packet that has just
-/// arrived is never too late, whatever the estimates of the paths: otherwise no packet would be sent that could
-/// correct them.
+/// Whether an unsent packet has waited so long that it would probably miss its deadline. A packet that has just arrived
+/// is never too late, whatever the estimates of the paths are. Otherwise no packet would be sent, and the estimates
+/// could not be corrected.
 fn is_too_late(now: Instant, mark: Option<Mark>) -> bool {
     let give_up_at = mark.and_then(|mark| mark.give_up_at);
     give_up_at.is_some_and(|at| now > at)
 }
 
-/// For how long a dropped packet counts as a sign of too little capacity.
+/// Duration after dropping a late packet in which capacity is considered insufficient.
 const SHORT_FOR: Duration = Duration::from_secs(1);

@@ -1,10 +1,10 @@
 //! Packets that are too long for some paths.
 //!
-//! Both ends probe every path ([`crate::path::mtu`]), and each adapts the packets that it sends. While a path that may
-//! carry data has a smaller MTU, packets are made to fit all paths. The MSS option of TCP handshakes is lowered in
-//! both directions. The sender of a packet that is still too long receives an ICMP error ([`too_big`]), and the packet
-//! is sent on the paths that can carry it. If no path can, the packet is fragmented where fragmentation is allowed. No
-//! device and no rule of the host is changed.
+//! Both ends probe every path ([`crate::path::mtu`]), and each end adapts the packets that it sends. While a path that
+//! may carry data has a smaller MTU than the tunnel, packets are made to fit all paths. The MSS option of TCP
+//! handshakes is lowered in both directions. The sender of a packet that is still too long receives an ICMP error
+//! ([`too_big`]), and the packet is sent on the paths that can carry it. If no path can, the packet is fragmented where
+//! fragmentation is allowed. No device and no rule of the host is changed.
 
 use core::time::Duration;
 
@@ -25,14 +25,14 @@ use crate::{
     },
 };
 
-/// The longest packet of the host, and what is known of paths with a smaller MTU.
+/// Length of the host's longest packet, and state of the paths with a smaller MTU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
-    /// The longest datagram that carries a packet of the host.
+    /// Length in bytes of the longest datagram that carries a packet of the host.
     longest: usize,
-    /// Whether some path has a smaller MTU.
+    /// Whether some path has a smaller MTU than the tunnel.
     has_narrow: bool,
-    /// When a sender last received an ICMP error for a packet that is too long.
+    /// Time at which a sender last received an ICMP error for a packet that is too long.
     told_at: Option<Instant>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Lengths {
 }
 
 impl Lengths {
-    /// For packets of up to `mtu` bytes.
+    /// Returns the state for packets of up to `mtu` bytes, without known paths.
     pub(super) const fn of(mtu: usize) -> Self {
         Self {
             longest: mtu + DATA_OVERHEAD,
@@ -52,20 +52,20 @@ impl Lengths {
         }
     }
 
-    /// The longest packet accepted from the other end, in bytes: at least the longest that any link may carry, because
-    /// the other end's MTU may be higher.
+    /// Returns the length in bytes of the longest packet accepted from the other end. It is at least the longest packet
+    /// that any link may carry, because the other end's MTU may be larger.
     pub(super) const fn longest_in(&self) -> usize {
         let own = self.longest - DATA_OVERHEAD;
         if own > USUAL_MTU { own } else { USUAL_MTU }
     }
 
-    /// The longest packet that a path can carry, in bytes.
+    /// Returns the length in bytes of the longest packet that a path can carry.
     pub(super) fn mtu_of(&self, path: &Path) -> usize {
         let longest = self.longest;
         path.mtu().found().unwrap_or(longest).min(longest) - DATA_OVERHEAD
     }
 
-    /// When a path is to be probed, or its probe has failed.
+    /// Returns the time at which a path is to be probed, or at which its present probe has failed.
     pub(super) fn probe_at(&self, path: &Path) -> Option<Instant> {
         let next = path.mtu().next_due().filter(|_| self.may_probe(path));
         let conditions = path.mtu().is_probing().then(|| path.mtu_conditions());
@@ -106,12 +106,13 @@ impl Lengths {
             size: 0,
         });
         let short_len = writer.len();
-        // The result does not matter: this ping does not test whether the path works.
+        // The result is ignored, because this ping does not test whether the path works.
         let _ = sealer.control(id, &body);
         let _ = sealer.control(id, &short[..short_len]);
     }
 
-    /// Checks whether some path has a smaller MTU, and calls `on_narrowed` for each path whose MTU has become smaller.
+    /// Checks whether some path has a smaller MTU than the tunnel, and calls `on_narrowed` for each path whose MTU has
+    /// become smaller.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -126,8 +127,8 @@ impl Lengths {
         self.has_narrow = paths.iter().any(|path| path.mtu().is_narrow());
     }
 
-    /// The longest packet that all paths which may carry data now can carry, if it is shorter than the tunnel's MTU. A
-    /// path whose MTU is below the IPv6 minimum is ignored if there are others.
+    /// Returns the length of the longest packet that can use every path that may carry data, if it is shorter than the
+    /// tunnel's MTU. A path whose MTU is below the IPv6 minimum is ignored if another path has a sufficient MTU.
     fn shared_mtu(&self, paths: &PathSet) -> Option<usize> {
         if !self.has_narrow {
             return None;
@@ -138,9 +139,9 @@ impl Lengths {
         (mtu + DATA_OVERHEAD < self.longest).then_some(mtu)
     }
 
-    /// The packets to send for a packet from the host: the packet itself if any path can carry it, else its fragments
-    /// if it may be fragmented, else nothing. Sends an ICMP error to the sender if the packet is too long for some
-    /// path.
+    /// Returns the packets to send for a packet from the host. If any path can carry the packet, it is returned
+    /// unchanged; else its fragments are returned if it may be fragmented; else nothing. Sends an ICMP error to the
+    /// sender if the packet is too long for some path.
     pub(super) fn fit(
         &mut self,
         now: Instant,
@@ -193,20 +194,22 @@ impl Lengths {
         paths.carrying().next().is_some() && paths.carrying().all(refuses)
     }
 
-    /// Whether some path has a smaller MTU, so that packets from the host must be checked.
+    /// Whether some path has a smaller MTU than the tunnel, so that packets from the host must be checked.
     pub(super) const fn has_narrow(&self) -> bool {
         self.has_narrow
     }
 
-    /// Lowers the MSS option of a packet to the host, if paths have a smaller MTU in the other direction.
+    /// Lowers the MSS option of a packet to the host if some path has a smaller MTU than the tunnel, so that the
+    /// answers fit.
     pub(super) fn fit_answers(&self, packet: &mut PacketBuf, paths: &PathSet) {
         if let Some(mtu) = self.shared_mtu(paths) {
             packet.clamp_mss(mtu);
         }
     }
 
-    /// The paths that may carry data, as two sets with bit *i* for path *i*: the paths that can carry a packet of
-    /// `len` bytes, and the paths that cannot. Both are empty if every path can.
+    /// Returns the paths that may carry data as two bit sets, in which bit *i* stands for path *i*. The first set
+    /// contains the paths that can carry a packet of `len` bytes, the second set the paths that cannot. Both sets are
+    /// empty if no path has a smaller MTU than the tunnel, or if no path can carry the packet.
     pub(super) fn wide_and_narrow(&self, len: usize, paths: &PathSet) -> (u16, u16) {
         if !self.has_narrow {
             return (0, 0);
@@ -223,9 +226,9 @@ impl Lengths {
     }
 }
 
-/// The MTU until the owner sets it: the IPv6 minimum (RFC 8200 section 5).
+/// MTU in bytes until the owner sets it: the IPv6 minimum (RFC 8200 section 5).
 const UNKNOWN_MTU: usize = LEAST_MTU_V6;
-/// The MTU of Ethernet.
+/// MTU of Ethernet in bytes.
 pub(crate) const USUAL_MTU: usize = 1500;
-/// The shortest interval between two ICMP errors.
+/// Minimum interval between two ICMP errors.
 const TOLD_EACH: Duration = Duration::from_millis(1);

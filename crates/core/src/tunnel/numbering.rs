@@ -1,8 +1,8 @@
-//! The sequence numbers of packets: in the association, and in their flow.
+//! Sequence numbers of packets in the association and in their flow.
 //!
 //! A packet gets its numbers when it leaves the tunnel queue, so that a packet dropped by the queue does not look like
-//! a loss on a path. Flows that share a place in the table ([`crate::flows`]) are kept in order with each other, which
-//! is harmless.
+//! a loss on a path. Flows that share a place in the table ([`crate::flows`]) share one sequence. They are then
+//! delivered in a common order, which is harmless.
 
 use core::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Numbering {
     next: Seq,
-    /// For each place, the number of the flow's last packet plus one, or 0 if there was none. Empty until the first
-    /// packet.
+    /// For each place in the flow table, the number of the flow's last packet plus one, or 0 before the first packet.
+    /// Empty until the first packet of the association.
     flows: Vec<u64>,
 }
 
@@ -34,13 +34,13 @@ impl Default for Numbering {
 }
 
 impl Numbering {
-    /// The number of the next packet.
+    /// Returns the number of the next packet.
     pub(super) const fn next(&self) -> Seq {
         self.next
     }
 
     /// Assigns numbers to a packet and compresses its headers. ACKs, and packets that are not `is_ordered`, get no
-    /// number in their flow. `round_trip`: the RTT that is kept for its flow.
+    /// number in their flow. `round_trip` is the target RTT of the flow ([`super::round_trips`]).
     #[inline]
     pub(super) fn number(
         &mut self,
@@ -70,7 +70,8 @@ impl Numbering {
         }
     }
 
-    /// The distance from `global_seq` back to the flow's last packet; 0 if it is too large or there was no packet.
+    /// Returns the distance from `global_seq` back to the flow's last packet; 0 if the distance is too large or the
+    /// flow had no packet.
     fn flow_step(&mut self, flow: FlowId, global_seq: Seq) -> u16 {
         if self.flows.is_empty() {
             self.flows.resize(PLACES, 0);

@@ -1,11 +1,11 @@
-//! The life of a packet out: from the host's queue to its path.
+//! Processing of an outgoing packet, from the host's queue to its path.
 //!
 //! 1. A packet from the host waits in its lane ([`super::lanes`]).
-//! 2. While some path is ready, retransmissions go first ([`super::repair`]). Then the next packet leaves its lane and
-//!    gets its sequence numbers ([`super::numbering`]).
-//! 3. The policy chooses a path, or several paths for copies; or it waits; or it assigns the packet to a path that is
-//!    not ready yet ([`super::placement`], [`super::staged`]). A policy that works in blocks decides for many packets
-//!    at once ([`super::blocks`]).
+//! 2. While some path is ready, retransmissions are sent first ([`super::repair`]). Then the next packet leaves its
+//!    lane and gets its sequence numbers ([`super::numbering`]).
+//! 3. The policy decides: the packet is sent on one path, or as copies on several paths; or it waits; or it is assigned
+//!    to a path that is not ready yet ([`super::placement`], [`super::staged`]). A policy that works in blocks decides
+//!    for many packets at once ([`super::blocks`]).
 //! 4. The packet is sealed into the path's batch ([`super::egress`]).
 
 use core::time::Duration;
@@ -32,7 +32,7 @@ use crate::{
     units::Bytes,
 };
 
-/// The queues of one end, and the packets placed from them.
+/// The queues of one end, and the packets assigned to paths.
 #[derive(Debug)]
 pub(super) struct Outbound {
     pub(super) flows: FlowTable,
@@ -40,12 +40,12 @@ pub(super) struct Outbound {
     pub(super) numbering: Numbering,
     /// Packets assigned to paths that are not ready yet.
     pub(super) staged: Staged,
-    /// Blocks, if the policy works in blocks.
+    /// The present block, if the policy works in blocks.
     blocks: Blocks,
     targets: Targets,
-    /// The policy is not asked again before this time.
+    /// Time before which the policy is not called again.
     wait_until: Option<Instant>,
-    /// When a path without tokens gets tokens again, as of the last poll.
+    /// Time at which a path that has used up its tokens may send again, as of the last poll.
     release_at: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl Outbound {
         }
     }
 
-    /// The sequence number of the next packet.
+    /// Returns the sequence number of the next packet.
     pub(super) const fn next_number(&self) -> Seq {
         self.numbering.next()
     }
@@ -73,12 +73,12 @@ impl Outbound {
         !(self.lanes.is_empty() && repair.is_empty() && self.staged.is_empty())
     }
 
-    /// The number of packets that wait to be sent for the first time.
+    /// Returns the number of packets that wait to be sent for the first time.
     pub(super) fn waiting_pkts(&self) -> usize {
         self.lanes.len() + self.staged.len()
     }
 
-    /// Drops the copies of the last block; only a policy that works in blocks sends them.
+    /// Drops the copies of the last block, which only a policy that works in blocks sends.
     pub(super) fn forget_copies(&mut self) {
         self.blocks.clear();
     }
@@ -98,7 +98,7 @@ impl Outbound {
         placement.refresh(now, paths, &self.staged)
     }
 
-    /// Sets how long packets may wait. `kept`: the longest RTT that is kept for a flow.
+    /// Sets how long packets may wait. `kept` is the longest target RTT of a flow ([`super::round_trips`]).
     pub(super) fn adapt(
         &mut self,
         now: Instant,
@@ -110,7 +110,8 @@ impl Outbound {
             .adapt(now, &mut self.lanes, (paths, placement), kept);
     }
 
-    /// When a poll next has work to do: the policy is to be asked again, or a path has tokens again.
+    /// Returns the time at which a poll next has work to do: when the policy is to be called again, or when a path may
+    /// send again.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         [self.wait_until, self.release_at]
             .into_iter()
@@ -123,7 +124,7 @@ impl Outbound {
         (self.wait_until, self.release_at) = (None, None);
     }
 
-    /// Sends as many packets as the paths have room for.
+    /// Sends as many packets as the paths accept.
     pub(super) fn send(&mut self, egress: &mut Egress<'_, '_>) {
         if egress.placement.scheduler.blocks().is_some() {
             self.send_blocks(egress);
@@ -132,7 +133,7 @@ impl Outbound {
         }
     }
 
-    /// Records why packets were left unsent: when a path may send again, and which paths are full.
+    /// Records when a path may send again, and which paths are full while packets wait.
     pub(super) fn after_send(&mut self, now: Instant, paths: &mut PathSet, repair: &Repair) {
         let has_packets = self.has_packets(repair);
         if has_packets || self.blocks.has_copies() || repair.fec.is_owed() {
@@ -152,7 +153,7 @@ impl Outbound {
                 if !is_held_back {
                     return;
                 }
-                // The paths of this rank are full: use the paths of the next rank.
+                // The paths of this rank are full, so use the paths of the next rank.
                 is_held_back = self.look(egress);
                 continue;
             }
@@ -206,7 +207,7 @@ impl Outbound {
         self.refresh(now, egress.sealer.paths, egress.placement)
     }
 
-    /// Asks the policy for the path of a packet. `lane` is `None` for a retransmission.
+    /// Lets the policy choose the path of a packet. `lane` is `None` for a retransmission.
     fn pick(&self, lane: Option<Lane>, numbered: &Numbered, egress: &mut Egress<'_, '_>) -> Pick {
         let (packet, flow) = (&numbered.packet, numbered.flow);
         let backlog = self.lanes.backlog(lane.unwrap_or(Lane::Bulk), packet);
@@ -228,7 +229,7 @@ impl Outbound {
         self.pick_for(&info, packet, taken.map(|origin| origin.path), egress)
     }
 
-    /// The part of the policy's input that is the same for all packets of a flow.
+    /// Returns the part of the policy's input that does not depend on the packet's lane.
     fn info_of(&self, packet: &PacketBuf, flow: FlowId, egress: &Egress<'_, '_>) -> PacketInfo {
         let least_delay = egress.placement.views.least_delay();
         let services = &self.lanes.services;
@@ -272,7 +273,7 @@ impl Outbound {
         let is_ahead = self.lanes.is_out_of_turn(numbered.global_seq);
         let is_out_of_turn = is_reinjected || is_ahead;
         match pick {
-            // The callers handle these decisions.
+            // The callers handle these two decisions.
             Pick::Wait | Pick::Behind { .. } => egress.repair.put_back(numbered),
             Pick::One(index)
                 if egress.profile().look_ahead && !egress.placement.views[index].ready =>
@@ -281,7 +282,7 @@ impl Outbound {
                 self.staged.keep(views, index, numbered, is_reinjected);
             }
             Pick::One(index) => egress.send_once(index, numbered, is_out_of_turn),
-            // A single copy is kept like any packet, because no other copy may arrive.
+            // The buffer of a single copy is retained like that of any packet, because no other copy may arrive.
             Pick::Copies(set) if set.count_ones() == 1 => {
                 let index = set.trailing_zeros() as usize;
                 egress.send_once(index, numbered, is_out_of_turn);
@@ -295,13 +296,14 @@ impl Outbound {
         }
     }
 
-    /// The next packet to retransmit: it was lost or taken back from a silent path, and is still worth sending.
+    /// Returns the next packet to retransmit. The packet was lost or taken back from a silent path, and may still be
+    /// useful.
     pub(super) fn next_again(&mut self, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
         let now = egress.now();
         let least_delay = egress.placement.views.least_delay();
         loop {
             let ahead = &self.lanes.ahead;
-            // A packet that is newer than packets waiting in `ahead`, of the same flow, is sent after them.
+            // A packet waits here while older packets of its flow wait in `ahead`, and is sent after them.
             let numbered = egress
                 .repair
                 .take(|next| !ahead.is_of(next.flow) || !ahead.is_older(next.global_seq))?;
@@ -324,7 +326,7 @@ impl Outbound {
     }
 
     /// Sends the newest urgent packet that needs no order, if a ready path would deliver it in time. Returns whether
-    /// it did.
+    /// the packet was sent.
     fn send_newest(&mut self, egress: &mut Egress<'_, '_>) -> bool {
         if egress.is_full() || !egress.placement.views.any_ready() {
             return false;
@@ -348,7 +350,7 @@ impl Outbound {
         true
     }
 
-    /// [`send_packets`](Self::send_packets) for a policy that works in blocks.
+    /// Sends packets like [`send_packets`](Self::send_packets), but for a policy that works in blocks.
     fn send_blocks(&mut self, egress: &mut Egress<'_, '_>) {
         let mut is_held_back = self.look(egress);
         self.send_staged(egress);
@@ -379,7 +381,7 @@ impl Outbound {
         }
     }
 
-    /// Takes the next block out of the queues.
+    /// Moves the packets of the next block from the queues to the block.
     fn take_block(&mut self, egress: &mut Egress<'_, '_>) {
         while self.blocks.has_room() {
             if let Some(numbered) = self.next_again(egress) {
@@ -420,7 +422,7 @@ impl Outbound {
         }
     }
 
-    /// Starts over. Returns the packets that have numbers.
+    /// Starts over. Returns the packets that had sequence numbers.
     pub(super) fn reset(&mut self) -> impl Iterator<Item = Numbered> {
         self.blocks.clear();
         self.targets = Targets::default();
@@ -430,7 +432,8 @@ impl Outbound {
     }
 }
 
-/// The time after which the policy is asked again when it has returned [`Pick::Wait`].
+/// Duration after which the policy is called again when it has returned [`Pick::Wait`].
 const WAIT: Duration = Duration::from_millis(1);
-/// Older packets are useless: their senders have retransmitted them or given up.
+/// Maximum age of a retransmission. Older packets are useless, because their senders have retransmitted them or given
+/// up.
 const REINJECT_WITHIN: Duration = Duration::from_secs(2);

@@ -16,13 +16,13 @@ use crate::{
     wire::control::LinkRole,
 };
 
-/// The paths, by id.
+/// The paths of an association, indexed by id.
 #[derive(Debug)]
 pub struct PathSet {
     slots: [Option<Box<Path>>; PathId::MAX],
-    /// The state that a removed path leaves to the next path with the same id.
+    /// State of a removed path, which is passed to the next path with the same id.
     former: [Option<Box<Former>>; PathId::MAX],
-    /// Which paths have carried packets recently.
+    /// Record of which paths have recently carried packets.
     pub(super) usage: Usage,
 }
 
@@ -37,7 +37,7 @@ impl Default for PathSet {
 }
 
 impl PathSet {
-    /// The path with this id, if there is one.
+    /// Returns the path with this id, if it exists.
     #[must_use]
     pub fn get(&self, id: PathId) -> Option<&Path> {
         self.slots.get(id.index())?.as_deref()
@@ -47,7 +47,7 @@ impl PathSet {
         self.slots.get_mut(id.index())?.as_deref_mut()
     }
 
-    /// The paths, by id.
+    /// Returns the paths in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
         self.slots.iter().filter_map(Option::as_deref)
     }
@@ -56,15 +56,15 @@ impl PathSet {
         self.slots.iter_mut().filter_map(Option::as_deref_mut)
     }
 
-    /// The ids of the paths, in order.
+    /// Returns the ids of the paths, in order.
     pub(super) fn ids(&self) -> impl Iterator<Item = PathId> + use<> {
         let known: [Option<PathId>; PathId::MAX] =
             core::array::from_fn(|index| self.slots[index].as_deref().map(Path::id));
         known.into_iter().flatten()
     }
 
-    /// A path whose remote address is new or has changed since the last call: its id, the name of its link, and the
-    /// address. A gateway does not know the name before the client has sent it.
+    /// Returns a path whose remote address is new or has changed since the last call: its id, the name of its link, and
+    /// the address. On a gateway the name is empty until the client has sent it.
     pub fn poll_found(&mut self, now: Instant) -> Option<(PathId, String, IpAddr)> {
         self.iter_mut().find_map(|path| {
             let to = path.take_found(now)?;
@@ -72,20 +72,20 @@ impl PathSet {
         })
     }
 
-    /// The estimates of each path that are worth keeping.
+    /// Returns the estimates of each path that are worth storing.
     pub fn memories(&self, now: Instant) -> impl Iterator<Item = (PathId, PathMemory)> {
         self.iter()
             .filter_map(move |path| Some((path.id(), path.memory(now)?)))
     }
 
-    /// Restores estimates that were kept for the network of a path.
+    /// Restores estimates that were stored for the network of a path.
     pub fn recall(&mut self, now: Instant, id: PathId, memory: &PathMemory) {
         if let Some(path) = self.get_mut(id) {
             path.recall(now, memory);
         }
     }
 
-    /// Paths that have a route and do not work for no known reason: another remote address may work.
+    /// Returns the paths that have a route and are down. Another remote address may work for them.
     #[must_use]
     pub fn stuck(&self) -> Vec<PathId> {
         let is_stuck =
@@ -93,14 +93,14 @@ impl PathSet {
         self.iter().filter(is_stuck).map(Path::id).collect()
     }
 
-    /// Tells a path whether its link's socket is full (`true`) or has room again.
+    /// Informs a path that its link's socket is full (`true`) or accepts datagrams again.
     pub fn set_blocked(&mut self, id: PathId, is_blocked: bool) {
         if let Some(path) = self.get_mut(id) {
             path.set_blocked(is_blocked);
         }
     }
 
-    /// Adds a path. `false` if no path can have this id.
+    /// Adds a path. Returns `false` if the id is out of range.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -120,8 +120,8 @@ impl PathSet {
         true
     }
 
-    /// The path `id`, which is created if it does not exist: a gateway learns of a path from its first datagram.
-    /// `None` if no path can have this id.
+    /// Returns the path `id`, which is created if it does not exist, because a gateway learns of a path from its first
+    /// datagram. Returns `None` if the id is out of range.
     pub(super) fn get_or_add(
         &mut self,
         now: Instant,
@@ -174,24 +174,24 @@ impl PathSet {
         }
     }
 
-    /// Whether a path works, has a route, and is allowed to carry data.
+    /// Whether a path works and is allowed to carry data.
     pub(super) fn may_carry(&self, path: &Path) -> bool {
         path.is_working() && self.is_allowed(path)
     }
 
-    /// The paths that may carry data.
+    /// Returns the paths that may carry data.
     pub(super) fn carrying(&self) -> impl Iterator<Item = &Path> {
         self.iter().filter(|path| self.may_carry(path))
     }
 
-    /// Whether some path leads to the other end.
+    /// Whether some path has a route to the other end.
     pub(super) fn has_route(&self) -> bool {
         self.iter().any(|path| path.route().is_some())
     }
 
-    /// The working path with the lowest RTT. A path that may not carry data, or is held in reserve, is used only if
-    /// there is no other, because its bytes may cost money. While no path is known to work: the path on which a
-    /// datagram was received last.
+    /// Returns the working path with the lowest RTT. A path that the user's rules exclude or hold in reserve is
+    /// returned only if no other path works, because its traffic may cost money. While no path is known to work,
+    /// returns the path on which a datagram was received last.
     pub(super) fn best(&self) -> Option<PathId> {
         self.working()
             .min_by_key(|path| (!self.is_allowed(path), distance(path)))
@@ -199,7 +199,8 @@ impl PathSet {
             .or_else(|| self.newest())
     }
 
-    /// The second best path, for messages that must not be lost together with `best`; never a path held in reserve.
+    /// Returns the second best path, for messages that must not be lost together with those on `best`. It is never a
+    /// path held in reserve.
     pub(super) fn second(&self, best: PathId) -> Option<PathId> {
         self.working()
             .filter(|path| path.id() != best && self.is_allowed(path))
@@ -207,7 +208,7 @@ impl PathSet {
             .map(Path::id)
     }
 
-    /// The path on which a datagram was received last.
+    /// Returns the path on which a datagram was received last.
     fn newest(&self) -> Option<PathId> {
         let routed = self.iter().filter(|path| path.route().is_some());
         routed
@@ -219,9 +220,9 @@ impl PathSet {
         self.iter().filter(|path| path.is_working())
     }
 
-    /// Samples the RTT of all paths every `interval` for the next [`SAMPLED_FOR`]; a path that carries data needs no
-    /// other probes. The samples show that a path with a long queue is quick again, and that a path measured under
-    /// congestion has a short min RTT.
+    /// Samples the RTT of all paths every `interval` for the next [`SAMPLED_FOR`]. A path that carries data has no
+    /// other probes. The samples show when a long queue has drained, and when the min RTT of a path that was measured
+    /// under congestion is lower.
     pub(super) fn sample_rtt(&mut self, now: Instant, interval: Duration) {
         for path in self.iter_mut() {
             path.sample_rtt(interval, now + SAMPLED_FOR);
@@ -237,7 +238,7 @@ impl PathSet {
         }
     }
 
-    /// When a path that its pacer blocks at `now` may send again.
+    /// Returns the earliest time at which a path that its pacer blocks at `now` may send again.
     pub(super) fn next_release(&self, now: Instant) -> Option<Instant> {
         self.carrying()
             .filter(|path| !path.is_blocked())
@@ -247,7 +248,7 @@ impl PathSet {
     }
 }
 
-/// The bit of a path in a set; ids are below [`PathId::MAX`].
+/// Returns the bit of a path in a set; ids are below [`PathId::MAX`].
 pub(super) fn bit(id: PathId) -> u16 {
     1_u16.checked_shl(id.0.into()).unwrap_or(0)
 }
@@ -256,5 +257,5 @@ fn distance(path: &Path) -> (Duration, PathId) {
     (path.rtt().smoothed().unwrap_or(Duration::MAX), path.id())
 }
 
-/// For how long after the last packet RTTs are still sampled.
+/// Duration after the last packet in which RTTs are still sampled.
 const SAMPLED_FOR: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
-//! Path selection: the policy with its profile, and the path views it decides by.
+//! Path selection: the policy with its profile, and the path views on which the policy bases its decisions.
 //!
-//! The choice for a packet is narrowed by its class, its length and the path from which it was taken back
-//! ([`Limits`]). The policy chooses among the remaining paths.
+//! The class of a packet, its length, and the path from which it was taken back limit the choice ([`Limits`]). The
+//! policy chooses among the remaining paths.
 
 use core::time::Duration;
 
@@ -24,24 +24,26 @@ use crate::{
 /// The policy of one end.
 #[derive(Debug)]
 pub(super) struct Placement {
-    /// The settings with the user's names of links, some of which may become known later.
+    /// The settings with the link names of the user; some of these links may not be known yet.
     settings: SchedulerSettings<String>,
-    /// The settings by path id, as far as the links are known.
+    /// The settings with path ids for the links that are known.
     resolved: SchedulerSettings,
     pub(super) scheduler: AnyScheduler,
-    /// What this end does for packets besides path selection.
+    /// Mechanisms that this end uses besides path selection.
     profile: Profile,
     pub(super) views: Views,
 }
 
-/// Restrictions on the paths of one packet. Sets have bit *i* for path *i*.
+/// Restrictions on the paths of one packet. In sets, bit *i* stands for path *i*.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
-    /// The working paths that the packet's class asks for, whatever their rank; `None` if any path will do.
+    /// The working paths that the packet's class requires, regardless of their rank; `None` if the class permits any
+    /// path.
     pub(super) wanted: Option<u16>,
-    /// A path that is used only if no other works.
+    /// A path that is used only if no other path works.
     pub(super) avoided: Option<PathId>,
-    /// The paths that can carry a packet of this length, and the paths that cannot; both empty if every path can.
+    /// The paths that can carry a packet of this length (`wide`), and the paths that cannot (`narrow`). Both sets are
+    /// empty if the length does not limit the choice.
     pub(super) wide: u16,
     pub(super) narrow: u16,
 }
@@ -59,7 +61,7 @@ impl Placement {
         }
     }
 
-    /// Sets another policy and profile, which take effect when [resolved](Self::resolve).
+    /// Stores the settings of another policy and profile. They take effect when they are [resolved](Self::resolve).
     pub(super) fn set_settings(&mut self, settings: SchedulerSettings<String>) {
         self.settings = settings;
     }
@@ -68,14 +70,14 @@ impl Placement {
         &self.profile
     }
 
-    /// Resolves the names of links, as far as they are known. `is_observed`: whether an observer sees the decisions.
+    /// Resolves the names of the links that are known. `is_observed` says whether an observer sees the decisions.
     pub(super) fn resolve(&mut self, paths: &mut PathSet, is_observed: bool) {
         let id_of = |name: String| {
             let mut known = paths.iter();
             known.find(|path| path.link().name == name).map(Path::id)
         };
         let resolved = self.settings.clone().map_links(id_of);
-        // Keep the state of the policy as long as its links stay the same.
+        // The policy keeps its state as long as its links stay the same.
         if resolved != self.resolved {
             (self.scheduler, self.profile) = resolved.build();
             if is_observed {
@@ -86,7 +88,7 @@ impl Placement {
         self.aim(paths);
     }
 
-    /// Tells every path which queue the policy wants on it.
+    /// Passes the profile, the policy's aim for the path's queue, and the estimators to every path.
     pub(super) fn aim(&self, paths: &mut PathSet) {
         for path in paths.iter_mut() {
             path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
@@ -100,7 +102,7 @@ impl Placement {
         self.views.refresh(now, paths, &self.profile, staged)
     }
 
-    /// Asks the policy for the path of a packet.
+    /// Lets the policy choose the path of a packet.
     pub(super) fn pick(
         &mut self,
         now: Instant,
@@ -149,7 +151,7 @@ impl Placement {
             }
         }
         if limits.narrow != 0 && !views.iter().any(|view| view.usable) {
-            // A link of another rank or class is better than none.
+            // If no permitted link can carry the packet, use a link of another rank or class.
             for view in views
                 .iter_mut()
                 .filter(|view| limits.wide & bit(view.id) != 0)
@@ -193,17 +195,19 @@ impl Placement {
         });
     }
 
-    /// The RTT to keep for a new flow ([`crate::sched::Scheduler::round_trip`]), by the views of the last refresh.
+    /// Returns the target RTT of a new flow ([`super::round_trips`], [`crate::sched::Scheduler::round_trip`]), based on
+    /// the views of the last refresh.
     pub(super) fn round_trip(&self) -> Duration {
         self.scheduler.round_trip(self.views.as_slice())
     }
 
-    /// How long packets may wait before late paths take them, by the views of the last refresh.
+    /// Returns how long packets may wait before the policy sends them on paths with longer delays, based on the views
+    /// of the last refresh.
     pub(super) fn longest_wait(&self) -> Duration {
         self.scheduler.longest_wait(self.views.as_slice())
     }
 
-    /// The total rate of the usable paths by the views of the last refresh, if it is known.
+    /// Returns the total rate of the usable paths in the views of the last refresh, if all these rates are known.
     pub(super) fn known_rate(&self) -> Option<Bitrate> {
         let usable = self.views.iter().filter(|view| view.usable);
         let rates = usable.map(|view| view.rate.filter(|_| !view.is_searching));
@@ -212,13 +216,13 @@ impl Placement {
             .filter(|all| *all > Bitrate::ZERO)
     }
 
-    /// The weight that the policy gives a path, or else the user's weight.
+    /// Returns the weight of a path: the policy's weight if the policy has one, else the user's.
     pub(super) fn weight(&self, path: &Path) -> u32 {
         let own = self.scheduler.weight(path.id());
         own.unwrap_or(path.link().weight)
     }
 
-    /// Why a path has carried no packet of its own for a second; `None` if it has.
+    /// Returns why a path has carried no packet of its own for a second; `None` if it has carried one.
     pub(super) fn idle_reason(&self, path: &Path, paths: &PathSet) -> Option<IdleReason> {
         if paths.usage.is_used(path.id()) {
             return None;
@@ -236,7 +240,7 @@ impl Placement {
         })
     }
 
-    /// Why a working path that may be used is not used.
+    /// Returns why a working path that may carry data is not used.
     fn exclusion(&self, path: &Path) -> IdleReason {
         let views = self.views.as_slice();
         let Some(view) = views.iter().find(|view| view.id == path.id()) else {
@@ -253,10 +257,10 @@ impl Placement {
     }
 }
 
-/// Whether a short packet may exceed the pace of a path. Such packets are few, so they hardly load the path.
+/// Whether a short packet may exceed the pace of a path. Such packets are rare, so they hardly load the path.
 fn may_overdraw(now: Instant, path: &Path) -> bool {
     !path.is_blocked() && path.pacer().debt(now) < MOST_DEBT
 }
 
-/// The largest debt of a path's pacer.
+/// Maximum debt of a path's pacer, as a duration.
 const MOST_DEBT: Duration = Duration::from_millis(5);

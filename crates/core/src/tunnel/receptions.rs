@@ -1,8 +1,8 @@
-//! How each end wants its packets handled by the receiver, and the loss reports that some policies need.
+//! The handling that each end requires of the receiver of its packets, and the loss reports that some policies need.
 //!
-//! The section `[scheduler]` of each end controls what that end sends. The end announces what it needs of the receiver
-//! (the order of delivery, loss reports) in a [`Reception`], which it repeats until it is acknowledged. The default is
-//! an order for each flow and no loss reports.
+//! The section `[scheduler]` of each end controls how that end sends. Each end announces its requirements to the
+//! receiver (order of delivery, loss reports) in a [`Reception`], which it repeats until it is acknowledged. By
+//! default, each flow is delivered in order, and no loss reports are sent.
 
 use core::time::Duration;
 
@@ -19,22 +19,22 @@ use crate::{
 /// The agreement of the two ends, for both directions.
 #[derive(Debug)]
 pub(super) struct Receptions {
-    /// What this end's policy needs of the other end.
+    /// Requirements of this end's policy on the other end.
     needed: Reception,
-    /// The announcement to the other end, if the policy needs anything.
+    /// Announcement to the other end, if the policy has requirements.
     announced: Option<Announced>,
-    /// The version of the other end's announcement.
+    /// Version of the other end's announcement.
     wanted_version: Option<u32>,
-    /// The version to acknowledge.
+    /// Version that is to be acknowledged.
     ack: Option<u32>,
-    /// Counts losses for the other end, if it wants loss reports.
+    /// Counts of losses for the other end, if it wants loss reports.
     watch: Option<Box<LossWatch>>,
-    /// The loss reports of the other end.
+    /// Record of the other end's loss reports.
     ledger: LossLedger,
 }
 
 impl Receptions {
-    /// The state for a sender that needs `needed`.
+    /// Returns the state for a sender with the requirements `needed`.
     pub(super) fn new(now: Instant, needed: Reception) -> Self {
         let announced = Announced::new(now);
         let interval = needed.report_interval.unwrap_or_default();
@@ -48,7 +48,7 @@ impl Receptions {
         }
     }
 
-    /// Repeats the announcement, because the other end may have lost it.
+    /// Repeats the announcement, because the other end may have lost its state.
     pub(super) fn repeat(&mut self, now: Instant) {
         if let Some(announced) = &mut self.announced {
             announced.due = Some(now);
@@ -63,7 +63,7 @@ impl Receptions {
         self.watch.as_ref().and_then(|watch| watch.due())
     }
 
-    /// When [`Self::send`] next has something to send.
+    /// Returns the time at which [`Self::send`] next has something to send.
     pub(super) fn due(&self) -> Option<Instant> {
         [self.announcement_due(), self.report_due()]
             .into_iter()
@@ -111,8 +111,8 @@ impl Receptions {
         }
     }
 
-    /// Handles an announcement of the other end. Returns the order, and the time after which a packet is considered
-    /// lost, if they are new.
+    /// Handles an announcement of the other end. If it is new, returns the order of delivery and the time after which a
+    /// packet is considered lost.
     pub(super) fn on_reception(
         &mut self,
         now: Instant,
@@ -137,7 +137,7 @@ impl Receptions {
         Some((reception.order, timeout))
     }
 
-    /// The other end has acknowledged the announcement.
+    /// Records that the other end has acknowledged the announcement `version`.
     pub(super) fn on_reception_ack(&mut self, version: u32) {
         if let Some(announced) = &mut self.announced
             && announced.version == version
@@ -153,7 +153,7 @@ impl Receptions {
         }
     }
 
-    /// The packets in flight on a path are written off. They do not count as losses.
+    /// Writes off the packets in flight on a path. They do not count as losses.
     pub(super) fn on_outage(&mut self, path: &Path) {
         let sender = path.sender();
         let next = Seq::of_counter(sender.next_data());

@@ -1,9 +1,9 @@
-//! Retransmissions, and the repair symbols that make some of them unnecessary. Packets are retransmitted if they are
-//! lost, or if they are in flight on a path that is silent or has become slow.
+//! Retransmissions, and the repair symbols that make some retransmissions unnecessary. A packet is retransmitted if it
+//! is lost, or if it is in flight on a path that is silent or has become slow.
 //!
 //! Retransmissions of lost and overdue packets are paid from one [`Budget`]; packets taken back from a silent path are
-//! not. The packets that wait here include packets that found no room on their path. They are sent before new packets,
-//! oldest first. [`super::egress`] creates and sends the repair symbols.
+//! free. The packets that wait here include packets that could not be sent on their path. They are sent before new
+//! packets, oldest first. [`super::egress`] creates and sends the repair symbols.
 
 use core::{mem, time::Duration};
 use std::collections::VecDeque;
@@ -28,14 +28,14 @@ pub(super) struct Repair {
     packets: VecDeque<Numbered>,
     pub(super) budget: Budget,
     pub(super) fec: Sending,
-    /// The number of packets taken back from paths that were silent or had become slow.
+    /// Number of packets taken back from paths that were silent or had become slow.
     reinjected: u64,
-    /// Repair symbols sent.
+    /// Number of repair symbols sent.
     pub(super) symbols_out: u64,
 }
 
 impl Repair {
-    /// Without any packets.
+    /// Returns the state without any packets.
     pub(super) fn new(profile: &Profile) -> Self {
         Self {
             packets: VecDeque::new(),
@@ -46,7 +46,7 @@ impl Repair {
         }
     }
 
-    /// The number of packets that wait to be retransmitted.
+    /// Returns the number of packets that wait to be retransmitted.
     pub(super) fn len(&self) -> usize {
         self.packets.len()
     }
@@ -65,23 +65,23 @@ impl Repair {
         self.packets.is_empty()
     }
 
-    /// The number of packets taken back from paths that were silent or had become slow.
+    /// Returns the number of packets taken back from paths that were silent or had become slow.
     pub(super) const fn reinjected(&self) -> u64 {
         self.reinjected
     }
 
-    /// Takes the oldest packet for which `is_next` is true.
+    /// Removes and returns the oldest packet for which `is_next` returns true.
     pub(super) fn take(&mut self, is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
         let next = self.packets.iter().position(is_next)?;
         self.packets.remove(next)
     }
 
-    /// Puts back a packet that could not be sent; it is sent first.
+    /// Puts back a packet that could not be sent. It is sent first.
     pub(super) fn put_back(&mut self, numbered: Numbered) {
         self.packets.push_front(numbered);
     }
 
-    /// Adds packets that have numbers but no path any more. `base`: the number of the next packet.
+    /// Adds packets that have sequence numbers but no longer a path. `base` is the number of the next new packet.
     pub(super) fn extend(&mut self, packets: impl IntoIterator<Item = Numbered>, base: Seq) {
         let before = self.packets.len();
         self.packets.extend(packets);
@@ -90,15 +90,15 @@ impl Repair {
         }
     }
 
-    /// Sorts by age, because several paths may lose packets or become silent at once.
+    /// Sorts the packets by age, because several paths may lose packets or become silent at once.
     fn sort(&mut self, base: Seq) {
         self.packets
             .make_contiguous()
             .sort_by_key(|numbered| numbered.global_seq.distance_from(base));
     }
 
-    /// Takes back the packets that a silent path has not reported as received, to send them elsewhere. Returns their
-    /// number.
+    /// Takes back the packets that the other end has not reported as received on a silent path, to send them on other
+    /// paths. Returns their number.
     pub(super) fn take_back(&mut self, path: &mut Path, base: Seq) -> usize {
         let before = self.packets.len();
         let id = path.id();
@@ -106,9 +106,9 @@ impl Repair {
         self.on_taken(before, base)
     }
 
-    /// Takes the packets in flight on a path that has become slow, to send them on other paths as well, within the
-    /// budget. Returns their number. Restarts the search for the path's rate: otherwise its old estimate would stay
-    /// for seconds and delay its flows.
+    /// Takes the packets in flight on a path that has become slow, to send them on other paths as well, as far as the
+    /// budget permits. Returns their number. Restarts the search for the path's rate, because the old estimate would
+    /// persist for seconds and delay the path's flows.
     pub(super) fn take_overdue(&mut self, now: Instant, path: &mut Path, base: Seq) -> usize {
         let before = self.packets.len();
         let id = path.id();
@@ -125,8 +125,9 @@ impl Repair {
         taken
     }
 
-    /// Returns packets that were taken back from a path to that path, to wait for its reports again. The packets must
-    /// still wait here, not be known as lost, and have numbers on the path below `reported`: they may have arrived.
+    /// Returns packets that were taken back from a path to that path, to wait for its reports again. A packet is
+    /// returned if it still waits here, is not known as lost, and has a number on the path below `reported`, because it
+    /// may have arrived.
     pub(super) fn give_back(&mut self, path: &mut Path, reported: u64, pool: &mut Pool) {
         if self.packets.is_empty() {
             return;
@@ -146,10 +147,11 @@ impl Repair {
         }
     }
 
-    /// Schedules the packets that the other end reports missing on a path for retransmission before any new packet, if
-    /// they are still kept and worth the cost. Returns their number.
+    /// Schedules packets that the other end reports as missing on a path for retransmission before any new packet. This
+    /// requires that their buffers are still stored and that the budget covers them. Returns their number.
     ///
-    /// `left`: how many more packets one datagram may report. `base`: the number of the next packet.
+    /// `left` is the number of further packets that the datagram may report. `base` is the number of the next new
+    /// packet.
     pub(super) fn on_missing(
         &mut self,
         now: Instant,
@@ -168,12 +170,14 @@ impl Repair {
                     break;
                 }
                 *left -= 1;
-                // What nobody waits for is no loss: a copy that searches a path, an acknowledgement, a symbol.
+                // The loss of a datagram that need not arrive is not counted: a copy that probes for capacity, an ACK,
+                // a repair symbol.
                 let lost = path.sender_mut().take_lost(now, id, first.plus(offset));
                 let Some((numbered, is_free)) = lost else {
                     continue;
                 };
-                // A packet with a deadline may be too late when it is sent again, however soon; without repair none is.
+                // A packet with a deadline may be too late even if it is retransmitted at once. Without repair, no
+                // packet is retransmitted.
                 let mark = numbered.packet.mark();
                 let has_deadline = mark.is_some_and(|mark| mark.due.is_some());
                 let round_trip = if has_deadline || !profile.repair {
@@ -181,7 +185,7 @@ impl Repair {
                 } else {
                     round_trip
                 };
-                // A path that was silent tells nothing of what it loses otherwise.
+                // Losses on a silent path say nothing about its losses at other times.
                 if !is_free {
                     path.on_nacked(now);
                     self.fec.on_lost(id, round_trip, floor_ppm);
@@ -204,14 +208,15 @@ impl Repair {
         repaired
     }
 
-    /// Starts over; the packets that waited come out.
+    /// Starts over. Returns the packets that waited.
     pub(super) fn reset(&mut self, profile: &Profile) -> impl Iterator<Item = Numbered> + use<> {
         self.fec = Sending::new(profile.has(Mechanism::FecFrames));
         mem::take(&mut self.packets).into_iter()
     }
 }
 
-/// When what is under way on a path will be so late that it is worth being sent on another as well, if there is one.
+/// Returns the time at which the packets in flight on a path are so late that it is worth sending them on another path
+/// as well. Returns `None` if no other path may carry data.
 pub(super) fn overdue_at(path: &Path, paths: &PathSet, profile: &Profile) -> Option<Instant> {
     let overdue_at = path.overdue_at()?;
     let is_wanted = profile.repair && profile.has(Mechanism::Overdue);

@@ -1,23 +1,26 @@
-//! Keeps the RTT of young TCP flows constant by delaying ACKs.
+//! Keeps the RTT of a TCP flow constant during its start-up phase by delaying ACKs.
 //!
-//! *Problem.* A flow begins on the quickest path. When it grows, it spreads or moves to paths with a longer delay, and
-//! its RTT rises at once. Where delays jitter, the RTT rises by chance. Senders that watch the RTT during slow start
-//! (HyStart, RFC 9406; CUBIC in Linux) take the rise for a full queue and leave slow start far below the capacity of
-//! the paths. They also leave slow start if an ACK train, with gaps of at most 2 ms, lasts for half an RTT.
+//! *Problem.* A flow begins on the path with the shortest delay. When it grows, it also uses paths with longer delays
+//! or moves to them, and its RTT rises at once. Where delays jitter, the RTT rises by chance. Senders that watch the
+//! RTT during slow start (HyStart, RFC 9406; CUBIC in Linux) mistake the rise for a full queue and leave slow start far
+//! below the capacity of the paths. They also leave slow start if an ACK train, with gaps of at most 2 ms, lasts for
+//! half an RTT.
 //!
-//! *Algorithm.* While a TCP flow is young, each ACK is delayed until the acknowledged data have been under way for the
-//! RTT of the slowest path that the flow would use if it grew, jitter included
-//! ([`crate::sched::Scheduler::round_trip`]). That RTT is chosen when the first data of the flow are acknowledged and
-//! stays the same from then on. It also applies to data that arrived out of order and are acknowledged by SACK (RFC
-//! 2018). ACKs are delivered in groups ([`APART`]), so that the ACK train has gaps, and at no more than twice the rate
-//! of the paths, so that they release no larger bursts than a single link would. Data are not delayed in either
-//! direction. Data from the receiver go ahead of the ACK that they carry ([`KeptFlow::let_ahead`]): they are changed
-//! so that they tell the sender nothing that would end its slow start. Where that is impossible, all delayed ACKs are
-//! delivered and no ACK of the flow is delayed any more. At the end of its youth the RTT of a flow shrinks gradually
-//! ([`FADING`]). Own rule.
+//! *Algorithm.* Each TCP flow gets a *target RTT* for its start-up phase: the RTT of the slowest path that the flow
+//! would use if it grew, jitter included ([`crate::sched::Scheduler::round_trip`]). The target RTT is chosen when the
+//! first data of the flow are acknowledged, and then stays the same. Each ACK is delayed until the acknowledged data
+//! have been in flight for the target RTT. This also applies to data that arrived out of order and are acknowledged by
+//! SACK (RFC 2018).
 //!
-//! Bounds: [`MOST`] flows and [`MOST_HELD`] delayed ACKs. When the table of flows is full, the flow whose youth ends
-//! first is removed and its ACKs are delivered at once.
+//! ACKs are delivered in groups ([`APART`]), so that the ACK train has gaps. They are delivered at no more than twice
+//! the rate of the paths, so that they release no larger bursts than a single link would. Data are not delayed in
+//! either direction. Data from the receiver are delivered before the ACK that they carry ([`KeptFlow::let_ahead`]):
+//! they are changed so that they do not contain anything that would end the sender's slow start. Where that is
+//! impossible, all delayed ACKs are delivered and no further ACK of the flow is delayed. At the end of the start-up
+//! phase the target RTT shrinks gradually ([`FADING`]). This rule is pleach's own.
+//!
+//! Bounds: [`MOST`] flows and [`MOST_HELD`] delayed ACKs. When the table of flows is full, the flow whose start-up
+//! phase ends first is removed and its ACKs are delivered at once.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -34,24 +37,24 @@ mod kept_flow;
 
 use kept_flow::{KeptFlow, Said};
 
-/// The young flows whose data this end sends.
+/// The flows in their start-up phase whose data this end sends.
 #[derive(Debug)]
 pub(super) struct RoundTrips {
-    /// The key of the flow hashes ([`crate::flows`]).
+    /// Key of the flow hashes ([`crate::flows`]).
     key: FlowKey,
     flows: Vec<KeptFlow>,
 }
 
-/// What is known of the paths.
+/// Properties of the paths on which the delay of ACKs depends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The rate of all paths together.
+    /// Total rate of all paths, if it is known.
     rate: Option<Bitrate>,
-    /// The RTT to keep for a flow whose first data are acknowledged now.
+    /// Target RTT of a flow whose first data are acknowledged now.
     least: Option<Duration>,
 }
 
-/// The paths, as they may be looked at.
+/// The parts of the tunnel from which the target RTT is computed.
 #[derive(Debug)]
 pub(super) struct Look<'a> {
     pub(super) paths: &'a mut PathSet,
@@ -60,7 +63,7 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// The RTT to keep for a flow that opens now.
+    /// Returns the target RTT of a flow that opens now.
     fn round_trip(&mut self, now: Instant) -> Duration {
         self.placement.refresh(now, self.paths, self.staged);
         self.placement.round_trip()
@@ -68,7 +71,7 @@ impl Look<'_> {
 }
 
 impl RoundTrips {
-    /// No flow is watched.
+    /// Returns the state without any flow.
     pub(super) fn new(key: FlowKey) -> Self {
         Self {
             key,
@@ -76,7 +79,7 @@ impl RoundTrips {
         }
     }
 
-    /// Starts to watch a flow. Its first segment ends at `end`, and its RTT is to be `least`.
+    /// Adds a flow whose first segment ends at `end` and whose target RTT is `least`.
     fn watch(
         &mut self,
         now: Instant,
@@ -100,19 +103,19 @@ impl RoundTrips {
             .push(KeptFlow::new(now, conversation, end, least, until));
     }
 
-    /// The RTT that is kept for a flow; zero if none is.
+    /// Returns the target RTT of a flow; zero if the flow has no target RTT.
     pub(super) fn of(&self, flow: FlowId) -> Duration {
         let index = self.position(flow.hash());
         index.map_or(Duration::ZERO, |index| self.flows[index].kept())
     }
 
-    /// The longest RTT that is kept for any flow.
+    /// Returns the longest target RTT of all flows.
     pub(super) fn longest(&self) -> Duration {
         let kept = self.flows.iter().map(KeptFlow::kept);
         kept.max().unwrap_or_default()
     }
 
-    /// The paths have changed: the kept RTTs shrink gradually from now on.
+    /// Starts to shrink all target RTTs gradually, because the paths have changed.
     pub(super) fn fade(&mut self, now: Instant) {
         for flow in &mut self.flows {
             flow.until = flow.until.min(now + FADING);
@@ -173,7 +176,8 @@ impl RoundTrips {
         let known = said.and_then(due);
         let is_pure = said.is_some() && !segment.has_numbers && !segment.is_closing;
         let Some((said, due)) = known else {
-            // An ACK of data that were never sent is not of this flow, but a segment that closes the flow may be.
+            // An ACK of data that were never sent does not belong to this flow, but a segment that closes the flow may
+            // belong to it.
             if !is_pure {
                 flow.release(now, delivered);
             }
@@ -229,7 +233,7 @@ impl RoundTrips {
         }
     }
 
-    /// Delays ACKs that arrive too early, among the delivered packets after the first `before`.
+    /// Delays ACKs that would arrive too early. Considers the delivered packets after the first `before`.
     pub(super) fn on_delivered(
         &mut self,
         now: Instant,
@@ -248,7 +252,7 @@ impl RoundTrips {
             rate: look.placement.known_rate(),
             least,
         };
-        // Packets that have been examined go to the back of the queue, so the order is the old one at the end.
+        // Each packet is moved from the front to the back, so the order is the original one at the end.
         shared.delivered.rotate_left(before);
         for _ in 0..count {
             if let Some(packet) = shared.delivered.pop_front() {
@@ -257,12 +261,12 @@ impl RoundTrips {
         }
     }
 
-    /// The number of delayed ACKs.
+    /// Returns the number of delayed ACKs.
     fn held(&self) -> usize {
         self.flows.iter().map(KeptFlow::held).sum()
     }
 
-    /// Removes flows.
+    /// Removes the flows for which `is_it` returns true, and delivers their ACKs.
     fn end(
         &mut self,
         now: Instant,
@@ -279,7 +283,7 @@ impl RoundTrips {
         self.end(now, |_| true, delivered);
     }
 
-    /// The earliest time at which a delayed ACK is due or a flow is no longer young.
+    /// Returns the earliest time at which a delayed ACK is due or the start-up phase of a flow ends.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.flows.iter().map(KeptFlow::poll_timeout).min()
     }
@@ -292,43 +296,46 @@ impl RoundTrips {
     }
 }
 
-/// When the group is delivered that contains an ACK due at `due`.
+/// Returns the time at which the group is delivered that contains an ACK due at `due`.
 fn next_group(due: Instant) -> Instant {
     let apart = u64::try_from(APART.as_nanos()).unwrap_or(u64::MAX);
     Instant::from_nanos(due.as_nanos().next_multiple_of(apart))
 }
 
-/// A flow is young for this time and for this number of round trips.
+/// Minimum duration of the start-up phase as a time and as a number of target RTTs.
 const YOUNG: Duration = Duration::from_secs(3);
 const YOUNG_ROUNDS: u32 = 12;
-/// The time over which the kept RTT of a flow shrinks at the end of its youth.
+/// Duration in which the target RTT of a flow shrinks to zero at the end of the start-up phase.
 const FADING: Duration = Duration::from_secs(1);
-/// Shorter RTTs are not kept: no sender reacts to a rise of less than 4 ms.
+/// Minimum target RTT; ACKs are not delayed for a shorter RTT, because no sender reacts to a rise of less than 4 ms.
 const LEAST: Duration = Duration::from_millis(10);
-/// The longest RTT that is kept: a sender would take longer delays for losses.
+/// Maximum target RTT; a sender would mistake longer delays for losses.
 const LONGEST: Duration = Duration::from_millis(700);
-/// The interval between groups of ACKs: more than 2 ms (`hystart_ack_delta_us` in Linux).
+/// Interval between groups of ACKs: more than 2 ms (`hystart_ack_delta_us` in Linux).
 const APART: Duration = Duration::from_millis(3);
-/// The highest rate of acknowledged data, as a multiple of the rate of the paths: slow start fills queues with less.
+/// Maximum rate of acknowledged data as a multiple of the rate of the paths. A lower rate is enough for slow start to
+/// fill queues.
 const FASTER: u64 = 2;
-/// The interval between two records of sent data.
+/// Minimum interval between two records of sent data.
 const NOTED_EACH: Duration = Duration::from_micros(500);
 const MOST_NOTED: usize = 2048;
-/// How much longer than its first RTT a sender's next RTT may be made: the timeout of RFC 6298 (with a minimum of 200
-/// ms, as in Linux) is no shorter.
+/// Maximum excess of the target RTT over the first RTT that the sender measured. The sender's retransmission timeout
+/// (RFC 6298, with a minimum of 200 ms as in Linux) exceeds the first RTT by more.
 const LATER: Duration = Duration::from_millis(150);
-/// How many times its first RTT a sender's next RTT may be: BBR sends up to 2.9 windows of its min RTT.
+/// Maximum ratio of the target RTT to the first RTT that the sender measured: BBR sends up to 2.9 windows of its min
+/// RTT.
 const TIMES: u32 = 2;
-/// The largest distance between data of a receiver that go ahead, and between their timestamps in ticks of at least a
-/// microsecond (RFC 7323 section 5.4 says a millisecond).
+/// Maximum distance in bytes between successive data of a receiver that are delivered before delayed ACKs, and maximum
+/// distance of their timestamps. A timestamp tick lasts at least a microsecond (RFC 7323 section 5.4 specifies a
+/// millisecond).
 const MOST_AHEAD: u32 = 1 << 20;
 const MOST_TICKS: u32 = 1 << 24;
-/// How many segments may go ahead: a handshake and a request. A dialogue continues in both directions, and its sender
-/// may wait for an ACK before it sends more (Nagle, RFC 9293 section 3.7.4).
+/// Maximum number of segments that may be delivered before delayed ACKs: a handshake and a request. In a longer
+/// dialogue, the sender may wait for an ACK before it sends more (Nagle, RFC 9293 section 3.7.4).
 const MOST_TALK: u32 = 6;
-/// The largest number of delayed ACKs of all flows.
+/// Maximum number of delayed ACKs of all flows.
 const MOST_HELD: usize = 8192;
-/// The largest number of flows.
+/// Maximum number of flows.
 const MOST: usize = 64;
 
 #[cfg(test)]

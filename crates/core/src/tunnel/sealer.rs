@@ -1,7 +1,7 @@
 //! Writes datagrams into a path's batch and encrypts them there.
 //!
-//! A data datagram has the next number of its path. The caller must tell the path afterwards that it was sent
-//! ([`Path::on_data_sent`](crate::path::Path::on_data_sent)); only then is the number used up.
+//! A data datagram has the next sequence number of its path. After sending it, the caller must inform the path
+//! ([`Path::on_data_sent`](crate::path::Path::on_data_sent)); only then does the path advance to the next number.
 
 use super::path_set::PathSet;
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// The keys, the paths, and the batch that a datagram is written to.
+/// The keys, the paths, and the batch to which a datagram is written.
 #[derive(Debug)]
 pub(super) struct Sealer<'a> {
     pub(super) now: Instant,
@@ -28,11 +28,11 @@ pub(super) struct Sealer<'a> {
 /// The flags in the header of a data datagram, which describe its packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags {
-    /// Packets with higher numbers were sent before it.
+    /// Whether the packet is a retransmission, or packets with lower sequence numbers still wait.
     pub(super) is_out_of_turn: bool,
-    /// Another datagram carries the same packet.
+    /// Whether another datagram carries the same packet.
     pub(super) is_copy: bool,
-    /// It is kept, and retransmitted if it is lost.
+    /// Whether the packet's buffer is retained, so that the packet is retransmitted if it is lost.
     pub(super) is_kept: bool,
 }
 
@@ -42,8 +42,9 @@ impl Sealer<'_> {
         knows(self.sessions, capability)
     }
 
-    /// Writes, encrypts and queues one control datagram on a path. Returns whether there was a path, a key, a route,
-    /// permission to send there ([`crate::path::address`]) and room.
+    /// Writes, encrypts and queues one control datagram on a path. Returns `false` if the path, its route or the key is
+    /// missing, if the batch is full, or if this end may not send so much to the path's address
+    /// ([`crate::path::address`]).
     pub(super) fn control(&mut self, id: PathId, body: &[u8]) -> bool {
         self.try_control(id, body).is_some()
     }
@@ -71,8 +72,9 @@ impl Sealer<'_> {
         Some(())
     }
 
-    /// Writes and encrypts one data datagram. Returns its length, or `None` if there is no path, validated route, key
-    /// or room. `has_parity` receives its number and its bytes, and returns whether parity follows.
+    /// Writes and encrypts one data datagram. Returns its length; `None` if the path, its validated route or the key is
+    /// missing, or if the batch is full. `has_parity` receives the datagram's sequence number and bytes, and returns
+    /// whether parity will be sent for it.
     pub(super) fn data(
         &mut self,
         id: PathId,
@@ -110,8 +112,8 @@ impl Sealer<'_> {
         Some(len)
     }
 
-    /// The header of the next data datagram on a path, for a packet that is not copied and not kept; `None` without
-    /// path, route or key.
+    /// Returns the header of the next data datagram on a path, with the flags for copies and retained buffers cleared;
+    /// `None` if the path, its route or the key is missing.
     pub(super) fn next_header(&mut self, id: PathId) -> Option<Header> {
         let path = self.paths.get(id)?;
         path.route()?;
@@ -120,8 +122,8 @@ impl Sealer<'_> {
         Some(data_header(self.now, id, session.remote_index(), counter))
     }
 
-    /// Writes and encrypts a repair symbol, whose first bytes are in `data`. Returns its length, or `None` if there is
-    /// no room.
+    /// Writes and encrypts a repair symbol whose first bytes are in `data`. Returns its length; `None` if the batch is
+    /// full.
     pub(super) fn symbol(
         &mut self,
         header: &Header,
@@ -144,7 +146,7 @@ impl Sealer<'_> {
     }
 }
 
-/// The header of a data datagram whose packet is not copied and not kept.
+/// Returns the header of a data datagram with all flags cleared.
 fn data_header(now: Instant, id: PathId, receiver_index: u32, counter: u64) -> Header {
     Header {
         kind: Kind::Data,
@@ -165,5 +167,5 @@ pub(super) fn knows(sessions: &SessionSet, capability: u32) -> bool {
     session.is_some_and(|session| session.remote_hello().capabilities & capability != 0)
 }
 
-/// The longest body of a control datagram in bytes: it fits every path.
+/// Maximum length in bytes of the body of a control datagram, which every path can carry.
 pub(super) const MAX_BODY: usize = 1100;

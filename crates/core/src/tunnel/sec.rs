@@ -1,32 +1,34 @@
 //! Split error correction ([`crate::sec`]): the parity of each data datagram is sent on another path than the
 //! datagram, and corrects bit errors in it.
 //!
-//! *Out.* If the user enables it, the other end supports it ([`PARITY`]) and two paths work, the parity of every
-//! encrypted data datagram is collected here. At the end of each poll the collected parity is sent in control
-//! datagrams ([`Frame::Parity`]) on the best path other than the datagram's own.
+//! *Sender.* Parity is sent if the user enables it, the other end supports it ([`PARITY`]) and two paths work. Then the
+//! parity of every encrypted data datagram is collected here. At the end of each poll it is sent in control datagrams
+//! ([`Frame::Parity`]) on the best path other than the datagram's own.
 //!
-//! *In.* From the first parity on, each data datagram is copied before it is decrypted in place, and the copy is kept
-//! if its tag does not match. Received parity is tried on kept datagrams of its length, and a received damaged
-//! datagram is tried with kept parity, whichever comes later. If at most a quarter of its blocks have bit errors, and
-//! the corrected header identifies the datagram of the parity, the copy is handled as if it had just arrived. **Replay
-//! window and tag are checked as always**, so only authentic datagrams pass. A datagram is not corrected twice.
+//! *Receiver.* After the first received parity, each data datagram is copied before it is decrypted in place, and the
+//! copy is stored if its tag does not match. Received parity is tried on stored datagrams of the length that it names,
+//! and a damaged datagram is tried with stored parity when it arrives. A datagram is corrected if at most a quarter of
+//! its blocks have bit errors and the corrected header names the datagram of the parity. The corrected copy is handled
+//! as if it had just arrived. **Replay window and tag are checked as always**, so only authentic datagrams are
+//! accepted. A datagram is not corrected twice.
 //!
 //! Without parity a damaged datagram is treated like a forged one and dropped. A datagram that is corrected later no
 //! longer counts as dropped.
 //!
-//! Anyone can send datagrams that do not decrypt, so the work for them is limited. Parity is tried on the blocks of
-//! the header first, and on the others only if the corrected header is the right one. Parity that belongs to the
-//! received header is tried at once; any other only [`MAX_TRIES`] times for each received datagram or parity, and
-//! [`MAX_TRIES_PER_SECOND`] in all. Omitted tries are counted.
+//! Anyone can send datagrams that cannot be decrypted, so the work for them is limited. Parity is first tried on the
+//! blocks of the header; the other blocks follow only if the corrected header names the parity's datagram. If the
+//! received header names the parity's datagram, the parity is tried at once. All other combinations are limited to
+//! [`MAX_TRIES`] for each received datagram or parity, and to [`MAX_TRIES_PER_SECOND`] in total. Omitted tries are
+//! counted.
 //!
 //! Parity is sent only on paths that may carry data ([`PathSet::carrying`]), and is charged to the path's pacer. While
-//! that has no room, datagrams have no parity.
+//! the pacer does not permit more data, datagrams are sent without parity.
 //!
-//! Bounds: [`MAX_KEPT`] datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] outgoing parities, [`MAX_RECEIVED`] received ones.
-//! Datagrams whose parity would be longer than [`MAX_PARITY_BYTES`] have none.
+//! Bounds: [`MAX_KEPT`] damaged datagrams, for [`KEEP_FOR`]; [`MAX_PARITY`] outgoing and [`MAX_RECEIVED`] received
+//! parities. No parity is sent for datagrams whose parity would be longer than [`MAX_PARITY_BYTES`].
 //!
-//! A datagram with bit errors in its kind or receiver index identifies no tunnel. It is tried by the tunnel that has a
-//! path to its source address, if that tunnel expects parity.
+//! A datagram with bit errors in its kind or receiver index identifies no tunnel. The tunnel that has a path to its
+//! source address tries to correct it, if that tunnel expects parity.
 //!
 //! [`Frame::Parity`]: crate::wire::control::Frame::Parity
 
@@ -58,33 +60,33 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// What became of datagrams with bit errors.
+/// Counters of the correction of datagrams with bit errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParityStatus {
-    /// Datagrams that were corrected and decrypted, and are not counted as dropped.
+    /// Number of datagrams that were corrected and decrypted; they do not count as dropped.
     pub mended: u64,
-    /// Received parities or damaged datagrams that were not tried in all combinations, to limit the cost.
+    /// Number of received parities or damaged datagrams for which some combinations were not tried, to limit the cost.
     pub cut_short: u64,
 }
 
 /// Outgoing and received parity, and the damaged datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Sec {
-    /// The user's choice.
+    /// The code that the user has chosen.
     code: Option<Code>,
     /// Whether parity can be sent now.
     is_on: bool,
     out: VecDeque<Parity>,
-    /// When parity was last received.
+    /// Time at which parity was last received.
     heard_at: Option<Instant>,
     received: VecDeque<Parity>,
     damaged: VecDeque<Damaged>,
     mended: VecDeque<Damaged>,
     is_mending: bool,
-    /// The number of datagrams corrected and decrypted.
+    /// Number of datagrams corrected and decrypted.
     mended_count: u64,
     tries: Tries,
-    /// A copy of a datagram before decryption.
+    /// Copy of a datagram before decryption.
     copy: Vec<u8>,
 }
 
@@ -94,35 +96,35 @@ struct Parity {
     code: Code,
     path: PathId,
     path_seq: Seq,
-    /// The length of the datagram.
+    /// Length of the datagram in bytes.
     len: u16,
     at: Instant,
     bytes: [u8; MAX_PARITY_BYTES],
 }
 
-/// A datagram whose tag does not match, or a corrected one.
+/// A datagram whose tag does not match, or a corrected datagram.
 #[derive(Debug)]
 pub(super) struct Damaged {
     pub(super) incoming: Incoming,
     at: Instant,
-    /// The reason under which it was counted as dropped.
+    /// Reason under which the datagram was counted as dropped.
     pub(super) reason: DropReason,
-    /// Path and number in its header as received.
+    /// Path and sequence number in the header as received.
     names: Option<(PathId, Seq)>,
     pub(super) bytes: PacketBuf,
 }
 
-/// The budget of tries, and the count of omitted ones.
+/// Budget of tries, and count of omitted tries.
 #[derive(Debug, Default)]
 struct Tries {
     left: usize,
     since: Option<Instant>,
-    /// The number of received datagrams and parities that were not tried in all combinations.
+    /// Number of received datagrams and parities for which some combinations were not tried.
     cut_short: u64,
 }
 
 impl Tries {
-    /// The number of tries for the datagram or parity received now.
+    /// Returns the number of tries for the datagram or parity received now.
     fn allowed(&mut self, now: Instant) -> usize {
         if self.since.is_none_or(|since| now.since(since) >= SECOND) {
             (self.since, self.left) = (Some(now), MAX_TRIES_PER_SECOND);
@@ -130,7 +132,7 @@ impl Tries {
         self.left.min(MAX_TRIES)
     }
 
-    /// Takes one of the tries. Returns whether one was left.
+    /// Uses one of the tries. Returns whether one was left.
     fn take(&mut self, allowed: &mut usize) -> bool {
         let Some(left) = allowed.checked_sub(1) else {
             self.cut_short += 1;
@@ -153,13 +155,13 @@ impl Parity {
         damaged.names == Some((self.path, self.path_seq))
     }
 
-    /// The largest number of bit errors accepted. The parity of another datagram finds an error in nearly every block,
-    /// and may change one number into the other.
+    /// Returns the maximum number of bit errors for a correction. With the parity of another datagram, nearly every
+    /// block appears to have an error, and the correction might change one sequence number into the other.
     fn most_wrong(&self) -> usize {
         1 + usize::from(self.len) / BLOCK_BYTES / 4
     }
 
-    /// Whether the first blocks of `datagram`, after correction, are the header of this parity's datagram. Cheap.
+    /// Whether the first blocks of `datagram`, after correction, are the header of this parity's datagram. Inexpensive.
     fn fits_header_of(&self, datagram: &[u8]) -> bool {
         let mut head = [0; HEAD_BYTES];
         let len = datagram.len().min(HEAD_BYTES);
@@ -176,8 +178,8 @@ impl Parity {
         is_corrected && names(head) == Some((self.path, self.path_seq))
     }
 
-    /// Corrects `datagram` in place, whose header matches. Returns whether the correction seems successful; only the
-    /// tag can prove it.
+    /// Corrects `datagram` in place. Its corrected header must match. Returns whether the correction seems successful;
+    /// only the tag can prove it.
     fn mends(&self, datagram: &mut [u8]) -> bool {
         let most = self.most_wrong();
         self.code
@@ -186,14 +188,14 @@ impl Parity {
     }
 }
 
-/// Path and number of a data datagram, according to its header.
+/// Returns the path and sequence number in the header of a data datagram.
 fn names(datagram: &[u8]) -> Option<(PathId, Seq)> {
     let (header, _) = Header::parse(datagram)?;
     (header.kind == Kind::Data).then_some((header.path, header.path_seq))
 }
 
 impl Sec {
-    /// Stores the parity of a data datagram that was just encrypted. Returns whether it did.
+    /// Stores the parity of a data datagram that was just encrypted. Returns whether the parity was stored.
     pub(super) fn on_sealed(
         &mut self,
         now: Instant,
@@ -223,8 +225,8 @@ impl Sec {
         true
     }
 
-    /// Keeps a copy of a datagram before decryption, if it could be corrected. Its kind does not matter, because the
-    /// kind may be damaged.
+    /// Copies a datagram before decryption if it could be corrected later. Its kind is not considered, because the bits
+    /// of the kind may be damaged.
     pub(super) fn before_opening(&mut self, now: Instant, datagram: &[u8]) {
         self.copy.clear();
         if !self.is_mending && self.is_expected(now) {
@@ -236,8 +238,8 @@ impl Sec {
         self.heard_at.is_some_and(|at| now.since(at) < HEARD_FOR)
     }
 
-    /// The datagram that [`before_opening`](Self::before_opening) copied has no matching tag, and will be counted as
-    /// dropped for `reason`.
+    /// Stores the datagram that [`before_opening`](Self::before_opening) copied, because its tag does not match, and
+    /// tries to correct it. The caller will count the datagram as dropped for `reason`.
     pub(super) fn on_damaged(
         &mut self,
         now: Instant,
@@ -289,7 +291,7 @@ impl Sec {
         }
     }
 
-    /// Handles received parity: `bytes` for the datagram of `len` bytes with the number `path_seq` on `path`.
+    /// Handles the received `parity` for the datagram of `len` bytes with the sequence number `path_seq` on `path`.
     pub(super) fn on_parity(
         &mut self,
         now: Instant,
@@ -322,8 +324,8 @@ impl Sec {
         }
     }
 
-    /// Tries the received parity `index` on damaged datagrams: first on a datagram whose header matches it, then on
-    /// the newest.
+    /// Tries the received parity `index` on damaged datagrams: first on a datagram whose header names it, then on the
+    /// other datagrams, newest first.
     fn try_on_damaged(&mut self, now: Instant, index: usize, pool: &mut Pool) -> bool {
         let Some(parity) = self.received.get(index) else {
             return false;
@@ -351,14 +353,14 @@ impl Sec {
         false
     }
 
-    /// Whether the received parity `index` belongs to a datagram of the same length as a damaged one.
+    /// Whether the received parity `index` belongs to a datagram of the same length as the damaged datagram `damaged`.
     fn is_of_length(&self, index: usize, damaged: usize) -> bool {
         let parity = self.received.get(index).map(|parity| parity.len.into());
         let kept = self.damaged.get(damaged).map(|kept| kept.bytes.len());
         parity.is_some() && parity == kept
     }
 
-    /// Tries the received parity `index` on a damaged datagram, which is corrected if the parity matches.
+    /// Tries the received parity `index` on the damaged datagram `damaged`, and corrects it if the parity matches.
     fn try_mend(&mut self, index: usize, damaged: usize, pool: &mut Pool) -> bool {
         if !self.is_of_length(index, damaged) {
             return false;
@@ -394,7 +396,7 @@ impl Sec {
         {}
     }
 
-    /// Clears everything except the user's choice.
+    /// Clears everything except the user's choice of code.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         for damaged in self.damaged.drain(..).chain(self.mended.drain(..)) {
             pool.recycle(damaged.bytes);
@@ -409,7 +411,7 @@ impl Sec {
         self.code = code;
     }
 
-    /// Whether parity is expected for datagrams from `remote`.
+    /// Whether this end expects parity for datagrams from `remote`.
     pub(super) fn expects(&self, now: Instant, remote: SocketAddr, paths: &PathSet) -> bool {
         let leads_there = |path: &Path| path.route().is_some_and(|route| route.remote == remote);
         self.is_expected(now) && paths.iter().any(leads_there)
@@ -421,7 +423,7 @@ impl Sec {
         self.is_on = self.code.is_some() && can();
     }
 
-    /// Sends the collected parity, as far as there is room.
+    /// Sends the collected parity, as far as batch and pacers permit.
     pub(super) fn send(&mut self, sealer: &mut Sealer<'_>) {
         let now = sealer.now;
         while let Some(first) = self.out.front() {
@@ -458,7 +460,7 @@ impl Sec {
         }
     }
 
-    /// What became of damaged datagrams; `None` if there were none and parity is neither sent nor received.
+    /// Returns the counters of damaged datagrams; `None` if they are zero and parity is neither sent nor received.
     pub(super) fn status(&self) -> Option<ParityStatus> {
         let status = ParityStatus {
             mended: self.mended_count,
@@ -468,7 +470,7 @@ impl Sec {
         (is_used || status != ParityStatus::default()).then_some(status)
     }
 
-    /// The next corrected datagram, to be handled as if it had just arrived. No copies are made until
+    /// Returns the next corrected datagram, to be handled as if it had just arrived. No copies are made until
     /// [`finish_mended`](Self::finish_mended), so that no datagram is corrected twice.
     pub(super) fn start_mended(&mut self) -> Option<Damaged> {
         let mended = self.mended.pop_front()?;
@@ -476,14 +478,15 @@ impl Sec {
         Some(mended)
     }
 
-    /// The datagram was handled. `is_good`: it is authentic.
+    /// Records that the corrected datagram was handled. `is_good` says whether it was authentic.
     pub(super) fn finish_mended(&mut self, is_good: bool) {
         self.is_mending = false;
         self.mended_count += u64::from(is_good);
     }
 }
 
-/// The path with the lowest RTT among the paths that may carry the parity of datagrams on `of`, if it has room.
+/// Returns the path with the lowest RTT among the paths that may carry the parity of datagrams on `of`; `None` if that
+/// path may not send now.
 fn path_of_parity(now: Instant, paths: &PathSet, of: PathId) -> Option<PathId> {
     let path = paths
         .carrying()
@@ -492,22 +495,23 @@ fn path_of_parity(now: Instant, paths: &PathSet, of: PathId) -> Option<PathId> {
     path.can_send(now).then_some(path.id())
 }
 
-/// Blocks that hold the header of a data datagram, and what [`Header::parse`] wants behind it.
+/// Length in bytes of the blocks that contain the header of a data datagram and the minimum body that [`Header::parse`]
+/// requires.
 const HEAD_BYTES: usize = DATA_OVERHEAD.next_multiple_of(BLOCK_BYTES);
-/// Tries for each received datagram or parity.
+/// Maximum number of tries for each received datagram or parity.
 const MAX_TRIES: usize = 64;
-/// Tries per second, of some 0.2 µs each.
+/// Maximum number of tries per second, which take about 0.2 µs each.
 const MAX_TRIES_PER_SECOND: usize = 32_768;
 const SECOND: Duration = Duration::from_secs(1);
-/// The largest number of damaged datagrams kept.
+/// Maximum number of damaged datagrams stored.
 const MAX_KEPT: usize = 64;
-/// How long they are kept: longer than the delay of any path that is worth using for media.
+/// Maximum age of stored damaged datagrams: longer than the delay of any path that is worth using for media.
 const KEEP_FOR: Duration = Duration::from_millis(500);
-/// For how long after received parity datagrams are copied before decryption.
+/// Duration after receiving parity in which datagrams are copied before decryption.
 const HEARD_FOR: Duration = Duration::from_secs(10);
-/// Parities that may wait for the end of a poll.
+/// Maximum number of parities that wait for the end of a poll.
 const MAX_PARITY: usize = 256;
-/// Received parities kept for datagrams that have not arrived: half a second at 8 Mbit/s.
+/// Maximum number of stored parities for datagrams that have not arrived: half a second at 8 Mbit/s.
 const MAX_RECEIVED: usize = 512;
-/// The longest parity: BCH of 1560 bytes.
+/// Maximum length of a parity in bytes: BCH for 1560 bytes.
 pub(super) const MAX_PARITY_BYTES: usize = 208;

@@ -22,12 +22,12 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Services {
     classifier: Classifier,
-    /// Whether packets of a flow are delivered in order, unless their class says otherwise.
+    /// Whether packets of a flow are delivered in order unless their class specifies otherwise.
     in_order: bool,
 }
 
 impl Services {
-    /// The user's `classes`, and the classes that `profile` recognises automatically.
+    /// Returns the state for the user's `classes` and the classes that `profile` recognises automatically.
     pub(super) fn new(classes: Vec<Class>, profile: &Profile) -> Self {
         Self {
             classifier: Classifier::new(classes, profile.voice),
@@ -35,7 +35,7 @@ impl Services {
         }
     }
 
-    /// Other classes after these. Packets that wait belong to the class of the same name, or to none.
+    /// Replaces the classes. Waiting packets then belong to the class of the same name, or to no class.
     pub(super) fn replace(&mut self, classes: Vec<Class>, profile: &Profile) {
         let classifier = Classifier::new(classes, profile.voice).succeeding(&self.classifier);
         *self = Self {
@@ -44,8 +44,8 @@ impl Services {
         };
     }
 
-    /// The requirements of the class of a packet from the host; `None` if it has no class. `least_delay`: the one-way
-    /// delay of the quickest path.
+    /// Returns the requirements of the class of a packet from the host; `None` if the packet has no class.
+    /// `least_delay` is the one-way delay of the path with the shortest delay.
     pub(super) fn mark(
         &mut self,
         now: Instant,
@@ -58,7 +58,7 @@ impl Services {
         Some(self.mark_of(now, found, view.ends_frame(), least_delay))
     }
 
-    /// The mark of a packet of a class, with its deadline. A deadline that no path could meet is ignored.
+    /// Returns the mark of a packet of a class, with its deadline. A deadline that no path could meet is ignored.
     fn mark_of(&self, now: Instant, found: Found, ends_frame: bool, least_delay: Duration) -> Mark {
         let service = self.classifier.service(found.id);
         let deadline = service.and_then(|service| service.deadline);
@@ -81,13 +81,13 @@ impl Services {
         self.classifier.is_pinned(mark.found.id)
     }
 
-    /// Whether the other end is to deliver a packet in the order of its flow.
+    /// Whether the other end must deliver a packet in the order of its flow.
     pub(super) fn is_ordered(&self, packet: &PacketBuf) -> bool {
         let service = self.service(packet);
         self.in_order && service.is_none_or(|service| service.is_ordered)
     }
 
-    /// The urgency of a packet; `None` if it has no deadline.
+    /// Returns the urgency of a packet; `None` if it has no deadline.
     pub(super) fn urgency(
         &self,
         now: Instant,
@@ -104,8 +104,8 @@ impl Services {
         })
     }
 
-    /// The working links that the packet's class asks for, whatever their rank, with bit *i* for path *i*; `None` if
-    /// any will do.
+    /// Returns the working links that the packet's class requires, regardless of their rank, as a set with bit *i* for
+    /// path *i*. Returns `None` if the class permits any link or none of its links works.
     pub(super) fn wanted_links(&self, packet: &PacketBuf, paths: &PathSet) -> Option<u16> {
         let links = &self.service(packet)?.links;
         if links.is_empty() {
@@ -137,13 +137,13 @@ impl Services {
         shared.drop(packet, DropReason::Expired);
     }
 
-    /// The classes by name, with their counters.
+    /// Returns the classes by name, with their counters.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         self.classifier.counts()
     }
 }
 
-/// How long a packet may wait, in percent of its time beyond the one-way delay of the quickest path. The rest is for
-/// queues and jitter on the path. Under overload some packets must be dropped, and an earlier drop makes it more
-/// likely that the other packets meet their deadlines.
+/// Maximum wait of a packet, in percent of its deadline minus the minimum one-way delay. The rest is reserved for
+/// queues and jitter on the path. Under overload some packets must be dropped, and an earlier drop makes it more likely
+/// that the other packets meet their deadlines.
 const PATIENCE_PERCENT: u32 = 75;

@@ -11,16 +11,16 @@ use crate::{
 /// The buffers and counters that a tunnel borrows from its owner for one call.
 #[derive(Debug)]
 pub struct Shared<'a> {
-    /// The source of buffers, to which they return.
+    /// Pool from which buffers are taken and to which they are returned.
     pub pool: &'a mut Pool,
     /// Inner packets for the host, in order.
     pub delivered: &'a mut VecDeque<PacketBuf>,
-    /// The number of drops, by reason.
+    /// Number of drops by reason.
     pub drops: &'a mut Drops,
 }
 
 impl Shared<'_> {
-    /// A callback that takes the packets dropped by a queue.
+    /// Returns a callback that drops and counts the packets discarded by a queue.
     pub(super) fn on_queue_drop(&mut self) -> impl FnMut(PacketBuf, QueueDrop) {
         |packet, reason| self.drop(packet, DropReason::from(reason))
     }

@@ -1,10 +1,10 @@
-//! Packets that are assigned to a path and wait until it is ready: by [`Pick::One`](crate::sched::Pick::One) under a
-//! policy that looks ahead, or as parts of [`blocks`](super::blocks).
+//! Packets that are assigned to a path and wait until the path is ready. They were assigned by
+//! [`Pick::One`](crate::sched::Pick::One) under a policy that looks ahead, or as parts of [`blocks`](super::blocks).
 //!
-//! They have left the tunnel queue and have their numbers, so none is dropped here. If their path becomes unusable,
-//! they are assigned again, in order, before any other packet.
+//! Staged packets have left the tunnel queue and have their sequence numbers, so they are not dropped here. If their
+//! path becomes unusable, they are assigned again, in order, before any other packet.
 //!
-//! Bound: [`MAX_PACKETS`] over all paths. At the bound no new packet is placed until a path has sent some.
+//! Bound: [`MAX_PACKETS`] over all paths. At the bound no new packet is placed until a path has sent staged packets.
 
 use std::collections::VecDeque;
 
@@ -18,14 +18,14 @@ use crate::{
 /// The packets that wait for each path.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
-    /// By path id; empty until a packet waits.
+    /// Queues indexed by path id; empty until a packet waits.
     lanes: Vec<Lane>,
     packets: usize,
 }
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// Each packet, and whether it is a retransmission.
+    /// Waiting packets, each with whether it is a retransmission.
     packets: VecDeque<(Numbered, bool)>,
     bytes: Bytes,
 }
@@ -43,13 +43,13 @@ impl Staged {
         self.packets >= MAX_PACKETS
     }
 
-    /// Bytes on the wire that wait for a path.
+    /// Returns the number of bytes on the wire that wait for a path.
     pub(super) fn bytes(&self, id: PathId) -> Bytes {
         let lane = self.lanes.get(id.index());
         lane.map_or(Bytes::ZERO, |lane| lane.bytes)
     }
 
-    /// Keeps a packet for the path of view `index`.
+    /// Stages a packet for the path of view `index`.
     pub(super) fn keep(
         &mut self,
         views: &mut Views,
@@ -72,14 +72,14 @@ impl Staged {
         self.packets += 1;
     }
 
-    /// The packet with this number that waits for a path. O(packets waiting for it).
+    /// Returns the packet with this sequence number that waits for a path. O(packets waiting for the path).
     pub(super) fn find(&self, id: PathId, global_seq: Seq) -> Option<&Numbered> {
         let packets = &self.lanes.get(id.index())?.packets;
         let mut packets = packets.iter().map(|(numbered, _)| numbered);
         packets.find(|numbered| numbered.global_seq == global_seq)
     }
 
-    /// The next packet for a path, and whether it is a retransmission.
+    /// Removes and returns the next packet for a path, with whether it is a retransmission.
     pub(super) fn pop(&mut self, id: PathId) -> Option<(Numbered, bool)> {
         let lane = self.lanes.get_mut(id.index())?;
         let next = lane.packets.pop_front()?;
@@ -88,7 +88,7 @@ impl Staged {
         Some(next)
     }
 
-    /// Takes out the packets that wait for paths which are no longer usable.
+    /// Removes and returns the packets that wait for paths which are no longer usable.
     pub(super) fn recall(&mut self, is_usable: impl Fn(PathId) -> bool) -> Vec<Numbered> {
         let mut recalled = Vec::new();
         for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {
@@ -102,7 +102,7 @@ impl Staged {
         recalled
     }
 
-    /// Takes all packets out, lane by lane.
+    /// Removes and returns all packets, path by path.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Numbered> {
         self.packets = 0;
         let lanes = core::mem::take(&mut self.lanes);
@@ -117,5 +117,5 @@ fn wire_len(numbered: &Numbered) -> Bytes {
     in_datagrams(Bytes::of_len(numbered.packet.len()), 1)
 }
 
-/// 100 ms at 490 Mbit/s.
+/// Maximum number of staged packets on all paths: 100 ms at 490 Mbit/s.
 const MAX_PACKETS: usize = 4096;

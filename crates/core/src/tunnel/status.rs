@@ -18,19 +18,19 @@ use crate::{
 pub struct PathStatus {
     /// The path's id.
     pub id: PathId,
-    /// The user's name of the link.
+    /// Name that the user has given the link.
     pub name: String,
     /// Health of the sending direction.
     pub state: State,
     /// How the link may be used.
     pub role: LinkRole,
-    /// The destination of its datagrams.
+    /// Destination address of the path's datagrams.
     pub remote: Option<SocketAddr>,
     /// Smoothed round-trip time.
     pub smoothed_rtt: Option<Duration>,
     /// Queue delay in the sending direction.
     pub queue_delay: Duration,
-    /// The largest recent delivery rate in the sending direction.
+    /// Maximum recent delivery rate in the sending direction.
     pub rate: Option<Bitrate>,
     /// Smoothed loss in the sending direction, in millionths.
     pub loss_ppm: Option<u32>,
@@ -40,13 +40,14 @@ pub struct PathStatus {
     pub rx_bytes: u64,
     /// Bytes in flight: sent and not yet reported as received or lost.
     pub in_flight: Bytes,
-    /// The weight that the policy gives it now, if the policy has weights of its own (`awi`), else the user's.
+    /// Weight of the path: the policy's weight if the policy computes weights (`awi`), else the user's.
     pub weight: u32,
-    /// The user's rank.
+    /// Rank that the user has given the link (`cost`).
     pub cost: u8,
-    /// Why it has not been the only carrier of any packet for a second; `None` if it has been.
+    /// Reason why the path has carried no packet of its own for a second; `None` if it has carried one. Copies of
+    /// packets that other paths carry do not count.
     pub idle: Option<IdleReason>,
-    /// The longest inner packet that it can carry in the sending direction, in bytes, as far as is known.
+    /// Length in bytes of the longest inner packet that the path is known to carry in the sending direction.
     pub mtu: usize,
 }
 
@@ -55,33 +56,34 @@ pub struct PathStatus {
 pub struct TunnelStatus {
     /// Whether data can flow.
     pub is_up: bool,
-    /// One entry per path, by id.
+    /// Status of each path, in the order of their ids.
     pub paths: Vec<PathStatus>,
-    /// Packets held for their predecessors.
+    /// Number of packets that wait for their predecessors in the resequencer.
     pub held: usize,
-    /// 95th percentile of the time packets are held.
+    /// 95th percentile of the time that packets wait in the resequencer.
     pub hold_p95: Duration,
     /// The resequencer's counters.
     pub resequencer: resequencer::Stats,
-    /// Packets in the tunnel queue.
+    /// Number of packets in the tunnel queue.
     pub queued: usize,
-    /// The memory used by packets at this end, as counted against the peer's bound, in bytes.
+    /// Memory used by packets at this end, as counted against the peer's bound, in bytes.
     pub kept_bytes: u64,
-    /// The number of datagrams and frames refused because the peer had caused too much work.
+    /// Number of datagrams and frames refused because the peer had caused too much work.
     pub refused: u64,
-    /// The work that the peer has caused beside its datagrams' own, in steps of some nanoseconds (`docs/wire.md`, section 10).
+    /// Work that the peer has caused beyond the constant cost of each datagram, in steps of a few nanoseconds
+    /// (`docs/wire.md`, section 10).
     pub steps: u64,
-    /// Packets received from the host, and packets sent; copies and retransmissions count.
+    /// Number of packets received from the host.
     pub packets_in: u64,
-    /// See `packets_in`.
+    /// Number of packets sent, including copies and retransmissions.
     pub packets_out: u64,
-    /// The number of packets taken back from paths that were silent or had become slow.
+    /// Number of packets taken back from paths that were silent or had become slow.
     pub reinjected: u64,
-    /// Repair symbols sent and received.
+    /// Number of repair symbols sent, and number of repair symbols received.
     pub symbols: [u64; 2],
-    /// Lost packets recovered from repair symbols.
+    /// Number of lost packets recovered from repair symbols.
     pub recovered: u64,
-    /// The number of damaged datagrams and what became of them, if parity is in use.
+    /// Counters of the correction of damaged datagrams, if parity is in use.
     pub parity: Option<ParityStatus>,
     /// The traffic classes by name, with their counters.
     pub classes: Vec<(String, ClassCounts)>,

@@ -1,17 +1,17 @@
 //! How long packets may wait in the tunnel queue before it signals congestion, and how many bytes of a flow may wait.
 //!
 //! *Target.* A flow that backs off by 30 %, as CUBIC does (RFC 9438 section 4.6), keeps the paths full only if packets
-//! for 3/7 of an RTT wait here. Flow queueing keeps the waiting packets from delaying other flows. Late paths take
-//! packets that wait longer, so the target is at least that long
+//! for 3/7 of an RTT wait here. Flow queueing keeps the waiting packets from delaying other flows. Some policies use a
+//! path with a longer delay only for packets that would wait here for long. The target is at least as long as that wait
 //! ([`Scheduler::longest_wait`](crate::sched::Scheduler::longest_wait)). If no path is paced, no standing queue is
 //! needed here, and losses on the paths signal congestion.
 //!
-//! *Limit.* BBR keeps up to one RTT of packets waiting even when packets are dropped, plus the excess of its rate
-//! estimate. A flow beyond this limit has a sender that does not respond to congestion signals.
+//! *Limit.* Even when packets are dropped, BBR maintains a queue of up to one RTT of packets, plus the excess of its
+//! rate estimate. If more packets of a flow wait, its sender does not respond to congestion signals.
 //!
-//! *Allowance.* A flow needs its window again when a path becomes fast again, and needs seconds to regrow it. A flow
-//! that backs off by 30 % is therefore allowed to keep enough to fill the paths at their highest rate of the last half
-//! minute.
+//! *Allowance.* When a path becomes fast again, a flow needs its former window again, which takes seconds to grow. A
+//! flow that backs off by 30 % may therefore have enough bytes waiting to fill the paths at their highest rate of the
+//! last half minute.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -26,8 +26,8 @@ use crate::{
 /// The targets and limits of the tunnel queue: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Targets {
-    /// The longest recent wait before late paths take packets. The maximum is kept, because the set of usable late
-    /// paths changes often.
+    /// Longest recent wait before packets are sent on paths with longer delays. The maximum is stored, because the set
+    /// of usable paths with longer delays changes often.
     late: WindowedMin<Reverse<Duration>>,
 }
 
@@ -40,7 +40,8 @@ impl Default for Targets {
 }
 
 impl Targets {
-    /// Sets the targets of `lanes` from the estimates of the paths. `kept`: the longest RTT that is kept for a flow.
+    /// Sets the targets of `lanes` from the estimates of the paths. `kept` is the longest target RTT of a flow
+    /// ([`super::round_trips`]).
     pub(super) fn adapt(
         &mut self,
         now: Instant,
@@ -62,9 +63,9 @@ impl Targets {
         let usable = || paths.iter().filter(|path| path.health().is_usable());
         let is_used = |path: &&Path| paths.usage.is_carrying(path.id());
         let longest = usable().filter(is_used).filter_map(Path::loaded_rtt).max();
-        // Senders whose RTT is kept long measure that RTT.
+        // Senders whose ACKs are delayed measure the longer RTT.
         let longest = longest.unwrap_or_default().max(kept);
-        // Of packets that are few, one that leaves is much.
+        // Add the time of two full packets, because at low rates each packet is a large part of the queue.
         let rate = sum(usable().filter_map(|path| path.rate().max()));
         let packets = if rate > Bitrate::ZERO {
             (TARGET_BYTES / rate).min(LEAST_TARGET * 4)
@@ -84,14 +85,14 @@ impl Targets {
         };
         lanes.bulk.set_allowance(allowance, LONGEST_ALLOWED);
         let beyond = (longest * 3 / 2).max(LEAST_LIMIT);
-        // A sender that responds has drained the queue after four RTTs and a little more.
+        // A sender that responds has drained the queue after four RTTs and [`PATIENCE`].
         let patience = longest * 4 + PATIENCE;
         lanes.set_limits(bulk_target + beyond, target + beyond, patience);
     }
 }
 
-/// How many bytes of a flow may wait if all are ACKs: as much as the quickest path sends in [`ACK_TIME`], or any
-/// amount while its rate is not known.
+/// Returns how many bytes of a flow may wait if all are ACKs: the amount that the path with the shortest RTT sends in
+/// [`ACK_TIME`], or any amount while the rate of that path is unknown.
 fn ack_room(paths: &PathSet) -> Bytes {
     let carrying = paths.carrying();
     let known = carrying.filter_map(|path| Some((path.rtt().min()?, path.rate().max())));
@@ -100,7 +101,7 @@ fn ack_room(paths: &PathSet) -> Bytes {
     rate.map_or(Bytes::new(u64::MAX), |rate| rate.bytes_in(ACK_TIME))
 }
 
-/// How many bytes of a flow with an RTT of `span` may wait while paths with a varying rate are slow.
+/// Returns how many bytes of a flow with an RTT of `span` may wait while paths with a varying rate are slow.
 fn allowance(paths: &PathSet, span: Duration) -> Bytes {
     let rates = |rate: fn(&DeliveryRate) -> Option<Bitrate>| {
         let usable = paths.iter().filter(|path| path.health().is_usable());
@@ -115,18 +116,18 @@ fn sum(rates: impl Iterator<Item = Bitrate>) -> Bitrate {
     Bitrate::from_bps(rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps())))
 }
 
-/// The target of CoDel (RFC 8289 section 4.4).
+/// Minimum target: that of CoDel (RFC 8289 section 4.4).
 const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(150);
-/// However fast a path was, its slower days end sometime.
+/// Maximum duration for which a flow's queue may use the allowance, because the former rate of a path may never return.
 const LONGEST_ALLOWED: Duration = Duration::from_millis(600);
-/// Two full packets.
+/// Size of two full packets.
 const TARGET_BYTES: Bytes = Bytes::new(3_000);
-/// More ACKs of a flow need not wait: no sender notices this delay.
+/// Maximum transmission time of the waiting ACKs of a flow, a delay that no sender notices.
 const ACK_TIME: Duration = Duration::from_micros(500);
-/// The delay that a well-configured modem queue adds.
+/// Minimum excess of the limit over the target: the delay that a well-configured modem queue adds.
 const LEAST_LIMIT: Duration = Duration::from_millis(60);
-/// The time that a sender may take in addition to the RTTs, for its own timers.
+/// Duration that a sender may need in addition to the RTTs, for its own timers.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// For how long the longest wait for late paths is remembered.
+/// Duration for which the longest wait for paths with longer delays is remembered.
 const LATE_KEPT: Duration = Duration::from_secs(2);

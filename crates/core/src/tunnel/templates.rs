@@ -20,7 +20,8 @@ pub(super) struct Templates {
     is_compressing: bool,
     compressor: Compressor,
     expander: Expander,
-    /// Templates to acknowledge, and templates that were used but are unknown.
+    /// Numbers of the templates to acknowledge (`owed`), and of templates that the other end used but this end does not
+    /// know (`unknown`).
     owed: Vec<u16>,
     unknown: Vec<u16>,
 }
@@ -43,14 +44,14 @@ impl Templates {
         self.is_compressing = is_wanted;
     }
 
-    /// Removes the header fields that the other end knows from a packet.
+    /// Removes from a packet the header fields that the other end knows.
     pub(super) fn compress(&mut self, now: Instant, flow: FlowId, packet: &mut PacketBuf) {
         if self.is_compressing {
             self.compressor.compress(now, flow, packet);
         }
     }
 
-    /// When a definition is to be repeated.
+    /// Returns the time at which a definition is to be repeated.
     pub(super) fn due(&self) -> Option<Instant> {
         self.compressor.due()
     }
@@ -72,7 +73,7 @@ impl Templates {
         let mut body = [0; MAX_BODY];
         let mut writer = FrameWriter::new(&mut body);
         for number in self.owed.drain(..) {
-            // The datagram has room for the largest number of acknowledgements.
+            // The maximum number of acknowledgements fits into the datagram.
             let _ = writer.push(&Frame::TemplateAck { number });
         }
         for number in self.unknown.drain(..) {
@@ -93,17 +94,17 @@ impl Templates {
         }
     }
 
-    /// The other end has acknowledged a template.
+    /// Records that the other end has acknowledged a template.
     pub(super) fn on_acknowledged(&mut self, number: u16) {
         self.compressor.on_acknowledged(number);
     }
 
-    /// The other end has received a packet with a template that it does not know.
+    /// Records that the other end has received a packet with a template that it does not know.
     pub(super) fn on_unknown(&mut self, number: u16) {
         self.compressor.on_unknown(number);
     }
 
-    /// Starts over: neither end knows a template.
+    /// Starts over without any templates at either end.
     pub(super) fn clear(&mut self) {
         self.compressor.clear();
         self.expander.clear();
@@ -111,7 +112,7 @@ impl Templates {
         self.unknown.clear();
     }
 
-    /// The other end announces a template: it will omit the fields in `headers`.
+    /// Handles the definition of a template by the other end, which will omit the fields in `headers`.
     pub(super) fn on_definition(&mut self, number: u16, travelling: u128, headers: &[u8]) {
         let Some(template) = Template::from_wire(headers, travelling) else {
             return;
@@ -122,10 +123,10 @@ impl Templates {
         }
     }
 
-    /// The decompressed packet of `body`.
+    /// Returns the decompressed packet in `body`.
     ///
     /// # Errors
-    /// Why it cannot be decompressed.
+    /// The reason why the packet cannot be decompressed.
     pub(super) fn whole_packet(
         &mut self,
         body: &[u8],
@@ -165,9 +166,9 @@ impl Templates {
     }
 }
 
-/// The shortest time after which a definition is repeated.
+/// Minimum time after which a definition is repeated.
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
-/// The longest encoding of a definition, in bytes.
+/// Maximum length of an encoded definition, in bytes.
 const LONGEST_FRAME: usize = 3 + 2 + 16 + 1 + compression::MAX_HEADERS_BYTES;
-/// The largest number of acknowledgements waiting to be sent. Senders repeat definitions that are not acknowledged.
+/// Maximum number of acknowledgements waiting to be sent. Senders repeat definitions that are not acknowledged.
 const MAX_OWED: usize = 32;

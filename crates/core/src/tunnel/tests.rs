@@ -12,7 +12,7 @@ use crate::{
 
 mod ahead;
 
-/// A client that has neither paths nor keys.
+/// Returns a client that has neither paths nor keys.
 fn adaptive() -> Tunnel {
     let policy = Policy::Adaptive(AdaptiveSettings::default());
     Tunnel::new(

@@ -1,10 +1,11 @@
-//! Packets with a deadline that have no path yet.
+//! Packets with a deadline that have not been assigned to a path.
 //!
-//! Packets of flows that send little leave first, then the oldest. A packet with an order never overtakes an earlier
-//! packet of its flow. The newest packets without an order may leave before the others, because they have the most
-//! time left.
+//! Packets of flows that send little leave first, then the oldest packets. A packet that requires order never overtakes
+//! an earlier packet of its flow. The newest packets that need no order may leave before all others, because they have
+//! the most time left.
 //!
-//! Bound: [`MOST_URGENT`] packets of each of the three kinds; when a kind is full, its oldest packet is dropped.
+//! Bound: [`MOST_URGENT`] packets of each of the three kinds `small`, `ordered` and `unordered`. When a kind is full,
+//! its oldest packet is dropped.
 
 use std::collections::VecDeque;
 
@@ -41,7 +42,7 @@ impl Urgent {
         queued: Queued,
     ) -> Option<Queued> {
         self.bytes += Bytes::of_len(queued.packet.len());
-        // A packet with an order must not overtake an earlier packet of its flow.
+        // A packet that requires order must not overtake an earlier packet of its flow.
         let is_behind = |before: &Queued| before.flow == queued.flow;
         let is_first = is_small && !(is_ordered && self.ordered.iter().any(is_behind));
         let kind = match (is_first, is_ordered) {
@@ -74,13 +75,13 @@ impl Urgent {
         self.counted(newest)
     }
 
-    /// Puts the newest packet back.
+    /// Puts back the newest packet.
     pub(super) fn put_back(&mut self, queued: Queued) {
         self.bytes += Bytes::of_len(queued.packet.len());
         self.unordered.push_back(queued);
     }
 
-    /// `queued`, which is no longer here.
+    /// Returns `queued` after subtracting its length, because it has been removed.
     fn counted(&mut self, queued: Option<Queued>) -> Option<Queued> {
         let len = queued.as_ref().map_or(0, |queued| queued.packet.len());
         self.bytes = self.bytes - Bytes::of_len(len);
@@ -88,5 +89,5 @@ impl Urgent {
     }
 }
 
-/// The packets of one second at 30 Mbit/s.
+/// Maximum number of packets of each kind: one second at 30 Mbit/s.
 const MOST_URGENT: usize = 2_560;

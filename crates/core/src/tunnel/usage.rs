@@ -8,51 +8,51 @@ use crate::{ids::PathId, time::Instant};
 /// The times of the newest packets, and the numbers of recent datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// The latest time passed to this tunnel.
+    /// Latest time passed to this tunnel.
     now: Instant,
     offered_at: Option<Instant>,
-    /// Packets from the host so far.
+    /// Number of packets from the host so far.
     packets_in: u64,
     carried_at: [Option<Instant>; PathId::MAX],
-    /// Data datagrams with a packet so far.
+    /// Number of data datagrams with a packet so far.
     packets_out: u64,
-    /// The number of recent datagrams, by path.
+    /// Number of recent datagrams by path.
     datagrams: [u32; PathId::MAX],
 }
 
 impl Usage {
-    /// Records the time.
+    /// Records the current time.
     pub(super) fn on_time(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// The latest time passed to this tunnel.
+    /// Returns the latest time passed to this tunnel.
     pub(super) fn now(&self) -> Instant {
         self.now
     }
 
-    /// The host sends a packet.
+    /// Records a packet from the host.
     pub(super) fn on_packet_in(&mut self, now: Instant) {
         self.packets_in += 1;
         self.on_offered(now);
     }
 
-    /// Packets from the host so far.
+    /// Returns the number of packets from the host so far.
     pub(super) const fn packets_in(&self) -> u64 {
         self.packets_in
     }
 
-    /// Packets wait.
+    /// Records that packets wait to be sent.
     pub(super) fn on_offered(&mut self, now: Instant) {
         self.offered_at = Some(now);
     }
 
-    /// A packet that no other path carries goes on `id`.
+    /// Records a packet on `id` that no other path carries.
     pub(super) fn on_carried(&mut self, now: Instant, id: PathId) {
         self.carried_at[id.index()] = Some(now);
     }
 
-    /// A data datagram with a packet goes on `id`.
+    /// Records a data datagram with a packet on `id`.
     pub(super) fn on_datagram(&mut self, id: PathId) {
         self.packets_out += 1;
         let datagrams = &mut self.datagrams[id.index()];
@@ -62,7 +62,7 @@ impl Usage {
         }
     }
 
-    /// Packets sent so far; copies and what was sent again count.
+    /// Returns the number of packets sent so far, including copies and retransmissions.
     pub(super) const fn packets_out(&self) -> u64 {
         self.packets_out
     }
@@ -72,7 +72,7 @@ impl Usage {
         self.datagrams[id.index()] = 0;
     }
 
-    /// No datagram has been sent in this association.
+    /// Resets the counts of all paths, as at the start of an association.
     pub(super) fn forget_datagrams(&mut self) {
         self.datagrams = [0; PathId::MAX];
     }
@@ -82,7 +82,7 @@ impl Usage {
         self.datagrams[id.index()] > 0
     }
 
-    /// Whether there has recently been nothing to send.
+    /// Whether no packet has waited to be sent recently.
     pub(super) fn is_quiet(&self) -> bool {
         !self.is_recent(self.offered_at)
     }
@@ -97,10 +97,10 @@ impl Usage {
     }
 }
 
-/// A path that has carried nothing for this time is idle: long compared with an RTT, short compared with a user's
-/// patience.
+/// Duration after the last packet for which a path is considered in use: long compared with an RTT, short compared with
+/// a user's patience.
 const RECENT: Duration = Duration::from_secs(1);
-/// When a path has sent this many datagrams, the counts of all paths are halved.
+/// Number of datagrams on one path at which the counts of all paths are halved.
 const DATAGRAMS: u32 = 256;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The paths as the policy sees them.
 //!
 //! While a path of a lower rank is ready, paths of higher ranks appear as not usable. They carry only the packets for
-//! which cheaper paths have no room ([`Profile::ranks`]).
+//! which the cheaper paths have no capacity ([`Profile::ranks`]).
 
 use core::{ops::Index, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     units::Bytes,
 };
 
-/// One view of each known path, by id, as of the last [`refresh`](Self::refresh).
+/// One view of each known path in the order of their ids, as of the last [`refresh`](Self::refresh).
 #[derive(Debug, Default)]
 pub(super) struct Views {
     paths: Vec<PathView>,
-    /// The one-way delay of the quickest path, as far as known: half of its RTT.
+    /// Minimum one-way delay of the working paths, estimated as half of the min RTT; zero if it is unknown.
     least_delay: Duration,
 }
 
@@ -52,13 +52,13 @@ impl Views {
         self.paths.iter().any(|view| view.ready)
     }
 
-    /// The one-way delay of the quickest path, as far as known.
+    /// Returns the minimum one-way delay of the working paths; zero if it is unknown.
     pub(super) const fn least_delay(&self) -> Duration {
         self.least_delay
     }
 
-    /// Updates the views of all paths, and tells the quickest path that it is the quickest. Returns whether paths were
-    /// held back because of their rank. `staged`: the bytes that wait for each path at this end.
+    /// Updates the views of all paths. Returns whether paths were held back because of their rank. `staged` returns the
+    /// number of bytes that wait for a path at this end.
     pub(super) fn refresh(
         &mut self,
         now: Instant,
@@ -99,23 +99,23 @@ impl Views {
         profile.ranks && hold_back(&mut self.paths)
     }
 
-    /// Records a datagram sent on the path of `index`.
+    /// Records a datagram sent on the path of view `index`.
     pub(super) fn on_sent(&mut self, now: Instant, index: usize, path: &Path) {
         let view = &mut self.paths[index];
         view.in_flight = path.sender().in_flight();
         view.ready = path.pacer().can_send(now);
     }
 
-    /// Sets the number of bytes that wait for the path of `index` at this end.
+    /// Sets the number of bytes that wait at this end for the path of view `index`.
     pub(super) fn set_staged(&mut self, index: usize, staged: Bytes) {
         self.paths[index].staged = staged;
     }
 }
 
-/// The lowest delays of the paths in use.
+/// The minimum delays of the working paths.
 struct Quickest {
-    /// Whether one-way delays are known. Only paths that have carried data have them; until all have, half of the RTT
-    /// is used.
+    /// Whether the one-way delays of all working paths are known. A path's delay is known after the path has carried
+    /// data. Until all delays are known, half of the RTT is used instead.
     is_measured: bool,
     delay: Option<RelativeDelay>,
     rtt: Option<Duration>,
@@ -137,7 +137,7 @@ impl Quickest {
         }
     }
 
-    /// How much longer the one-way delay of a path is than that of the quickest.
+    /// Returns the excess of a path's one-way delay over the minimum.
     fn extra_delay(&self, path: &Path) -> Duration {
         match (path.delay().min(), self.delay) {
             (Some(delay), Some(quickest)) if self.is_measured => delay.beyond(quickest),
@@ -149,7 +149,7 @@ impl Quickest {
     }
 }
 
-/// Marks the paths above the lowest rank that has a ready path as not usable. Returns whether there were any.
+/// Marks the paths above the lowest rank that has a ready path as not usable. Returns whether any of them was ready.
 fn hold_back(views: &mut [PathView]) -> bool {
     let ready = views.iter().filter(|view| view.ready);
     let Some(rank) = ready.map(|view| view.cost).min() else {

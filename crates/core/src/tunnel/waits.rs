@@ -1,4 +1,4 @@
-//! How long the receiver waits for packets sent earlier on a slower path, and for retransmissions.
+//! How long the receiver waits for packets that were sent earlier on a slower path, and for retransmissions.
 
 use core::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     time::Instant,
 };
 
-/// How long after a packet's arrival all packets sent before it should have arrived: the extra delay of the slowest
-/// path in use over this packet's delay, and a margin (`docs/algorithms.md` section 3.6).
+/// Returns how long after the arrival of a packet all packets sent before it should have arrived. This is the excess of
+/// the highest delay on the paths in use over this packet's delay, plus a margin (`docs/algorithms.md` section 3.6).
 pub(super) fn longest_wait(now: Instant, paths: &PathSet, own: RelativeDelay) -> Duration {
     let beyond = in_use(now, paths)
         .filter_map(|path| path.receiver().delay().high())
@@ -19,7 +19,7 @@ pub(super) fn longest_wait(now: Instant, paths: &PathSet, own: RelativeDelay) ->
     (beyond.unwrap_or(Duration::ZERO) + MARGIN).min(LONGEST_HOLD)
 }
 
-/// How long the retransmission of a packet that is reported missing now may take.
+/// Returns the maximum duration of the retransmission of a packet that is reported missing now.
 pub(super) fn repair_time(now: Instant, paths: &PathSet) -> Duration {
     let (mut time, mut least) = (Duration::ZERO, Duration::ZERO);
     for path in in_use(now, paths) {
@@ -36,7 +36,7 @@ pub(super) fn repair_time(now: Instant, paths: &PathSet) -> Duration {
     (time + REPAIR_MARGIN).min(longest)
 }
 
-/// The paths on which a datagram was received recently.
+/// Returns the paths on which a datagram was received recently.
 fn in_use(now: Instant, paths: &PathSet) -> impl Iterator<Item = &Path> {
     paths.iter().filter(move |path| {
         let heard_at = path.receiver().heard_at();
@@ -44,13 +44,14 @@ fn in_use(now: Instant, paths: &PathSet) -> impl Iterator<Item = &Path> {
     })
 }
 
-/// A path is waited for if a datagram was received on it within this time: two probes of an idle path.
+/// Duration after the last received datagram in which the receiver waits for packets on a path: two probes of an idle
+/// path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
-/// The longest wait for a retransmission, or the min RTT plus `LONGEST_DELAY` where that is longer. A sender's
-/// timeout is longer (200 ms beyond its RTT, from its last ACK).
+/// Bounds of the wait for a retransmission: the longest min RTT plus `LONGEST_DELAY`, but at least `LONGEST_REPAIR` and
+/// at most `LONGEST_FAR_REPAIR`. A TCP sender's timeout is longer (200 ms more than its RTT, from its last ACK).
 const LONGEST_REPAIR: Duration = Duration::from_millis(250);
 const LONGEST_DELAY: Duration = Duration::from_millis(110);
 const LONGEST_FAR_REPAIR: Duration = Duration::from_millis(700);
-/// The reporting interval, and the wait for the path's turn to send.
+/// Sum of the reporting interval and the time until the path may send.
 const REPAIR_MARGIN: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
-//! Control frames: the messages of the two ends in addition to inner packets.
+//! Control frames: the messages that the two ends exchange in addition to inner packets.
 //!
 //! A control datagram's body is a list of frames, each `type: u8, length: u16, value`. Frames of unknown type are
-//! skipped, and bytes behind the known fields of a value are ignored, so that later versions can add both.
+//! skipped, and bytes after the known fields of a value are ignored, so that later versions can add frames and fields.
 //!
 //! | type | frame | sent |
 //! | --- | --- | --- |
@@ -11,7 +11,7 @@
 //! | 4, 5 | [`Frame::Link`], [`Frame::LinkAck`] | until acknowledged |
 //! | 6 | [`Frame::Close`] | at shutdown, on every path |
 //! | 7, 8 | [`Frame::Reception`], [`Frame::ReceptionAck`] | until acknowledged |
-//! | 9 | [`Frame::Losses`] | on the two best paths back, if asked for |
+//! | 9 | [`Frame::Losses`] | on the two best paths back, if requested |
 //! | 10 | [`Frame::Missing`] | with reports, if the missing datagrams will be retransmitted (NACK) |
 //! | 11 | [`Frame::Tail`] | after the last data datagram of a burst on a path that loses |
 //! | 12, 13 | [`Frame::TrainPacket`], [`Frame::Train`] | on a path that comes up |
@@ -30,68 +30,69 @@ use crate::{
     units::Bitrate,
 };
 
-/// Longest link name on the wire in bytes.
+/// Maximum length of a link name on the wire in bytes.
 pub const MAX_NAME_LEN: usize = 32;
 
 /// Report of one end about its arrivals on one path: the feedback of `docs/algorithms.md` section 3.1.
 ///
-/// All counters are cumulative, so a lost report costs nothing but time.
+/// All counters are cumulative, so a lost report only causes a delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathReport {
-    /// Data datagrams received on the path.
+    /// Number of data datagrams received on the path.
     pub received_pkts: u64,
-    /// Highest data path sequence number received.
+    /// Highest path sequence number of the data datagrams received.
     pub highest_seq: Seq,
-    /// Bytes of data datagrams received, UDP payload.
+    /// Number of bytes of data datagrams received, UDP payload.
     pub received_bytes: u64,
-    /// When the highest arrived: microseconds of the reporter's clock, wrapping.
+    /// Time at which the datagram with the highest number arrived: microseconds of the reporter's clock, wrapping.
     pub received_us: u32,
-    /// When the highest was sent: its own timestamp, echoed.
+    /// Time at which the datagram with the highest number was sent: the timestamp in its header.
     pub sent_us: u32,
-    /// How long the reporter has waited since that arrival, in microseconds.
+    /// Time between the arrival of the datagram with the highest number and the report, in microseconds.
     pub ack_delay_us: u32,
-    /// Minimum one-way delay since the last report: receiver minus sender clock in microseconds, wrapping.
+    /// Minimum one-way delay since the last report: receiver's minus sender's clock in microseconds, wrapping.
     pub min_owd_us: u32,
-    /// Datagrams received with an ECN congestion mark.
+    /// Number of datagrams received with an ECN congestion mark.
     pub congested_pkts: u32,
-    /// All data datagrams before this one have arrived or have been NACKed; `None`: unknown.
+    /// Number before which all data datagrams have arrived or have been NACKed; `None` if it is unknown.
     pub settled_seq: Option<Seq>,
 }
 
 /// Report of one end about losses on one path, by the path's sequence numbers.
 ///
-/// All counters are totals since counting began on the path, so a lost report costs nothing but time.
+/// All counters are totals since counting began on the path, so a lost report only causes a delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossReport {
-    /// Number of the report interval that ends here: rises by one for every interval that passes, reported or not.
+    /// Number of the report interval that ends here. It increases by one for every interval, with or without a report.
     pub interval: u32,
-    /// Data datagrams missing for longer than the loss timeout.
+    /// Number of data datagrams missing for longer than the loss timeout.
     pub lost_pkts: u64,
-    /// Bytes of them, estimated, UDP payload.
+    /// Estimated number of bytes of the missing datagrams, UDP payload.
     pub lost_bytes: u64,
-    /// Data datagrams received.
+    /// Number of data datagrams received.
     pub received_pkts: u64,
-    /// Bytes of them, UDP payload.
+    /// Number of bytes of the received data datagrams, UDP payload.
     pub received_bytes: u64,
-    /// Highest data path sequence number received.
+    /// Highest path sequence number of the data datagrams received.
     pub highest_seq: Seq,
 }
 
 /// How the receiver must treat the sender's datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reception {
-    /// The order packets leave in.
+    /// Order in which packets are delivered.
     pub order: Order,
     /// How long to wait for a missing datagram.
     pub loss_timeout: Duration,
-    /// How often losses are reported; `None`: not at all.
+    /// Interval of loss reports; `None` if losses are not reported.
     pub report_interval: Option<Duration>,
 }
 
-/// The order packets leave in.
+/// Order in which packets are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// One order for the whole association; a gap is waited for until the loss timeout, and later packets are dropped.
+    /// One order for the whole association. The receiver waits for a missing packet until the loss timeout, and drops
+    /// it if it arrives later.
     Global,
     /// One order for each flow; the receiver decides how long to wait.
     #[default]
@@ -101,146 +102,147 @@ pub enum Order {
 /// The client's description of one of its links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkInfo<'a> {
-    /// User's name for it, at most [`MAX_NAME_LEN`] bytes.
+    /// Name that the user has given the link, at most [`MAX_NAME_LEN`] bytes.
     pub name: &'a str,
-    /// Rank: lower is filled first.
+    /// Rank of the link; links of lower rank are filled first.
     pub cost: u8,
     /// How the link may be used.
     pub role: LinkRole,
-    /// Share under the `weighted` policy; at least 1.
+    /// Share of the link under the `weighted` policy; at least 1.
     pub weight: u32,
-    /// Rate limit of the gateway's sending direction; `None`: no limit.
+    /// Rate limit of the gateway's sending direction; `None` for no limit.
     pub download: Option<Bitrate>,
-    /// Largest inner packet the link carries, in bytes.
+    /// Length of the longest inner packet that the link carries, in bytes.
     pub mtu: u16,
 }
 
 /// How a link may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkRole {
-    /// Whenever it helps.
+    /// The link is used whenever it helps.
     #[default]
     Active,
-    /// Only when no active link is usable.
+    /// The link is used only when no active link is usable.
     Standby,
-    /// For nothing but its own probes.
+    /// The link carries only its own probes.
     Never,
 }
 
 /// One control frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// Asks for a [`Frame::Pong`] with the same token, on the path it came on.
+    /// Requests a [`Frame::Pong`] with the same token on the path on which the ping arrived.
     Ping {
-        /// Chosen by the sender.
+        /// Token chosen by the sender.
         token: u32,
-        /// Length of the datagram, UDP payload in bytes, if this probes the path MTU; else 0.
+        /// Length of the datagram, UDP payload in bytes, if the ping probes the path MTU; else 0.
         size: u16,
     },
     /// Answers a ping.
     Pong {
-        /// The ping's.
+        /// Token of the ping.
         token: u32,
-        /// The ping's.
+        /// Size in the ping.
         size: u16,
     },
     /// Report about the arrivals on `path`.
     Report {
-        /// The path it speaks of, not the one it travels.
+        /// Path that the report describes, which may differ from the path on which the report is sent.
         path: PathId,
         /// Counters.
         report: PathReport,
     },
     /// Describes the client's link behind `path`.
     Link {
-        /// Which path.
+        /// Path of the link.
         path: PathId,
-        /// Rises with every change; an older one is ignored.
+        /// Version of the description, which increases with every change; older versions are ignored.
         version: u32,
         /// Description.
         info: LinkInfo<'a>,
     },
     /// Acknowledges `version` of the description of `path`.
     LinkAck {
-        /// Which path.
+        /// Path of the link.
         path: PathId,
-        /// Which version.
+        /// Acknowledged version.
         version: u32,
     },
-    /// The sender ends the association.
+    /// Ends the association.
     Close,
-    /// Sets how to treat the sender's datagrams.
+    /// Sets how the receiver must treat the sender's datagrams.
     Reception {
-        /// Rises with every change; an older one is ignored.
+        /// Version of the settings, which increases with every change; older versions are ignored.
         version: u32,
-        /// How.
+        /// The settings.
         reception: Reception,
     },
     /// Acknowledges `version` of the reception settings.
     ReceptionAck {
-        /// Which version.
+        /// Acknowledged version.
         version: u32,
     },
-    /// Losses on `path`.
+    /// Report about losses on `path`.
     Losses {
-        /// The path it speaks of, not the one it travels.
+        /// Path that the report describes, which may differ from the path on which the report is sent.
         path: PathId,
         /// Counters.
         report: LossReport,
     },
     /// NACK: data datagrams that have not arrived on `path` and are worth retransmitting.
     Missing {
-        /// The path it speaks of, not the one it travels.
+        /// Path on which the datagrams were lost, which may differ from the path on which the NACK is sent.
         path: PathId,
-        /// Their numbers.
+        /// Path sequence numbers of the datagrams.
         ranges: MissingRanges<'a>,
     },
-    /// Packets that were lost on some path and recovered from others: they need not be retransmitted.
+    /// Packets that were lost on some path and recovered from other packets, so they need not be retransmitted.
     Recovered {
-        /// Their global sequence numbers.
+        /// Global sequence numbers of the packets.
         ranges: MissingRanges<'a>,
     },
     /// Parity to correct a data datagram that arrives with bit errors.
     Parity {
-        /// How it was made.
+        /// Code with which the parity was computed.
         code: Code,
-        /// The path the datagram travels.
+        /// Path on which the datagram is sent.
         path: PathId,
-        /// Its number there.
+        /// Sequence number of the datagram on its path.
         path_seq: Seq,
-        /// Its length in bytes.
+        /// Length of the datagram in bytes.
         len: u16,
-        /// [`Code::parity_len`] bytes.
+        /// The parity, [`Code::parity_len`] bytes.
         parity: &'a [u8],
     },
-    /// A datagram of a packet train on the path it travels, padded.
+    /// A padded datagram of a packet train, which measures the path on which it is sent.
     TrainPacket(TrainPacket),
     /// Measurement of a train that arrived on the path of this datagram.
     Train(Dispersion),
     /// Template of headers that later packets will omit ([`crate::compression`]).
     Template {
-        /// Its number, below [`crate::compression::NUMBERS`].
+        /// Number of the template, below [`crate::compression::NUMBERS`].
         number: u16,
-        /// Which bytes are sent with each packet: bit *i*, byte *i*.
+        /// Header bytes that are sent with each packet: bit *i* stands for byte *i*.
         travelling: u128,
         /// The header bytes, at most [`crate::compression::MAX_HEADERS_BYTES`].
         headers: &'a [u8],
     },
-    /// A packet arrived whose template is unknown.
+    /// Reports a packet with an unknown template.
     TemplateUnknown {
-        /// Its number.
+        /// Number of the template.
         number: u16,
     },
     /// Acknowledges a template.
     TemplateAck {
-        /// Its number.
+        /// Number of the template.
         number: u16,
     },
-    /// No data datagram follows for now on the path of this datagram: datagrams that have not arrived by now are lost.
+    /// Reports that no data datagram follows for now on the path of this datagram. Datagrams that have not arrived by
+    /// now are lost.
     Tail {
-        /// Number of the last data datagram.
+        /// Path sequence number of the last data datagram.
         path_seq: Seq,
-        /// Its global sequence number.
+        /// Global sequence number of the last data datagram.
         global_seq: Seq,
     },
 }
@@ -249,7 +251,7 @@ pub enum Frame<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingRanges<'a>(&'a [u8]);
 
-/// Collects [`MissingRanges`]; bounded, so that a frame of them fits a datagram beside reports.
+/// Collects [`MissingRanges`]. It is bounded, so that a frame with them and reports fit into one datagram.
 #[derive(Clone, Debug)]
 pub struct MissingWriter {
     bytes: [u8; MAX_RANGES * RANGE_LEN],
@@ -270,7 +272,7 @@ impl Default for MissingWriter {
 }
 
 impl MissingWriter {
-    /// Adds `count` numbers from `first`, at most 65535. Returns whether there was room.
+    /// Adds `count` numbers from `first`; more than 65535 are cut. Returns whether the range fitted.
     pub fn push(&mut self, first: Seq, count: u32) -> bool {
         let Some(range) = self.bytes.get_mut(self.len..self.len + RANGE_LEN) else {
             return false;
@@ -281,7 +283,7 @@ impl MissingWriter {
         true
     }
 
-    /// The ranges added; `None` if there are none.
+    /// Returns the ranges added; `None` if there are none.
     #[must_use]
     pub fn ranges(&self) -> Option<MissingRanges<'_>> {
         (self.len > 0).then_some(MissingRanges(&self.bytes[..self.len]))
@@ -307,18 +309,18 @@ pub struct FrameWriter<'a> {
 }
 
 impl<'a> FrameWriter<'a> {
-    /// Writes to `out` from its start.
+    /// Returns a writer that writes to `out` from its start.
     pub fn new(out: &'a mut [u8]) -> Self {
         Self { out, len: 0 }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes that may still be written.
+    /// Returns the number of bytes that may still be written.
     #[must_use]
     pub fn room(&self) -> usize {
         self.out.len() - self.len
@@ -330,7 +332,7 @@ impl<'a> FrameWriter<'a> {
         self.len == 0
     }
 
-    /// Appends `frame`; returns `false`, and writes nothing, if it does not fit.
+    /// Appends `frame`. Returns `false`, and writes nothing, if it does not fit.
     #[must_use]
     pub fn push(&mut self, frame: &Frame<'_>) -> bool {
         let start = self.len;
@@ -493,7 +495,7 @@ impl<'a> FrameWriter<'a> {
         fits
     }
 
-    /// Appends padding until the body is `len` bytes long; no effect if fewer than 3 bytes are missing.
+    /// Appends padding until the body is `len` bytes long. No effect if fewer than 3 bytes are missing.
     pub fn pad_to(&mut self, len: usize) {
         let len = len.min(self.out.len());
         if len < self.len + 3 {
@@ -509,12 +511,12 @@ impl<'a> FrameWriter<'a> {
     }
 }
 
-/// The frames of a control datagram's body, in order; ends at the first malformed one.
+/// The frames of a control datagram's body, in order. The iterator ends at the first malformed frame.
 #[derive(Clone, Debug)]
 pub struct Frames<'a>(Reader<'a>);
 
 impl<'a> Frames<'a> {
-    /// Reads `body`.
+    /// Returns the frames in `body`.
     #[must_use]
     pub fn new(body: &'a [u8]) -> Self {
         Self(Reader(body))
@@ -638,8 +640,8 @@ const TYPE_TEMPLATE_UNKNOWN: u8 = 17;
 const TYPE_RECOVERED: u8 = 16;
 const TYPE_PARITY: u8 = 18;
 
-/// Timeouts and intervals of a [`Reception`] are clamped to this range, so that a peer can neither keep this end busy nor make
-/// it hold packets for ever.
+/// Range to which the timeouts and intervals of a [`Reception`] are clamped. So a peer can neither keep this end busy
+/// nor make it hold packets for ever.
 const RECEPTION_TIMES: core::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(10);
 
@@ -751,7 +753,7 @@ fn path_id(value: &mut Reader<'_>) -> Option<PathId> {
         .filter(|path| path.index() < PathId::MAX)
 }
 
-/// Writes the fields of one frame; remembers whether they fitted.
+/// Writes the fields of one frame, and records whether they fitted.
 struct Body<'a> {
     out: &'a mut [u8],
     len: usize,

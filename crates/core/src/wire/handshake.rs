@@ -1,8 +1,8 @@
-//! Handshake datagrams: initiation, response, cookie reply, busy reply, and the Hello they carry encrypted.
+//! Handshake datagrams: initiation, response, cookie reply, busy reply, and the encrypted Hello in the first two.
 //!
-//! All integers are big-endian. Reserved bytes are sent as zero and ignored when received. A view checks lengths,
-//! kind, version and indices once, at construction; its accessors cannot fail after that. Nothing here is
-//! authenticated: that is [`crate::session::handshake`]'s work.
+//! All integers are big-endian. Reserved bytes are sent as zero and ignored when received. A view checks lengths, kind,
+//! version and indices once, at construction; its accessors cannot fail after that. This module does not authenticate
+//! data; [`crate::session::handshake`] does.
 //!
 //! ```text
 //! initiation              response                cookie reply (64 bytes)
@@ -16,20 +16,20 @@
 //!                         -16..  mac2
 //! ```
 //!
-//! Noise message 1 is `e (32), s (32 + 16), Hello (n + 16)`, message 2 `e (32), Hello (n + 16)`. The macs are found
-//! from the end of the datagram, so a later version may append to the Hello. Indices use 24 bits, because data
-//! datagrams carry no more, and are never 0. No handshake datagram is longer than [`MAX_LEN`], and neither answer is
-//! longer than the shortest initiation, so a forged source address gains nothing.
+//! Noise message 1 is `e (32), s (32 + 16), Hello (n + 16)`, message 2 `e (32), Hello (n + 16)`. The MACs are at the
+//! end of the datagram, so a later version may append to the Hello. Indices use 24 bits, because data datagrams carry
+//! only 24 bits, and are never 0. No handshake datagram is longer than [`MAX_LEN`], and neither answer is longer than
+//! the shortest initiation, so a forged source address does not amplify traffic.
 //!
-//! Hello, before encryption: `0..2` protocol version, `2..6` capability bits, `6` suite bits, `7..15` association id, in an
-//! initiation `15..23` its time. An initiation may go on with a [`Claim`]: `23` tag 1, `24..40` id of an invitation, `40..56`
-//! proof. What follows is ignored.
+//! Hello before encryption: `0..2` protocol version, `2..6` capability bits, `6` suite bits, `7..15` association id, in
+//! an initiation `15..23` its timestamp. A [`Claim`] may follow in an initiation: `23` tag 1, `24..40` id of an
+//! invitation, `40..56` proof. Further bytes are ignored.
 //!
-//! Busy reply (28 bytes): `0` kind 6, `1` version, `2..4` reserved, `4..8` receiver index, `8..12` milliseconds to wait,
-//! `12..28` mac.
+//! Busy reply (28 bytes): `0` kind 6, `1` version, `2..4` reserved, `4..8` receiver index, `8..12` milliseconds to
+//! wait, `12..28` MAC.
 //!
-//! Reach question and answer (36 bytes): `0` kind 7 or 8, `1` version, `2..4` reserved, `4..20` nonce, `20..36` mac. An answer repeats
-//! the nonce of its question.
+//! Reach question and answer (36 bytes): `0` kind 7 or 8, `1` version, `2..4` reserved, `4..20` nonce, `20..36` MAC. An
+//! answer repeats the nonce of its question.
 
 use thiserror::Error;
 
@@ -45,17 +45,17 @@ pub const KIND_BUSY: u8 = 6;
 pub const KIND_REACH_QUESTION: u8 = 7;
 /// Kind byte of a reach answer.
 pub const KIND_REACH_ANSWER: u8 = 8;
-/// Version of the datagram layout; an end that reads another version drops the datagram.
+/// Version of the datagram layout. An end that receives another version drops the datagram.
 pub const VERSION: u8 = 1;
-/// Longest handshake datagram in bytes: passes every link that carries IPv6 (RFC 8200 section 5) with room to spare.
+/// Maximum length of a handshake datagram in bytes, which every link that carries IPv6 can carry (RFC 8200 section 5).
 pub const MAX_LEN: usize = 1200;
-/// Largest session index: 24 bits.
+/// Maximum session index: 24 bits.
 pub const MAX_INDEX: u32 = 0x00ff_ffff;
 /// Length of mac1 and of mac2 in bytes.
 pub const MAC_LEN: usize = 16;
 /// Length of a cookie reply's nonce in bytes.
 pub const COOKIE_NONCE_LEN: usize = 24;
-/// Length of a sealed cookie in bytes.
+/// Length of an encrypted cookie with its tag in bytes.
 pub const SEALED_COOKIE_LEN: usize = 32;
 /// Length of a busy reply in bytes.
 pub const BUSY_LEN: usize = 12 + MAC_LEN;
@@ -72,64 +72,65 @@ const MACS: usize = 2 * MAC_LEN;
 const INITIATION_MIN: usize = INITIATION_HEADER + 32 + 48 + 16 + Hello::LEN + MACS;
 const RESPONSE_MIN: usize = RESPONSE_HEADER + 32 + 16 + Hello::LEN + MACS;
 
-/// Why bytes are no handshake datagram of the expected kind.
+/// Reason for which bytes are not a handshake datagram of the expected kind.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum WireError {
-    /// An index is 0 or beyond 24 bits.
+    /// An index is 0 or has more than 24 bits.
     #[error("session index out of range")]
     Index,
-    /// Another kind of datagram.
+    /// The datagram is of another kind.
     #[error("not the expected kind of datagram")]
     Kind,
-    /// Too short, or longer than [`MAX_LEN`].
+    /// The datagram is too short, or longer than [`MAX_LEN`].
     #[error("length out of range")]
     Length,
-    /// A layout this version does not know.
+    /// The version of the layout is unknown.
     #[error("unknown datagram version")]
     Version,
 }
 
-/// Capability: repair symbols are understood ([`crate::wire::header`]).
+/// Capability bit: the sender understands repair symbols ([`crate::wire::header`]).
 pub const REPAIR_SYMBOLS: u32 = 8;
-/// Capability: parity of datagrams is understood ([`crate::sec`]).
+/// Capability bit: the sender understands parity of datagrams ([`crate::sec`]).
 pub const PARITY: u32 = 4;
-/// All capabilities of this version.
+/// All capability bits of this version.
 pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | PARITY;
 
-/// The message of each end inside the encrypted handshake.
+/// The encrypted message of each end in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Version of the protocol above the handshake.
     pub protocol_version: u16,
-    /// Optional features, one bit each; a feature is used if both ends set its bit.
+    /// Bits of optional features. A feature is used if both ends set its bit.
     pub capabilities: u32,
-    /// Initiation: the suites offered. Response: the one chosen.
+    /// Suites offered (in an initiation), or suite chosen (in a response).
     pub suites: SuiteBits,
-    /// Random number, drawn when the sender begins to keep sessions with this peer. The same number means a change of keys,
-    /// another one a restart of the sender.
+    /// Random number, drawn when the sender begins to store sessions with this peer. The same number as before means a
+    /// change of keys, another number a restart of the sender.
     pub association: u64,
-    /// Initiation: larger than in all earlier initiations, as far as the sender knows; nanoseconds since 1970 if the sender has
-    /// the time of day. `None` in responses, and from ends that do not send it.
+    /// Timestamp in an initiation, larger than in all earlier initiations of which the sender knows: nanoseconds since
+    /// 1970 if the sender has the time of day. `None` in responses, and from ends that do not send it.
     pub time: Option<u64>,
 }
 
-/// A client's claim to an invitation, for a gateway that does not know the client yet; see [`crate::session::invitation`].
+/// A client's claim to an invitation, for a gateway that does not know the client yet; see
+/// [`crate::session::invitation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Which invitation.
+    /// Id of the invitation.
     pub id: [u8; 16],
-    /// Proof of its secret, for this client's static key only.
+    /// Proof that the client knows the invitation's secret; valid only for this client's static key.
     pub proof: [u8; 16],
 }
 
 impl Claim {
-    /// The bytes to encrypt behind a [`Hello`] that has a time.
+    /// Returns the bytes to encrypt after a [`Hello`] that has a timestamp.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         [&[CLAIM_TAG][..], &self.id, &self.proof].concat()
     }
 
-    /// Reads the claim after a Hello; `None` if `bytes`, which begin with the Hello, have none.
+    /// Reads the claim after a Hello. Returns `None` if `bytes`, which begin with the Hello, contain no claim.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let claim: &[u8; 33] = bytes.get(Hello::LEN + TIME_LEN..)?.first_chunk()?;
@@ -140,15 +141,15 @@ impl Claim {
     }
 }
 
-/// A set of cipher suites, one bit each: 1 is AES-256-GCM, 2 is ChaCha20-Poly1305. Unknown bits are kept.
+/// A set of cipher suites, one bit each: 1 is AES-256-GCM, 2 is ChaCha20-Poly1305. Unknown bits are preserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SuiteBits(pub u8);
 
 impl Hello {
-    /// Encoded length in bytes, without a time.
+    /// Encoded length in bytes, without a timestamp.
     pub const LEN: usize = 15;
 
-    /// The bytes to encrypt.
+    /// Returns the bytes to encrypt.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Self::LEN + 8);
@@ -160,7 +161,7 @@ impl Hello {
         out
     }
 
-    /// Reads a Hello and ignores what follows it.
+    /// Reads a Hello and ignores the bytes after it.
     ///
     /// # Errors
     /// [`WireError::Length`] if `bytes` is shorter than [`Hello::LEN`].
@@ -185,32 +186,32 @@ impl<'a> InitiationView<'a> {
     /// Checks `datagram`: length, kind, version, sender index.
     ///
     /// # Errors
-    /// What does not fit, as [`WireError`].
+    /// [`WireError`] if one of them is invalid.
     pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
         check_head(datagram, KIND_INITIATION, INITIATION_MIN)?;
         check_index(u32_at(datagram, 4))?;
         Ok(Self(datagram))
     }
 
-    /// The index under which the initiator wants to be addressed.
+    /// Returns the session index of the initiator, by which the answer must address it.
     #[must_use]
     pub fn sender_index(&self) -> u32 {
         u32_at(self.0, 4)
     }
 
-    /// The clear bytes before the Noise message.
+    /// Returns the clear bytes before the Noise message.
     #[must_use]
     pub fn header(&self) -> &'a [u8] {
         &self.0[..INITIATION_HEADER]
     }
 
-    /// Noise message 1.
+    /// Returns Noise message 1.
     #[must_use]
     pub fn noise(&self) -> &'a [u8] {
         &self.0[INITIATION_HEADER..self.0.len() - MACS]
     }
 
-    /// The two macs.
+    /// Returns the two MACs.
     #[must_use]
     pub fn macs(&self) -> Macs<'a> {
         Macs(self.0)
@@ -225,7 +226,7 @@ impl<'a> ResponseView<'a> {
     /// Checks `datagram`: length, kind, version, both indices.
     ///
     /// # Errors
-    /// What does not fit, as [`WireError`].
+    /// [`WireError`] if one of them is invalid.
     pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
         check_head(datagram, KIND_RESPONSE, RESPONSE_MIN)?;
         check_index(u32_at(datagram, 4))?;
@@ -233,25 +234,25 @@ impl<'a> ResponseView<'a> {
         Ok(Self(datagram))
     }
 
-    /// The index under which the responder wants to be addressed.
+    /// Returns the session index of the responder, by which the initiator must address it.
     #[must_use]
     pub fn sender_index(&self) -> u32 {
         u32_at(self.0, 4)
     }
 
-    /// The initiator's index: which handshake this answers.
+    /// Returns the initiator's session index, which identifies the handshake.
     #[must_use]
     pub fn receiver_index(&self) -> u32 {
         u32_at(self.0, 8)
     }
 
-    /// Noise message 2.
+    /// Returns Noise message 2.
     #[must_use]
     pub fn noise(&self) -> &'a [u8] {
         &self.0[RESPONSE_HEADER..self.0.len() - MACS]
     }
 
-    /// The two macs.
+    /// Returns the two MACs.
     #[must_use]
     pub fn macs(&self) -> Macs<'a> {
         Macs(self.0)
@@ -266,26 +267,26 @@ impl<'a> CookieReplyView<'a> {
     /// Checks `datagram`: exact length, kind, version, receiver index.
     ///
     /// # Errors
-    /// What does not fit, as [`WireError`].
+    /// [`WireError`] if one of them is invalid.
     pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
         check_head(datagram, KIND_COOKIE_REPLY, COOKIE_REPLY_LEN)?;
         check_index(u32_at(datagram, 4))?;
         Ok(Self(datagram.try_into().map_err(|_| WireError::Length)?))
     }
 
-    /// The initiator's index: which initiation this answers.
+    /// Returns the initiator's session index, which identifies the initiation.
     #[must_use]
     pub fn receiver_index(&self) -> u32 {
         u32_at(self.0, 4)
     }
 
-    /// The nonce of the sealed cookie.
+    /// Returns the nonce of the encrypted cookie.
     #[must_use]
     pub fn nonce(&self) -> [u8; COOKIE_NONCE_LEN] {
         array(self.0, 8)
     }
 
-    /// The cookie and its tag.
+    /// Returns the encrypted cookie and its tag.
     #[must_use]
     pub fn sealed_cookie(&self) -> [u8; SEALED_COOKIE_LEN] {
         array(self.0, 8 + COOKIE_NONCE_LEN)
@@ -300,39 +301,39 @@ impl<'a> BusyView<'a> {
     /// Checks `datagram`: exact length, kind, version, receiver index.
     ///
     /// # Errors
-    /// What does not fit, as [`WireError`].
+    /// [`WireError`] if one of them is invalid.
     pub fn new(datagram: &'a [u8]) -> Result<Self, WireError> {
         check_head(datagram, KIND_BUSY, BUSY_LEN)?;
         check_index(u32_at(datagram, 4))?;
         Ok(Self(datagram.try_into().map_err(|_| WireError::Length)?))
     }
 
-    /// The initiator's index: which initiation this answers.
+    /// Returns the initiator's session index, which identifies the initiation.
     #[must_use]
     pub fn receiver_index(&self) -> u32 {
         u32_at(self.0, 4)
     }
 
-    /// How long to wait before another initiation, in milliseconds.
+    /// Returns how long to wait before another initiation, in milliseconds.
     #[must_use]
     pub fn wait_ms(&self) -> u32 {
         u32_at(self.0, 8)
     }
 
-    /// What the mac covers, of this datagram.
+    /// Returns the part of the datagram that the MAC covers.
     #[must_use]
     pub fn before_mac(&self) -> &'a [u8] {
         &self.0[..BUSY_LEN - MAC_LEN]
     }
 
-    /// Proof that the sender knows the cookie.
+    /// Returns the MAC, which proves that the sender knows the cookie.
     #[must_use]
     pub fn mac(&self) -> [u8; MAC_LEN] {
         array(self.0, BUSY_LEN - MAC_LEN)
     }
 }
 
-/// A busy reply with its mac zero.
+/// Returns a busy reply whose MAC is zero.
 #[must_use]
 pub fn busy(receiver_index: u32, wait_ms: u32) -> [u8; BUSY_LEN] {
     let mut out = [0; BUSY_LEN];
@@ -343,44 +344,44 @@ pub fn busy(receiver_index: u32, wait_ms: u32) -> [u8; BUSY_LEN] {
     out
 }
 
-/// The macs at the end of a checked initiation or response.
+/// The MACs at the end of a checked initiation or response.
 #[derive(Clone, Copy, Debug)]
 pub struct Macs<'a>(&'a [u8]);
 
 impl<'a> Macs<'a> {
-    /// What mac1 covers: everything before it.
+    /// Returns the bytes that mac1 covers: all bytes before it.
     #[must_use]
     pub fn before_mac1(&self) -> &'a [u8] {
         &self.0[..self.0.len() - MACS]
     }
 
-    /// What mac2 covers: everything before it, mac1 included.
+    /// Returns the bytes that mac2 covers: all bytes before it, including mac1.
     #[must_use]
     pub fn before_mac2(&self) -> &'a [u8] {
         &self.0[..self.0.len() - MAC_LEN]
     }
 
-    /// Proof that the sender knows the receiver's public key.
+    /// Returns mac1, which proves that the sender knows the receiver's public key.
     #[must_use]
     pub fn mac1(&self) -> [u8; MAC_LEN] {
         array(self.0, self.0.len() - MACS)
     }
 
-    /// Proof that the sender receives at its address; zero if it has no cookie.
+    /// Returns mac2, which proves that the sender receives datagrams at its address; zero if the sender has no cookie.
     #[must_use]
     pub fn mac2(&self) -> [u8; MAC_LEN] {
         array(self.0, self.0.len() - MAC_LEN)
     }
 }
 
-/// The header of an initiation.
+/// Returns the header of an initiation.
 #[must_use]
 pub fn initiation_header(sender_index: u32) -> [u8; INITIATION_HEADER] {
     let [a, b, c, d] = sender_index.to_be_bytes();
     [KIND_INITIATION, VERSION, 0, 0, a, b, c, d]
 }
 
-/// An initiation with both macs zero.
+/// Returns an initiation whose MACs are zero.
 #[must_use]
 pub fn initiation(sender_index: u32, noise: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(INITIATION_HEADER + noise.len() + MACS);
@@ -390,7 +391,7 @@ pub fn initiation(sender_index: u32, noise: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A response with both macs zero.
+/// Returns a response whose MACs are zero.
 #[must_use]
 pub fn response(sender_index: u32, receiver_index: u32, noise: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(RESPONSE_HEADER + noise.len() + MACS);
@@ -402,7 +403,7 @@ pub fn response(sender_index: u32, receiver_index: u32, noise: &[u8]) -> Vec<u8>
     out
 }
 
-/// A cookie reply.
+/// Returns a cookie reply.
 #[must_use]
 pub fn cookie_reply(
     receiver_index: u32,
@@ -418,7 +419,7 @@ pub fn cookie_reply(
     out
 }
 
-/// Whether `index` can name a session: 24 bits and not 0.
+/// Whether `index` is a valid session index: 24 bits and not 0.
 #[must_use]
 pub const fn is_index(index: u32) -> bool {
     index != 0 && index <= MAX_INDEX
@@ -448,7 +449,7 @@ fn check_index(index: u32) -> Result<(), WireError> {
     }
 }
 
-/// The `N` bytes at `offset`; the caller has checked the length.
+/// Returns the `N` bytes at `offset`; the caller has checked the length.
 fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[offset..offset + N]);

@@ -15,14 +15,15 @@
 //!      20-21   flow step: G minus the G of the previous packet of the same flow; 0 if none within 65535
 //! ```
 //!
-//! The body follows, then a 16-byte tag. With the path step the receiver knows at the next arrival on the same path *which*
-//! packet was lost. With the flow step it can release a packet as soon as the predecessor in its own flow has been released,
-//! whatever other flows wait for. RFC 8157 carries only one bonding-wide number, and so must rely on a timer.
+//! The body follows, then a 16-byte tag. The path step shows the receiver *which* packet was lost as soon as the next
+//! datagram arrives on the same path. The flow step allows it to release a packet as soon as the packet's predecessor
+//! in the same flow has been released, independently of other flows. RFC 8157 carries only one sequence number for the
+//! whole bond, and so must rely on a timer.
 //!
-//! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the oldest packet that it covers; its first
-//! four bytes take the place of the two steps, the other bytes the place of the packet. So it is as long as the longest
-//! datagram that it covers, and fits wherever that datagram did. The seed of its coefficients is derived from path and S
-//! ([`Header::key`]).
+//! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the oldest packet that it covers. Its
+//! first four bytes replace the two steps, and its other bytes replace the packet. So it is as long as the longest
+//! datagram that it covers, and fits on every path that carried that datagram. The seed of its coefficients is derived
+//! from path and S ([`Header::key`]).
 
 use super::Kind;
 use crate::{
@@ -39,7 +40,7 @@ pub const TAG_LEN: usize = 16;
 /// Overhead of a data datagram over the inner packet, without IP and UDP headers.
 pub const DATA_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN;
 
-/// Highest receiver index: it travels in 24 bits.
+/// Maximum receiver index, which is sent in 24 bits.
 pub const MAX_INDEX: u32 = 0x00ff_ffff;
 
 const KIND_DATA: u8 = 4;
@@ -56,8 +57,8 @@ pub const COVERED: [u8; 16] = [
 ];
 const _: () = assert!(COVERED[15] as usize == MAX_WINDOW_PKTS);
 
-/// The smallest of [`COVERED`] that is at least `wanted` and at most `held`, or else the largest that is at most `held`; `None`
-/// if `held` is too small for any.
+/// Returns the smallest number of [`COVERED`] that is at least `wanted` and at most `held`, or else the largest that is
+/// at most `held`; `None` if all are larger than `held`.
 #[must_use]
 pub fn covered(wanted: u32, held: usize) -> Option<u8> {
     let mut fitting = COVERED
@@ -67,42 +68,45 @@ pub fn covered(wanted: u32, held: usize) -> Option<u8> {
     enough.or_else(|| fitting.next_back())
 }
 
-/// The fields data and control datagrams share.
+/// The fields that data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Data or control.
+    /// Kind of the datagram: data or control.
     pub kind: Kind,
-    /// Packets of lower numbers were still to be sent when this one was: it is a retransmission, or others wait for their turn.
+    /// Whether packets with lower numbers were still to be sent when this packet was sent: it is a retransmission, or
+    /// other packets still wait.
     pub is_out_of_turn: bool,
-    /// This packet is being sent on several paths.
+    /// Whether this packet is sent on several paths.
     pub is_copy: bool,
-    /// It is retransmitted if it is NACKed; or it covers, or is a copy of, packets that are.
+    /// Whether this packet is retransmitted if it is NACKed, or the datagram covers or copies packets that are.
     pub is_kept: bool,
-    /// How many packets it covers if it is a repair symbol: one of [`COVERED`]; 0 if it is none.
+    /// Number of packets that a repair symbol covers: one of [`COVERED`]; 0 if the datagram is not a repair symbol.
     pub covered: u8,
-    /// The path it is sent on.
+    /// Path on which the datagram is sent.
     pub path: PathId,
-    /// The receiver's session.
+    /// Session index of the receiver.
     pub receiver_index: u32,
-    /// Sequence number on this path, among datagrams of this kind.
+    /// Sequence number among the datagrams of this kind on this path.
     pub path_seq: Seq,
-    /// When it was sent: microseconds of the sender's clock, wrapping.
+    /// Time of sending: microseconds of the sender's clock, wrapping.
     pub sent_us: u32,
 }
 
-/// The fields only data datagrams have.
+/// The fields that only data datagrams have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
     /// Global sequence number.
     pub global_seq: Seq,
-    /// How far `global_seq` is ahead of the previous data datagram's on this path; 0 if unknown.
+    /// Distance from the global number of the previous data datagram on this path to `global_seq`; 0 if it is unknown.
     pub path_step: i16,
-    /// How far `global_seq` is ahead of the previous packet's of this flow; 0 if there is none.
+    /// Distance from the global number of the previous packet of this flow to `global_seq`; 0 if there is no previous
+    /// packet.
     pub flow_step: u16,
 }
 
 impl Header {
-    /// Reads the header of `datagram`; `None` if it is no transport datagram or too short to hold header and tag.
+    /// Reads the header of `datagram`. Returns `None` if it is not a transport datagram or too short for header and
+    /// tag.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<(Self, Option<DataHeader>)> {
         let kind = match *datagram.first()? {
@@ -143,10 +147,11 @@ impl Header {
         Some((header, data))
     }
 
-    /// Writes this header, and `data`'s fields behind it, to the start of `out`; returns the header's length.
+    /// Writes this header, followed by the fields of `data`, to the start of `out`. Returns the header's length.
     ///
     /// # Panics
-    /// If `out` is shorter than the header, `data` is missing in a data header, or `covered` is neither 0 nor one of [`COVERED`].
+    /// If `out` is shorter than the header, `data` is missing for a data header, or `covered` is neither 0 nor one of
+    /// [`COVERED`].
     pub fn emit(&self, data: Option<&DataHeader>, out: &mut [u8]) -> usize {
         out[0] = match self.kind {
             Kind::Control => KIND_CONTROL,
@@ -173,7 +178,8 @@ impl Header {
         self.kind.header_len()
     }
 
-    /// Seed of the coefficients of a repair symbol with this header; differs for each of the last 4096 of a path.
+    /// Returns the seed of the coefficients of a repair symbol with this header. It differs for each of the last 4096
+    /// datagrams of a path.
     #[must_use]
     pub fn key(&self) -> u16 {
         #[expect(clippy::cast_possible_truncation, reason = "the low 12 bits")]

@@ -1,4 +1,4 @@
-//! Clients that a gateway does not know come with an invitation, and clients that it knew are removed.
+//! Unknown clients present an invitation, and known clients are removed.
 
 use super::*;
 use crate::endpoint::enrolment::MAX_KEPT;
@@ -26,7 +26,8 @@ fn claim(client: u8) -> Claim {
     }
 }
 
-/// The attempt of the client `key` that claims, or does not, as its number `index`.
+/// Returns an initiation of the client with the private key `client` and the session index `index`, with or without a
+/// claim.
 fn attempt(client: u8, index: u32, claim: Option<&Claim>) -> (Initiator, Vec<u8>) {
     let keys = StaticKeys::from_private([client; 32]);
     let hello = Hello {
@@ -47,7 +48,7 @@ fn attempt(client: u8, index: u32, claim: Option<&Claim>) -> (Initiator, Vec<u8>
     .expect("valid")
 }
 
-/// Sends `datagram`, again with a cookie if one is asked for; the last answer.
+/// Sends `datagram`, and repeats it with a cookie if the gateway asks for one. Returns the last answer.
 fn send(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
     let mut cookies = CookieCache::new(&public(200));
     let mut datagram = datagram.to_vec();
@@ -111,7 +112,7 @@ fn an_invited_client_is_answered_when_the_owner_has_agreed_and_not_before() {
         .collect();
     assert_eq!(names, ["1", "invited"]);
 
-    // The answer may be lost: the client, now known, is answered again, with its claim or without.
+    // The answer may be lost. The client, whose key is now known, is answered again with or without its claim.
     for (index, claim) in [(2, Some(claim(9))), (3, None)] {
         let (mut again, datagram) = attempt(9, index, claim.as_ref());
         let response = send(&mut gateway, &datagram);
@@ -142,12 +143,12 @@ fn who_is_refused_gets_no_answer_and_is_counted() {
     send(&mut gateway, &datagram);
     let request = gateway.poll_enrolment().expect("asked");
     assert_eq!(settle(&mut gateway, request.ticket, None), None);
-    // Settled is settled, and a peer with another key is not the one who asked.
+    // A request can be settled only once, and only for a peer with the key of the request.
     assert_eq!(settle(&mut gateway, request.ticket, Some(invited(9))), None);
     assert_eq!(gateway.drops().get(DropReason::EnrolmentRefused), 1);
     assert_eq!(gateway.status().count(), 1);
 
-    // The same datagram again is a replay.
+    // Repeating the datagram is a replay.
     assert_eq!(send(&mut gateway, &datagram), None);
     assert_eq!(gateway.poll_enrolment(), None);
     assert_eq!(gateway.drops().get(DropReason::HandshakeReplayed), 1);

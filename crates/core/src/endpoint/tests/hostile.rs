@@ -1,4 +1,4 @@
-//! A client that is known and means harm: it seals what no honest one would.
+//! A known but malicious client, which encrypts datagrams that no honest client would send.
 
 use super::*;
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
     },
 };
 
-/// A client whose keys seal anything.
+/// A client whose keys encrypt any content.
 struct Hostile {
     pair: Pair,
-    /// Of its next datagram on each lane: above all that the client itself has sent.
+    /// Counter of its next datagram on each lane; larger than all counters that the client itself has used.
     counter: u64,
 }
 
@@ -28,7 +28,7 @@ impl Hostile {
         }
     }
 
-    /// Gives the gateway a datagram.
+    /// Sends a datagram to the gateway.
     fn give(&mut self, kind: Kind, data: Option<DataHeader>, body: &[u8]) {
         let now = self.pair.now;
         let counter = self.counter;
@@ -61,7 +61,7 @@ impl Hostile {
         gateway.handle_datagram(now, &from(CLIENT), &mut datagram);
     }
 
-    /// Gives it as many of `frame` as one datagram holds.
+    /// Sends as many frames returned by `frame` as fit into one datagram.
     fn give_frames(&mut self, mut frame: impl FnMut() -> Frame<'static>) {
         let mut body = [0; 1100];
         let mut writer = FrameWriter::new(&mut body);
@@ -88,7 +88,7 @@ impl Hostile {
         self.pair.gateway.drops().get(reason)
     }
 
-    /// Takes what the gateway has for the host.
+    /// Removes the packets that the gateway has for the host. Returns their number.
     fn delivered(&mut self) -> usize {
         let mut count = 0;
         while let Some(packet) = self.pair.gateway.poll_deliver() {
@@ -99,7 +99,7 @@ impl Hostile {
     }
 }
 
-/// A packet of the client's, of `len` bytes.
+/// Returns a packet of `len` bytes from the client.
 fn packet(len: u16) -> Vec<u8> {
     let mut packet = vec![0; usize::from(len)];
     packet[0] = 0x45;
@@ -137,9 +137,9 @@ fn a_peer_that_skips_numbers_with_every_packet_costs_no_more_than_its_budget() {
     }
     let refused = hostile.dropped(DropReason::OverBudget);
     assert_eq!(hostile.status().refused, refused);
-    // A jump takes more than 65 000 steps, of five million that are free.
+    // A jump takes more than 65 000 steps, and five million steps are free.
     assert!((4_900..5_000).contains(&refused), "{refused}");
-    // It has its share again later.
+    // Its budget is available again later.
     hostile.pair.now += Duration::from_secs(1);
     for more in 0..100 {
         hostile.give_packet(5_000 * 65_000 + more, 1, &packet(40));
@@ -168,7 +168,7 @@ fn links_described_over_and_over_do_not_bind_the_policy_anew_each_time() {
             }
         });
     }
-    // Of some 4000 descriptions 26 are free.
+    // Of about 4000 descriptions, 26 are free.
     assert!(hostile.status().refused > u64::from(version - 100) - 140);
     hostile.pair.now += Duration::from_secs(1);
     let before = hostile.status().refused;
@@ -211,7 +211,7 @@ fn a_peer_that_reports_nothing_does_not_make_the_gateway_keep_more_than_its_boun
     }
     assert!(most > kept::PEER_BYTES * 9 / 10, "{most}");
     assert!(most <= kept::PEER_BYTES, "{most}");
-    // What is removed is not counted any more.
+    // The memory of a removed peer is no longer counted.
     assert!(hostile.pair.gateway.remove_peer(now, "1"));
     assert_eq!(hostile.pair.gateway.kept().bytes(), 0);
 }

@@ -23,7 +23,7 @@ fn a_gateway_answers_who_knows_its_key_and_the_client_hears_of_the_latest_questi
             .any(|event| matches!(event, Event::Reached { path: PathId(0) }))
     };
     assert!(!reached(&mut pair.client, &mut old));
-    // A question is no answer to itself.
+    // A question is not accepted as an answer to itself.
     assert!(!reached(&mut pair.client, &mut latest.clone()));
     assert!(reached(&mut pair.client, &mut answer));
     assert!(!reached(&mut pair.client, &mut answer), "once");

@@ -1,9 +1,9 @@
-//! Changes while sessions live.
+//! Changes of the configuration during sessions.
 
 use super::*;
 use crate::sched::Policy;
 
-/// A UDP packet of the client's.
+/// Returns a UDP packet from the client.
 fn packet(number: u8) -> PacketBuf {
     let mut bytes = vec![0; 60];
     bytes[0] = 0x45;
@@ -17,7 +17,7 @@ fn packet(number: u8) -> PacketBuf {
     PacketBuf::from(bytes)
 }
 
-/// Sends some packets; how many come.
+/// Sends some packets. Returns the number of packets delivered.
 fn delivered(pair: &mut Pair) -> usize {
     for number in 0..20 {
         pair.client.handle_packet(pair.now, packet(number));
@@ -42,7 +42,7 @@ fn policies_change_under_a_session_and_lose_no_packet() {
         for number in 0..20 {
             pair.client.handle_packet(pair.now, packet(number));
         }
-        // Some of these wait at this moment.
+        // Some of the packets are waiting while the policy changes.
         for endpoint in [&mut pair.client, &mut pair.gateway] {
             endpoint.reconfigure(pair.now, &[], |_| policy().into());
             assert_eq!(endpoint.peers[0].config.scheduler, policy().into());
@@ -80,7 +80,7 @@ fn a_gateway_that_moved_is_found_and_a_path_that_stays_is_not_disturbed() {
     assert_eq!(delivered(&mut pair), 20);
     pair.client.set_endpoints(pair.now, vec![elsewhere]);
     assert_eq!(remote(&pair.client), Some(elsewhere));
-    // The link has no IPv6: it does not go on with an address that is the gateway's no more.
+    // The link has no IPv6. It must not continue to use an IPv4 address that no longer belongs to the gateway.
     pair.client
         .set_endpoints(pair.now, vec![address("[2001:db8::77]:7700")]);
     assert_eq!(remote(&pair.client), None);

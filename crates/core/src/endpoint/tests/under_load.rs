@@ -1,4 +1,4 @@
-//! What strangers make a gateway do, in curve operations, counted.
+//! The number of curve operations that strangers can cause at a gateway.
 
 use super::*;
 use crate::session::{
@@ -7,7 +7,7 @@ use crate::session::{
     limiter::GUARD,
 };
 
-/// Somebody with a static key who shakes hands with the gateway by hand.
+/// A sender with a static key that performs handshakes with the gateway step by step.
 struct Sender {
     keys: StaticKeys,
     cookies: CookieCache,
@@ -29,7 +29,8 @@ impl Sender {
         }
     }
 
-    /// A fresh initiation, with a cookie if there is one, and a later time than before if there is any.
+    /// Returns a new initiation, with a cookie if the sender has one. Its timestamp is later than before if the sender
+    /// has a clock.
     fn initiation(&mut self, now: Instant) -> Vec<u8> {
         self.time = self.time.map(|time| time + 1);
         self.next += 1;
@@ -49,7 +50,7 @@ impl Sender {
         datagram
     }
 
-    /// Sends `datagram`; the kind of the answer. Takes a cookie.
+    /// Sends `datagram`. Returns the kind of the answer. Stores the cookie of a cookie reply.
     fn send(&mut self, gateway: &mut Endpoint, now: Instant, datagram: &[u8]) -> Option<u8> {
         send(gateway, now, self.address, datagram);
         let answer = transmit(gateway, now).pop();
@@ -64,7 +65,7 @@ impl Sender {
         })
     }
 
-    /// Shakes hands, with a cookie if one is asked for; how many datagrams it took.
+    /// Performs a handshake, with a cookie if the gateway asks for one. Returns the number of datagrams sent.
     fn connect(&mut self, gateway: &mut Endpoint, now: Instant) -> Option<usize> {
         let mut datagram = self.initiation(now);
         for tries in 1..=2 {
@@ -109,7 +110,8 @@ fn a_thousand_recorded_initiations_cost_no_curve_operation_however_often_they_ar
     }
     let before = *gateway.handshakes();
     assert!(before.answered > 900, "{before:?}");
-    // From where they came and from elsewhere, for an hour, to this gateway and to one that has restarted.
+    // Replay from the original and from another address, for an hour, to the same gateway and to one that has
+    // restarted.
     for (mut gateway, name) in [(gateway, "same"), (start(1, seconds(1000)), "restarted")] {
         let before = gateway.handshakes().curve_operations();
         for round in 0..60 {
@@ -127,10 +129,10 @@ fn a_thousand_recorded_initiations_cost_no_curve_operation_however_often_they_ar
             }
         }
         let spent = gateway.handshakes().curve_operations() - before;
-        // One is read a minute, to find that it is not fresh.
+        // One initiation is read per minute, to find that it is not fresh.
         let most = 2 * 60;
         assert!(spent <= most, "{name}: {spent} for 120 000 datagrams");
-        // And the client is served as before.
+        // The client is served as before.
         assert_eq!(
             client.connect(&mut gateway, seconds(4700)),
             Some(2),
@@ -162,7 +164,8 @@ fn a_replay_from_the_address_of_its_cookie_is_not_read_again() {
             assert_eq!(gateway.handshakes().curve_operations(), spent);
         }
     }
-    // When the cookie is old it proves nothing, and one read tells that it is not fresh; it is forgotten in 120 to 240 s.
+    // When the cookie has expired it proves nothing. One read shows that the initiation is not fresh; the initiation is
+    // forgotten after 120 to 240 s.
     assert!(gateway.handshakes().curve_operations() - spent <= 2 * 10);
 }
 
@@ -174,7 +177,7 @@ fn garbage_with_the_ephemeral_key_of_an_initiation_does_not_take_its_place() {
     stranger.connect(&mut gateway, now);
     let mut client = Sender::new(1, CLIENT);
     let mut datagram = client.initiation(now);
-    // The stranger sees the client's datagrams and is quicker, with a proof of its own address.
+    // The stranger sees the client's datagrams and sends its own faster, with a proof of its own address.
     let mut overtakes = |gateway: &mut Endpoint, datagram: &[u8]| {
         let mut copy = datagram.to_vec();
         let last = copy.len() - 33;
@@ -197,7 +200,7 @@ fn garbage_with_the_ephemeral_key_of_an_initiation_does_not_take_its_place() {
 fn a_client_is_not_locked_out_by_a_wrong_clock() {
     let mut gateway = start(2, Instant::ZERO);
     let mut client = Sender::new(1, CLIENT);
-    // Its clock is years ahead, then lost; the second client has none, as older versions.
+    // The client's clock is years ahead and then lost. The second client has no clock, like older versions.
     for (time, tries) in [
         (Some(1 << 62), 1),
         (Some(1 << 62 | 1 << 40), 1),
@@ -210,7 +213,7 @@ fn a_client_is_not_locked_out_by_a_wrong_clock() {
         assert_eq!(client.connect(&mut gateway, now), Some(tries), "{time:?}");
         confirm(&mut gateway);
     }
-    // The gateway's own is far ahead.
+    // The gateway's clock is far ahead.
     gateway.set_time_of_day(Instant::ZERO, 1 << 63);
     client.time = Some(1 << 62 | 1 << 41);
     client.cookies = CookieCache::new(&public(200));
@@ -224,7 +227,7 @@ fn a_client_is_not_locked_out_by_a_wrong_clock() {
     }
 }
 
-/// As if the client's first datagram had come.
+/// Ends all sessions. The effect is the same as if the client's first datagram had arrived.
 fn confirm(gateway: &mut Endpoint) {
     for index in 0..gateway.peers.len() {
         gateway.peers[index].tunnel.sessions().clear();
@@ -257,7 +260,7 @@ fn a_flood_from_one_prefix_leaves_the_others_their_share() {
         }
     }
     assert_eq!(served, 100, "every client");
-    // 20 a second and a burst of 20, two operations each, though all four hosts proved their addresses.
+    // 20 a second and a burst of 20, at two operations each, although all four hosts have proved their addresses.
     assert!(by_strangers <= 2 * (20 * 20 + 20), "{by_strangers}");
 }
 
@@ -275,7 +278,7 @@ fn a_busy_gateway_tells_a_proved_client_when_to_come_back() {
     let mut pair = Pair::new();
     pair.gateway = gateway;
     pair.now = now;
-    // The cookie reply, then the busy one.
+    // The cookie reply, then the busy reply.
     pair.step();
     assert_eq!(pair.gateway.handshakes().told_to_come_back, 1);
     assert!(!pair.client.is_up());
@@ -292,8 +295,8 @@ fn a_busy_gateway_tells_a_proved_client_when_to_come_back() {
     assert_eq!(sent, 1, "nothing before");
 }
 
-/// How long a client takes to connect, one way of whose only link lasts `delay`, while the gateway reads nothing that is not
-/// proved. Fails if it does not.
+/// Returns how long a client takes to connect over its only link with the one-way delay `delay`, while the gateway
+/// reads only initiations with a proved address. Panics if the client does not connect.
 fn connect_from_afar(delay: Duration, time_of_day: u64) -> Duration {
     let mut pair = Pair::new();
     pair.client.set_time_of_day(Instant::ZERO, time_of_day);
@@ -332,7 +335,7 @@ fn a_client_with_a_long_round_trip_uses_its_cookie() {
         for time_of_day in [0, 1 << 61] {
             let round_trip = Duration::from_millis(round_trip_ms);
             let took = connect_from_afar(round_trip / 2, time_of_day);
-            // The cookie, the response, and the gateway's first datagram.
+            // Three round trips: for the cookie, for the response, and for the gateway's first datagram.
             let steps = Duration::from_millis(100);
             assert!(took <= 3 * round_trip + steps, "{round_trip:?}: {took:?}");
         }
@@ -352,7 +355,7 @@ fn a_client_that_never_needed_a_cookie_changes_keys_through_a_flood_of_proved_st
     let mut strangers: Vec<Sender> = (2..=101)
         .map(|key| Sender::new(key, &format!("203.0.113.{key}:5")))
         .collect();
-    // Each as often as its source may: far more than the gateway reads.
+    // Each stranger sends as often as its source may, which is far more than the gateway reads.
     let mut flood = |gateway: &mut Endpoint, now| {
         for stranger in &mut strangers {
             let datagram = stranger.initiation(now);
@@ -391,7 +394,7 @@ fn a_busy_reply_of_a_stranger_is_not_heeded() {
 #[test]
 fn a_client_that_hides_its_address_costs_one_read_a_minute() {
     let mut gateway = start(1, Instant::ZERO);
-    // Somebody was answered, so that the gateway is not on guard.
+    // One handshake was answered, so the gateway does not require proofs.
     assert!(
         Sender::new(1, CLIENT)
             .connect(&mut gateway, seconds(0))
@@ -426,7 +429,7 @@ fn a_hostile_client_that_hides_its_address_does_not_use_up_the_gateways_rate() {
         send(&mut gateway, now, hostile.address, &datagram);
         transmit(&mut gateway, now);
     }
-    // Its burst, and one more.
+    // The sender's burst, and one more initiation.
     let spent = gateway.handshakes().curve_operations();
     assert!(spent <= 5 * 20, "{spent}");
 }
@@ -452,7 +455,7 @@ fn arithmetic_that_waits_is_bounded() {
         works.push(work);
     }
     assert!(waiting <= work::MAX_WORK && waiting < proved, "{waiting}");
-    // What was handed out still counts, until it comes back.
+    // Work in progress still counts until its result is returned.
     let mut late = Sender::new(201, "203.0.114.1:5");
     late.connect(&mut gateway, seconds(60));
     assert!(gateway.poll_handshake_work().is_none() || waiting < work::MAX_WORK);
@@ -475,8 +478,8 @@ fn recorded_initiations_with_a_proof_of_another_address_do_not_use_up_what_the_c
         recorded.push(client.initiation(seconds(second)));
         client.connect(&mut gateway, seconds(second));
     }
-    // Their proofs and all but the last 64 of them are forgotten. Whoever knows the gateway's key gets a cookie for its own
-    // address, which fits them as well.
+    // Their cookies have expired, and all but the last 64 of them are forgotten. Whoever knows the gateway's key gets a
+    // cookie for its own address, and can use it with the recorded initiations.
     let mut thief = Sender::new(1, "203.0.113.9:5");
     let now = seconds(1000);
     let mut answered = 0;
@@ -486,7 +489,7 @@ fn recorded_initiations_with_a_proof_of_another_address_do_not_use_up_what_the_c
         answered += u64::from(thief.send(&mut gateway, now, &datagram) == Some(KIND_RESPONSE));
     }
     assert!((1..=5).contains(&answered), "{answered}");
-    // The client's allowance is untouched.
+    // The client's own budget is untouched.
     for _ in 0..5 {
         assert!(client.connect(&mut gateway, now).is_some());
         gateway.peers[0].tunnel.sessions().clear();

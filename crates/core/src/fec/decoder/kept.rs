@@ -6,19 +6,19 @@ use super::super::{
     MAX_PENDING, MAX_UNKNOWNS, MAX_WINDOW_PKTS, Repair, coefficients::coefficients,
 };
 
-/// One of them.
+/// A stored repair symbol.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeptRepair {
     pub(super) repair: Repair,
     /// Number of missing packets among the packets that it covers.
     pub(super) missing: u8,
-    /// The row of its bytes in the decoder's table.
+    /// Row of its bytes in the decoder's table.
     pub(super) row: usize,
-    /// Of the packets it covers, oldest first; zero beyond them.
+    /// Coefficients of the packets that it covers, oldest first, followed by zeros.
     pub(super) coefficients: [u8; MAX_WINDOW_PKTS],
 }
 
-/// At most [`MAX_PENDING`] of them.
+/// The stored repair symbols; at most [`MAX_PENDING`].
 #[derive(Debug)]
 pub(super) struct Kept {
     list: Vec<KeptRepair>,
@@ -26,7 +26,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// None; they will use [`MAX_PENDING`] rows from `first_row` on.
+    /// Returns an empty list, which will use [`MAX_PENDING`] rows from `first_row` on.
     pub(super) fn new(first_row: usize) -> Self {
         Self {
             list: Vec::with_capacity(MAX_PENDING),
@@ -34,7 +34,7 @@ impl Kept {
         }
     }
 
-    /// All, oldest first.
+    /// Returns all stored symbols, oldest first.
     pub(super) fn list(&self) -> &[KeptRepair] {
         &self.list
     }
@@ -43,7 +43,7 @@ impl Kept {
         self.free_rows.is_empty()
     }
 
-    /// Adds one that lacks `missing` packets and returns the row its bytes go to; `None` if there is no room.
+    /// Adds a symbol that lacks `missing` packets. Returns the row for its bytes; `None` if all rows are used.
     pub(super) fn push(&mut self, repair: Repair, missing: u8) -> Option<usize> {
         let row = self.free_rows.pop()?;
         let mut factors = [0; MAX_WINDOW_PKTS];
@@ -57,7 +57,7 @@ impl Kept {
         Some(row)
     }
 
-    /// Records that the missing packet `id` is known now. Returns whether a symbol waits for it.
+    /// Records that the missing packet `id` is known now. Returns whether a stored symbol covers it.
     pub(super) fn on_known(&mut self, id: Seq) -> bool {
         let mut is_awaited = false;
         for kept in self.list.iter_mut().filter(|kept| kept.repair.covers(id)) {
@@ -67,9 +67,9 @@ impl Kept {
         is_awaited
     }
 
-    /// Maximum number of missing packets with which a symbol may still help to recover one. Symbols that together determine a
-    /// packet lack, except by chance, no more packets than there are symbols. So this is the largest number, within the room
-    /// for equations, such that at least as many symbols lack no more packets than it.
+    /// Returns the maximum number of missing packets with which a symbol may still help to recover a packet. Symbols
+    /// that together determine a packet lack, except by chance, no more packets than there are symbols. So the result
+    /// is the largest number n, within the limit of equations, such that at least n symbols lack at most n packets.
     pub(super) fn most_missing(&self) -> u8 {
         let mut lacking = [0_usize; MAX_UNKNOWNS + 1];
         for kept in &self.list {
@@ -87,7 +87,7 @@ impl Kept {
         most
     }
 
-    /// Drops those for which `drop` is true, given index and symbol.
+    /// Drops the symbols for which `drop` returns true. `drop` receives index and symbol.
     pub(super) fn drop_if(&mut self, mut drop: impl FnMut(usize, &KeptRepair) -> bool) {
         let mut i = 0;
         self.list.retain(|kept| {

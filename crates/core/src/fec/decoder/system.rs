@@ -1,7 +1,7 @@
-//! The equations of a decoder without their bytes: which missing packets do the stored repair symbols determine?
+//! The equations of a decoder without their bytes. They show which missing packets the stored repair symbols determine.
 //!
-//! Gauss-Jordan elimination of at most [`MAX_EQUATIONS`] equations in at most [`MAX_UNKNOWNS`] unknowns. Each row also records
-//! the symbols, with their factors, of which it is the sum, as in inverting a matrix.
+//! Gauss-Jordan elimination of at most [`MAX_EQUATIONS`] equations in at most [`MAX_UNKNOWNS`] unknowns. As in the
+//! inversion of a matrix, each row also records the symbols, with their factors, of which it is the sum.
 
 use super::{
     super::{HISTORY_PKTS, MAX_EQUATIONS, MAX_PENDING, MAX_UNKNOWNS, Repair, gf256},
@@ -11,24 +11,24 @@ use super::{
 };
 use crate::ids::Seq;
 
-/// A row has the coefficients of the unknowns, and from here on its [`System::combination`].
+/// Index at which the [`System::combination`] of a row begins, after the coefficients of the unknowns.
 const COMBINATION: usize = MAX_UNKNOWNS;
 
-/// The equations.
+/// A system of linear equations.
 #[derive(Debug)]
 pub(super) struct System {
     rows: [[u8; MAX_UNKNOWNS + MAX_EQUATIONS]; MAX_EQUATIONS],
-    /// The symbol of each equation, as an index into the stored symbols.
+    /// Symbol of each equation, as an index into the stored symbols.
     symbols: [usize; MAX_EQUATIONS],
     len: usize,
-    /// The missing packets in the order of their numbers, which is the order of the columns.
+    /// Missing packets in the order of their numbers, which is the order of the columns.
     unknowns: [Seq; MAX_UNKNOWNS],
     unknowns_len: usize,
     rank: usize,
 }
 
 impl System {
-    /// No equation.
+    /// Returns a system without equations.
     pub(super) fn new() -> Self {
         Self {
             rows: [[0; MAX_UNKNOWNS + MAX_EQUATIONS]; MAX_EQUATIONS],
@@ -40,9 +40,9 @@ impl System {
         }
     }
 
-    /// Makes an equation of each symbol in `kept` that lacks at most `most` packets, until there is no more room: first symbols
-    /// that lack one packet, then symbols that cover `at`, then the nearest. Makes no equations if they are too few to recover
-    /// a packet. Returns whether all of these symbols were used.
+    /// Makes an equation of each symbol in `kept` that lacks at most `most` packets, as long as there is space: first
+    /// symbols that lack one packet, then symbols that cover `at`, then symbols with the nearest numbers. Makes no
+    /// equations if they are too few to recover a packet. Returns whether all of these symbols were used.
     pub(super) fn set(
         &mut self,
         kept: &Kept,
@@ -59,7 +59,7 @@ impl System {
         let mut candidates = 0;
         for (i, kept) in kept.list().iter().enumerate() {
             if kept.missing <= most {
-                // A symbol that lacks one packet recovers it, wherever it is.
+                // A symbol that lacks one packet recovers the packet, whatever its number is.
                 let is_more = kept.missing > 1;
                 order[candidates] = (is_more, gap(&kept.repair, at), kept.missing, i);
                 candidates += 1;
@@ -114,12 +114,12 @@ impl System {
         is_all
     }
 
-    /// The symbols that are equations, by their places among those kept.
+    /// Returns the symbols that are equations, as indices into the stored symbols.
     pub(super) fn symbols(&self) -> &[usize] {
         &self.symbols[..self.len]
     }
 
-    /// Brings the equations to reduced row echelon form. Solutions come in the order of their numbers.
+    /// Brings the equations to reduced row echelon form. The solutions are in the order of their numbers.
     pub(super) fn reduce(&mut self) {
         let rows = &mut self.rows[..self.len];
         for column in 0..self.unknowns_len {
@@ -139,19 +139,20 @@ impl System {
         }
     }
 
-    /// After [`Self::reduce`]: how many rows have an unknown left. Those come first; the others follow from them.
+    /// Returns the number of rows with an unknown, after [`Self::reduce`]. These rows come first; the other rows follow
+    /// from them.
     pub(super) fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The factors of the [symbols](Self::symbols) whose sum is this row.
+    /// Returns the factors of the [symbols](Self::symbols) whose sum is this row.
     pub(super) fn combination(&self, row: usize) -> [u8; MAX_EQUATIONS] {
         let mut factors = [0; MAX_EQUATIONS];
         factors.copy_from_slice(&self.rows[row][COMBINATION..]);
         factors
     }
 
-    /// After [`Self::reduce`]: the only unknown in this row, if it is the only one; its coefficient is 1.
+    /// Returns the unknown in this row if it is the only one, after [`Self::reduce`]; its coefficient is 1.
     pub(super) fn solution(&self, row: usize) -> Option<Seq> {
         let coefficients = &self.rows[row][..self.unknowns_len];
         let mut left = coefficients.iter().zip(&self.unknowns);
@@ -161,7 +162,7 @@ impl System {
     }
 }
 
-/// Distance of `at` from the packets that a symbol covers.
+/// Returns the distance from `at` to the packets that a symbol covers.
 fn gap(repair: &Repair, at: Seq) -> u32 {
     if repair.covers(at) {
         return 0;

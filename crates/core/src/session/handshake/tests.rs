@@ -155,7 +155,7 @@ fn indices_are_checked() {
 fn every_flipped_bit_of_an_initiation_is_rejected() {
     let (client, gateway) = (keys(1), keys(2));
     let (_, initiation) = initiate(&client, &gateway, NO_PSK, 3);
-    // mac2, the last 16 bytes, is the cookie jar's to check.
+    // mac2, the last 16 bytes, is checked by the cookie jar instead.
     for bit in 0..(initiation.len() - 16) * 8 {
         let mut flipped = initiation.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
@@ -163,7 +163,7 @@ fn every_flipped_bit_of_an_initiation_is_rejected() {
             Responder::read_initiation(&gateway, &flipped).is_err(),
             "bit {bit}"
         );
-        // An attacker who knows the gateway's public key sets mac1 right.
+        // An attacker who knows the gateway's public key can set a valid mac1.
         cookie::set_mac1(gateway.public(), &mut flipped);
         let in_mac1 = bit / 8 >= initiation.len() - 32;
         let read = Responder::read_initiation(&gateway, &flipped);

@@ -1,10 +1,10 @@
-//! A token bucket in one instant: the generic cell rate algorithm (ITU-T I.371).
+//! A token bucket stored as one instant: the generic cell rate algorithm (ITU-T I.371).
 
 use core::time::Duration;
 
 use crate::time::{Instant, saturating_nanos};
 
-/// How many tokens come in a second, and how many a full bucket holds.
+/// Number of tokens per second, and number of tokens in a full bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Tokens per second; 0 counts as 1.
@@ -14,7 +14,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A rate.
+    /// Returns a rate.
     #[must_use]
     pub const fn new(per_second: u32, burst: u32) -> Self {
         Self { per_second, burst }
@@ -25,7 +25,7 @@ impl Rate {
     }
 }
 
-/// A token bucket: the instant at which it will be full again.
+/// A token bucket, represented by the instant at which it will be full again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bucket(Instant);
 
@@ -36,7 +36,7 @@ impl Bucket {
     /// Takes a token.
     ///
     /// # Errors
-    /// How long until there is one.
+    /// The time until a token is available.
     pub fn take(&mut self, now: Instant, rate: Rate) -> Result<(), Duration> {
         let interval = rate.interval();
         let full_at = self.0.max(now) + interval;

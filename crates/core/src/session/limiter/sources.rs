@@ -1,9 +1,10 @@
-//! Buckets for each source address: of one /32 of IPv4 or one /64 of IPv6, which is what one subscriber has.
+//! Token buckets for each source address: a /32 of IPv4 or a /64 of IPv6, which is what one subscriber has.
 //!
-//! *Claimed* sources are those that nobody has proved, so a stranger can name any of them. Their buckets are a fixed array,
-//! indexed by a keyed hash: two sources may share a bucket, and nothing is ever evicted, so no flood of invented
-//! addresses changes more than the buckets it hits. *Proved* sources have a bucket of their own, in a table of at most
-//! [`MAX_PROVED`]; the one that is full soonest gives way, and it is full already unless so many are busy at once.
+//! *Claimed* sources have not been proved, so a stranger can claim any of them. Their buckets are a fixed array,
+//! indexed by a keyed hash. Two sources may share a bucket, and no bucket is ever evicted, so a flood of invented
+//! addresses affects only the buckets that it hits. *Proved* sources have separate buckets in a table of at most
+//! [`MAX_PROVED`]. When the table is full, the bucket that will be full soonest is removed. It is already full unless
+//! all sources in the table are busy.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::bucket::{Bucket, Rate};
 use crate::{session::hash::mac128, session::secret::Secret, time::Instant};
 
-/// Whom a limit counts as one: a /32 of IPv4, also when it arrives mapped into IPv6, or a /64 of IPv6.
+/// An address prefix that a limit treats as one sender: a /32 of IPv4, even if it is mapped into IPv6, or a /64 of
+/// IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     is_v6: bool,
@@ -38,12 +40,12 @@ impl From<SocketAddr> for Source {
     }
 }
 
-/// What one claimed source may still cause.
+/// Buckets of one claimed source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claimed {
-    /// Initiations read.
+    /// Bucket of the initiations read.
     pub(super) reads: Bucket,
-    /// Cookie replies.
+    /// Bucket of the cookie replies.
     pub(super) cookies: Bucket,
 }
 
@@ -82,7 +84,7 @@ pub(super) struct ProvedSources {
 }
 
 impl ProvedSources {
-    /// Takes a token of `source`; how long it must wait if there is none. O(log n).
+    /// Takes a token of `source`. Returns how long the source must wait if no token is available. O(log n).
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -115,9 +117,10 @@ impl ProvedSources {
     }
 }
 
-/// Buckets of claimed sources. 200 000 initiations a second from invented addresses are 24 a second for each.
+/// Number of buckets of claimed sources. 200 000 initiations per second from invented addresses are 24 per second for
+/// each.
 const CLAIMED_CELLS: usize = 8192;
-/// Proved sources with a bucket; 0.3 MiB.
+/// Maximum number of proved sources with a bucket; 0.3 MiB.
 pub(super) const MAX_PROVED: usize = 4096;
 
 #[cfg(test)]

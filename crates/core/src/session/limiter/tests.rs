@@ -8,7 +8,7 @@ fn v4(number: u32) -> SocketAddr {
     SocketAddr::from((number.to_be_bytes(), 4000))
 }
 
-/// How many of `sources` are read within 10 s when each comes 10 000 times a second.
+/// Returns how many initiations of `sources` are read within 10 s if each source sends 10 000 per second.
 fn reads_in_10_s(limiter: &mut HandshakeLimiter, sources: &[SocketAddr], proved: bool) -> usize {
     let tries = (0..100_000_u64).flat_map(|step| {
         let now = Instant::from_nanos(step * 100_000);
@@ -72,7 +72,7 @@ fn invented_sources_do_not_keep_others_from_a_cookie() {
     let mut limiter = limiter();
     let mut refused = 0;
     for step in 0..400_000_u32 {
-        // 200 000 a second.
+        // 200 000 per second.
         let now = Instant::from_nanos(u64::from(step) * 5_000);
         let stranger = v4(step.wrapping_mul(2_654_435_761));
         limiter.admit(now, stranger, false);

@@ -24,7 +24,7 @@ fn keys_rotate_while_datagrams_of_old_and_new_keys_interleave() {
         for ms in 0..4_000_u64 {
             let now = at(ms);
             if ms % 1_000 == 500 {
-                // The response travels 30 ms, during which the client still sends on the old keys.
+                // The response takes 30 ms to arrive; until then the client sends with the old keys.
                 let (for_client, for_gateway) = establish(10, 20, 10 + ms, 1_000 + ms);
                 gateway
                     .set
@@ -144,7 +144,7 @@ fn counters_continue_over_a_change_of_keys_and_over_silence() {
     advance(&mut client, &mut gateway, 1..=6);
     connect(at(1), &mut client, &mut gateway, 3);
     advance(&mut client, &mut gateway, 7..=12);
-    // All keys expire, then the client returns.
+    // All keys expire. Then the client returns.
     assert_eq!(gateway.set.expire(at(500_000)), None);
     assert!(gateway.set.current().is_none());
     assert_eq!(gateway.given_up(), [1 + 1_000, 3 + 1_000]);
@@ -244,7 +244,7 @@ struct Datagram {
     bytes: Vec<u8>,
 }
 
-/// One end: its sessions and its counter on the one path.
+/// One end: its sessions, and its counter on the only path.
 struct End {
     set: SessionSet,
     association: u64,
@@ -291,7 +291,7 @@ impl End {
     }
 }
 
-/// Lets the client's counter pass `steps` times 2^30, with a datagram at each.
+/// Advances the client's counter to `steps` times 2^30, with one datagram at each step.
 fn advance(client: &mut End, gateway: &mut End, steps: core::ops::RangeInclusive<u64>) {
     for step in steps {
         client.counter = step << 30;
@@ -300,7 +300,7 @@ fn advance(client: &mut End, gateway: &mut End, steps: core::ops::RangeInclusive
     }
 }
 
-/// Installs fresh keys at both ends and lets the client send the first datagram.
+/// Installs new keys at both ends and lets the client send the first datagram.
 fn connect(now: Instant, client: &mut End, gateway: &mut End, n: u64) -> (Change, Change) {
     let (for_client, for_gateway) =
         establish(client.association, gateway.association, n, n + 1_000);
@@ -313,7 +313,7 @@ fn connect(now: Instant, client: &mut End, gateway: &mut End, n: u64) -> (Change
     (at_client, at_gateway.unwrap())
 }
 
-/// What a handshake yields at the initiator and at the responder.
+/// Returns the result of a handshake at the initiator and at the responder.
 fn establish(
     association: u64,
     peer_association: u64,
@@ -343,7 +343,7 @@ fn establish(
     )
 }
 
-/// Two sessions that talk to each other.
+/// Returns the two sessions of a pair of ends.
 pub(in super::super) fn pair(n: u64) -> (Session, Session) {
     let (a, b) = establish(1, 2, n, n + 1);
     (

@@ -1,45 +1,47 @@
-//! Video frames: where they end, and how many repair symbols each gets.
+//! Video frames: where they end, and how many repair symbols each frame gets.
 //!
-//! A frame is useful only if all of it arrives in time, and its packets leave at once. Symbols sent during the frame
-//! protect only half of it, and the symbols of the next frame are too late if that is further away than the deadline.
-//! So where packets cannot be retransmitted in time, symbols follow the frame's last packet.
+//! A frame is useful only if all of it arrives in time, and its packets are sent at once. Symbols sent during the frame
+//! protect only half of it. The symbols of the next frame arrive too late if the next frame follows after the deadline.
+//! So symbols follow the last packet of a frame if its packets cannot be retransmitted in time.
 //!
-//! *Frames.* A frame consists of packets of one class that came to this end within [`PAUSE`] of each other. Its last
+//! *Frames.* A frame consists of packets of one class that the host sent within [`PAUSE`] of each other. The last
 //! packet is recognised by RTP's marker (RFC 3550 section 5.1), or because no packet follows. Frames longer than
-//! [`MOST_PKTS`] are cut. A stream that hardly ever pauses has no frames, and is protected like any other
+//! [`MOST_PKTS`] are cut. A stream that hardly ever pauses has no frames, and is protected like any other stream
 //! ([`super::sending`]).
 //!
-//! *Number of symbols.* Missing packets are counted by frame. A frame gets as many symbols as all but one frame in
-//! [`ONE_IN`] would have needed, and at most an eighth of its packets; the unused part of that budget passes to the
-//! next frame.
+//! *Number of symbols.* Missing packets are counted by frame. A frame gets as many symbols as would have sufficed for
+//! all recent frames except one in [`ONE_IN`]. The limit is an eighth of its packets; the unused part of that budget
+//! passes to the next frame.
 //!
-//! *Coverage.* A symbol covers all packets that are still useful. If the deadline is near, that is this frame alone,
-//! and the symbols are those of a block code over it (random ones, of which one in 250 depends on the others, where
-//! Reed and Solomon's never do). If it is not, the window slides over several frames, which may share a burst of
-//! losses. A block of its own for each frame is never better than this, and is worse as soon as the deadline reaches
-//! the next frame: each frame would have to pay for the longest burst alone.
+//! *Coverage.* A symbol covers all packets that are still useful. If the deadline is close, these are the packets of
+//! the current frame alone, and the symbols form a block code over the frame. The code is random: one symbol in 250 is
+//! linearly dependent on the others, which never happens with Reed-Solomon codes. If the deadline is further away, the
+//! window slides over several frames, which may share a burst of losses. A separate block for each frame is never
+//! better than the window. It is worse as soon as the deadline lies beyond the next frame, because each frame would
+//! need symbols for the longest burst alone.
 //!
-//! Source: ours, and measured (`docs/media.md`); the window as in RFC 8681. Bounds: [`REMEMBERED`] frames.
+//! This rule is pleach's own, with measurements in `docs/media.md`; the window is that of RFC 8681. Bounds:
+//! [`REMEMBERED`] frames.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::{ids::Seq, time::Instant};
 
-/// The frames that are sent.
+/// The frames of the packets sent.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     /// The frame that is being sent.
     current: Option<Frame>,
-    /// The frames before it, oldest first.
+    /// The frames sent before the current one, oldest first.
     sent: VecDeque<Frame>,
-    /// The number of older frames by their number of lost packets.
+    /// Number of older frames for each number of lost packets.
     by_losses: [u32; MOST_LOST + 1],
-    /// The confidence that the stream has frames.
+    /// Confidence that the stream has frames.
     pauses: u8,
-    /// The number of symbols to send.
+    /// Number of symbols to send.
     owed: u32,
-    /// The number of packets whose share of symbols has not been sent yet.
+    /// Number of packets whose share of symbols has not been sent yet.
     saved_pkts: u32,
 }
 
@@ -48,12 +50,13 @@ struct Frame {
     first: Seq,
     pkts: u32,
     lost: usize,
-    /// The deadline of its last packet.
+    /// Deadline of the frame's last packet.
     due: Instant,
 }
 
 impl Frames {
-    /// Adds the next packet: its number, its deadline, and whether it is marked as the last of its frame.
+    /// Adds the packet `seq` with the deadline `due`. `is_last` says whether it is marked as the last packet of its
+    /// frame.
     pub(super) fn on_packet(&mut self, seq: Seq, due: Instant, is_last: bool) {
         let is_new = |frame: &mut Frame| due.since(frame.due) >= PAUSE;
         if let Some(frame) = self.current.take_if(is_new) {
@@ -73,7 +76,7 @@ impl Frames {
         }
     }
 
-    /// No packet follows for now.
+    /// Ends the current frame, because no packet follows it for now.
     pub(super) fn pause(&mut self) {
         if let Some(frame) = self.current.take() {
             self.end(frame, true);
@@ -85,7 +88,7 @@ impl Frames {
         self.pauses >= SURE
     }
 
-    /// Whether symbols follow frames and a frame has begun and not ended.
+    /// Whether symbols follow frames and the current frame has begun but not ended.
     pub(super) fn are_under_way(&self) -> bool {
         self.are_there() && self.current.is_some()
     }
@@ -95,8 +98,8 @@ impl Frames {
         self.are_there() && self.owed > 0
     }
 
-    /// A symbol is being sent at `now`, with a one-way delay of `least_delay`. Returns how many packets before `next`
-    /// it should cover.
+    /// Records a symbol that is sent at `now`, with a one-way delay of `least_delay`. Returns how many packets before
+    /// `next` it should cover.
     pub(super) fn cover(&mut self, now: Instant, least_delay: Duration, next: Seq) -> u32 {
         self.owed = self.owed.saturating_sub(1);
         let is_of_use = |frame: &&Frame| now + least_delay < frame.due;
@@ -108,7 +111,7 @@ impl Frames {
         u32::try_from(pkts).unwrap_or(0)
     }
 
-    /// The packet `seq` was lost.
+    /// Records the loss of the packet `seq`.
     pub(super) fn on_lost(&mut self, seq: Seq) {
         let mut frames = self.current.iter_mut().chain(self.sent.iter_mut().rev());
         let holds = |frame: &&mut Frame| {
@@ -120,7 +123,8 @@ impl Frames {
         }
     }
 
-    /// Ends a frame. `is_paused`: the frame was not cut. Occasional single packets, as in a call, are no frames.
+    /// Ends a frame. `is_paused` says that the frame was not cut. Single packets at intervals, as in a voice call, are
+    /// not counted as frames.
     fn end(&mut self, frame: Frame, is_paused: bool) {
         self.pauses = if is_paused && frame.pkts >= LEAST_PKTS {
             SURE_FOR_LONG.min(self.pauses + 1)
@@ -141,7 +145,7 @@ impl Frames {
         self.saved_pkts -= self.owed * PKTS_A_SYMBOL;
     }
 
-    /// The number of symbols that would have sufficed for nearly all recent frames.
+    /// Returns the number of symbols that would have sufficed for nearly all recent frames.
     fn needed(&self) -> u32 {
         let told = self.sent.iter().rev().skip(UNTOLD);
         let mut by_losses = self.by_losses;
@@ -152,7 +156,8 @@ impl Frames {
         if frames < LEAST_FRAMES {
             return u32::MAX;
         }
-        // Count down from the most losses, until the frames with at least that many losses are too many to be ignored.
+        // Count down from the most losses. Stop when the frames with at least that many losses are too many to be
+        // ignored.
         let mut frames_beyond = 0;
         let most = by_losses.iter().rposition(|count| {
             frames_beyond += count;
@@ -162,38 +167,39 @@ impl Frames {
     }
 }
 
-/// A packet that comes after this pause belongs to the next frame.
+/// Duration of a pause after which a packet belongs to the next frame.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
-/// The smallest number of packets of a frame.
+/// Minimum number of packets of a frame.
 const LEAST_PKTS: u32 = 3;
-/// The largest length of a frame, including packets of others between its packets: a symbol has a limit on the numbers
-/// it covers, and should not cover many packets that are no longer useful.
+/// Maximum length of a frame in packets, including packets of other flows between its packets. A symbol can cover a
+/// limited range of numbers, and should not cover many packets that are no longer useful.
 const MOST_PKTS: i32 = 60;
-/// If recent pauses exceed cuts by this number, the stream has frames.
+/// Excess of recent pauses over recent cuts from which the stream is considered to have frames.
 const SURE: u8 = 4;
 const SURE_FOR_LONG: u8 = 16;
-/// One frame in this many may lose more packets than it has symbols.
+/// Reciprocal of the share of frames that may lose more packets than they have symbols.
 const ONE_IN: u32 = 200;
-/// With fewer frames no estimate is made.
+/// Minimum number of frames for an estimate.
 const LEAST_FRAMES: u32 = 64;
-/// One symbol for this many packets: the budget of repairs (`tunnel/budget.rs`).
+/// Number of packets per symbol: the budget of repairs (`tunnel/budget.rs`).
 const PKTS_A_SYMBOL: u32 = 8;
-/// The largest budget that passes to the next frame: eight symbols.
+/// Maximum number of packets whose unused share of symbols passes to the next frame: eight symbols.
 const MOST_SAVED_PKTS: u32 = 64;
-/// More losses of one frame count as this many.
+/// Maximum number of losses counted in one frame.
 const MOST_LOST: usize = 16;
-/// The losses of a second or more of frames have been reported by then; older frames are only counted.
+/// Number of frames whose losses are recorded one by one. The losses of a second of frames have been reported by then;
+/// of older frames only the number is stored.
 const REMEMBERED: usize = 96;
-/// The losses of the newest frames may not have been reported.
+/// Number of newest frames whose losses may not have been reported yet.
 const UNTOLD: usize = 16;
-/// After this many frames the counts are halved.
+/// Number of frames at which the counts are halved.
 const FADES_AT: u32 = 1_024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A sender of frames of `pkts` packets, thirty a second, each with a deadline after `left`.
+    /// A sender of 30 frames per second, each with `pkts` packets and a deadline [`LEFT`] later.
     struct Film {
         frames: Frames,
         pkts: u32,
@@ -213,7 +219,7 @@ mod tests {
             }
         }
 
-        /// Sends a frame of which `lost` are lost; how many symbols it was worth.
+        /// Sends a frame that loses `lost` packets. Returns the number of its symbols.
         fn frame(&mut self, is_marked: bool, lost: u32) -> u32 {
             self.at += Duration::from_millis(33);
             let first = self.next;
@@ -246,7 +252,7 @@ mod tests {
             }
             assert!(film.frames.are_there(), "{is_marked}");
         }
-        // That nothing follows shows with the next at the latest.
+        // The pause is recognised at the next packet at the latest.
         let mut frames = Frames::default();
         for frame in 0..6_u32 {
             let due = Instant::from_millis(100) + PAUSE * frame;
@@ -297,7 +303,7 @@ mod tests {
                     .sum::<u32>()
             };
             let first = run(20);
-            // Before anything is known the whole share is used.
+            // Before losses are known, the whole budget is used.
             assert!((50..=65).contains(&first), "{first}");
             run(1_000);
             let sent = run(100);
@@ -314,7 +320,7 @@ mod tests {
             film.frames
                 .cover(film.at, Duration::from_millis(least_ms), next)
         };
-        // Frames are 33 ms apart and have 50 ms.
+        // Frames are 33 ms apart and have a deadline of 50 ms.
         assert_eq!(
             [cover(0), cover(10), cover(20), cover(49), cover(60)],
             [40, 40, 20, 20, 20]

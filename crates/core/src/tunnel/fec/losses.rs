@@ -1,13 +1,14 @@
 //! Estimates the share of the packets being sent now that will be lost.
 //!
-//! *Problem.* Some of the recent packets may have taken a path that is no longer used. A flow that has tried a far
-//! path, lost packets there and returned would pay for symbols until thousands of packets have diluted those losses.
+//! *Problem.* Some of the recent packets may have been sent on a path that is no longer used. Suppose a flow has tried
+//! a path with a longer delay, lost packets there and returned. It would be charged with symbols until thousands of
+//! packets have diluted those losses.
 //!
 //! *Algorithm.* Sent and lost packets are counted by path. The loss of each path is weighted with the path's share of
-//! the latest packets ([`LATE`]). While the shares are constant, the result is the overall loss; after a return to
-//! loss-free paths symbols end about twice as soon. Own rule.
+//! the latest packets ([`LATE`]). While the shares are constant, the result is the overall loss. After a return to
+//! loss-free paths, symbols end about twice as soon as with the overall loss. This rule is pleach's own.
 //!
-//! Only packets whose loss matters are counted. A new association starts with an assumed loss: [`ASSUMED`].
+//! Only packets whose loss matters are counted. A new association starts with assumed losses: [`ASSUMED`].
 
 use core::time::Duration;
 
@@ -17,17 +18,18 @@ use crate::{ids::PathId, time::Instant};
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     paths: [OfPath; PathId::MAX],
-    /// The number of packets on all paths, where older packets weigh less; and the same for the latest packets.
+    /// Number of packets on all paths, halved at [`MEMORY`] (`sent`) and at [`LATE`] (`late`).
     sent: u32,
     late: u32,
-    /// When the last packet worth a symbol was sent, and for how long such packets have been sent continuously.
+    /// Time at which the last packet worth a symbol was sent (`worth_at`), and total time of sending such packets
+    /// without pauses (`busy`).
     worth_at: Option<Instant>,
     busy: Duration,
-    /// Whether enough packets were sent, or for long enough, to replace the assumed loss.
+    /// Whether the assumed losses no longer count, because enough packets were sent or they were sent for long enough.
     is_settled: bool,
 }
 
-/// The packets of one path. Lost packets are counted in [`PARTS`], so that few losses are not rounded away.
+/// Counts of one path. Lost packets are counted in [`PARTS`], so that halving does not round a few losses to zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfPath {
     sent: u32,
@@ -36,7 +38,7 @@ struct OfPath {
 }
 
 impl Losses {
-    /// Records that a packet worth a symbol is sent. `repaired_after`: the time that its retransmission takes.
+    /// Records that a packet worth a symbol is sent. `repaired_after` is the time that a retransmission of it takes.
     pub(super) fn on_worth(&mut self, now: Instant, repaired_after: Duration) {
         if self.is_settled {
             return;
@@ -46,7 +48,7 @@ impl Losses {
         self.is_settled = self.busy >= (repaired_after * SETTLED_ROUNDS).max(SETTLED_AFTER);
     }
 
-    /// Counts a packet on `id`.
+    /// Counts a packet sent on `id`.
     pub(super) fn on_sent(&mut self, id: PathId) {
         let path = &mut self.paths[id.index()];
         path.sent += 1;
@@ -84,12 +86,12 @@ impl Losses {
         self.late -= path.late;
     }
 
-    /// Whether the assumed loss is no longer used.
+    /// Whether the assumed losses no longer count.
     pub(super) fn is_settled(&self) -> bool {
         self.is_settled
     }
 
-    /// The expected loss of the packets being sent, in parts per million.
+    /// Returns the expected loss of the packets being sent, in parts per million.
     pub(super) fn ppm(&self) -> u64 {
         let assumed = u64::from(!self.is_settled) * u64::from(ASSUMED);
         let assumed_ppm = assumed * MILLION / u64::from(self.sent.max(LEAST_SENT));
@@ -106,22 +108,22 @@ impl Losses {
 }
 
 const MILLION: u64 = 1_000_000;
-/// After this many packets the counts are halved.
+/// Number of packets at which the counts are halved.
 const MEMORY: u32 = 4_096;
-/// The same for the counts that determine the share of each path.
+/// Number of packets at which the counts for the share of each path are halved.
 const LATE: u32 = 2_048;
-/// Parts of a loss.
+/// Number of units in which one lost packet is counted.
 const PARTS: u32 = 16;
-/// If fewer packets were sent, the loss is computed as if this many had been sent.
+/// Minimum number of packets by which losses are divided to compute the share of lost packets.
 const LEAST_SENT: u32 = 512;
-/// The number of losses assumed of a new association. They count until so many packets were sent, or were sent for so
-/// long and so many round trips, without pauses: then slow start is over. On a slow line that many packets would take
-/// seconds.
+/// Number of losses assumed for a new association. They count until [`SETTLED`] packets were sent, or until packets
+/// were sent without pauses for [`SETTLED_AFTER`] and for [`SETTLED_ROUNDS`] retransmission times. Slow start is over
+/// by then. On a slow line, [`SETTLED`] packets would take seconds.
 const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 const SETTLED_ROUNDS: u32 = 8;
-/// A longer time between two packets counts as this time.
+/// Minimum time between two packets that counts as a pause. In mean intervals, a longer time counts as this time.
 pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -152,7 +154,7 @@ mod tests {
             let mut losses = Losses::default();
             let repaired_after = Duration::from_millis(repaired_after_ms);
             let mut worth_at = |ms| losses.on_worth(Instant::from_millis(ms), repaired_after);
-            // Each 10 ms, with a pause.
+            // One packet every 10 ms, and then a pause.
             (0..ms / 10).for_each(|number| worth_at(number * 10));
             worth_at(ms * 2);
             assert!(losses.ppm() > 0);
@@ -185,7 +187,7 @@ mod tests {
             for round in 0..16_000_u32 {
                 let id = PathId(u8::try_from(round % paths).expect("few"));
                 losses.on_sent(id);
-                // Each path loses one in 400, not all at once.
+                // Each path loses one packet in 400, and the losses of different paths do not coincide.
                 if (round / paths + round % paths * 97) % 400 == 0 {
                     losses.on_lost(id);
                 }
@@ -205,7 +207,7 @@ mod tests {
         assert!(losses.ppm() < 20_000, "{}", losses.ppm());
         send(&mut losses, NEAR, 3_900, 0);
         assert!(losses.ppm() < 1_500, "{}", losses.ppm());
-        // It loses what it has lost.
+        // If the flow returns to the lossy path, that path's losses count again.
         send(&mut losses, FAR, 1_000, 30);
         assert!((10_000..40_000).contains(&losses.ppm()), "{}", losses.ppm());
         losses.forget(FAR);

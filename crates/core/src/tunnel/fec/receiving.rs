@@ -1,7 +1,7 @@
-//! Stores received packets, so that lost packets can be recovered with repair symbols.
+//! Stores received packets, so that repair symbols can recover lost packets.
 //!
-//! Bounds: a decoder's memory, from the first symbol on until none has come for `FORGET`; `MAX_UNTOLD` numbers to
-//! report.
+//! Bounds: a decoder's memory from the first symbol until no symbol has arrived for `FORGET`, and `MAX_UNTOLD` numbers
+//! to report.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -15,18 +15,18 @@ use crate::{
     wire::{control::MissingWriter, header::Header},
 };
 
-/// The receiver's side.
+/// The receiver's part of forward erasure correction.
 #[derive(Debug, Default)]
 pub(in super::super) struct Receiving {
     decoder: Option<Box<Decoder>>,
-    /// The first packet passed to the decoder; it cannot use symbols that cover earlier packets.
+    /// First packet passed to the decoder, which cannot use symbols that cover earlier packets.
     from: Option<Seq>,
     last_symbol_at: Option<Instant>,
     /// Mean time between repair symbols.
     between: Duration,
-    /// Recovered packets that have not been delivered: number, flow step, packet.
+    /// Recovered packets that have not been delivered: sequence number, flow step, packet.
     found: VecDeque<(Seq, u16, PacketBuf)>,
-    /// Recovered packets, and how often each was reported.
+    /// Sequence numbers of recovered packets, and how often each was reported.
     untold: VecDeque<(Seq, u8)>,
 }
 
@@ -67,11 +67,11 @@ impl Receiving {
             key: header.key(),
             len: symbol.len(),
         };
-        // Earlier packets were received or lost, but the decoder does not know which.
+        // Earlier packets were received or lost, but the decoder does not know which of the two.
         let ahead = self.from.map_or(-1, |from| first.distance_from(from));
         if ahead > KNOWN_BEHIND {
-            // Symbols never cover packets so far back. Without this change, the number would one day appear to lie
-            // ahead.
+            // No symbol covers packets so far back. If `from` did not follow, its distance would overflow at some
+            // point, and `from` would appear to lie ahead.
             self.from = Some(first.minus(KNOWN_BEHIND.unsigned_abs()));
         }
         if ahead >= 0 {
@@ -92,7 +92,8 @@ impl Receiving {
         Ok(())
     }
 
-    /// How long a packet that is missing now is left to repair symbols before it is NACKed: until the next symbols should have come.
+    /// Returns how long the NACK of a packet that is missing now is delayed, so that repair symbols can recover it:
+    /// until the next symbols should have arrived.
     pub(in super::super) fn grace(&self, now: Instant) -> Duration {
         let is_active = self.last_symbol_at.is_some_and(|at| now.since(at) < ACTIVE);
         if is_active {
@@ -102,7 +103,7 @@ impl Receiving {
         }
     }
 
-    /// The next recovered packet.
+    /// Removes and returns the next recovered packet.
     pub(in super::super) fn pop(&mut self) -> Option<(Seq, u16, PacketBuf)> {
         self.found.pop_front()
     }
@@ -137,16 +138,17 @@ impl Receiving {
     }
 }
 
-/// More than a decoder remembers.
+/// Distance in packets, larger than the number of packets that a decoder remembers.
 const KNOWN_BEHIND: i32 = 1 << 16;
-/// With one report in twenty lost, one recovered packet in 8000 is not reported.
+/// Number of reports that contain a recovered packet. If one report in twenty is lost, one recovered packet in 8000 is
+/// not reported.
 const TELLS: u8 = 3;
 const MAX_UNTOLD: usize = 256;
-/// Without a symbol for this time, packets are no longer stored.
+/// Duration without a symbol after which packets are no longer stored.
 pub(super) const FORGET: Duration = Duration::from_secs(10);
-/// Symbols are expected for this time after one.
+/// Duration after a symbol in which further symbols are expected.
 const ACTIVE: Duration = Duration::from_millis(300);
 const LONGEST_BETWEEN: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(3);
-/// A NACK is delayed by at most this time.
+/// Maximum delay of a NACK.
 const LONGEST_GRACE: Duration = Duration::from_millis(12);

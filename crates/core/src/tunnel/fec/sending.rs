@@ -1,34 +1,34 @@
 //! When a repair symbol is sent, and which packets it covers.
 //!
 //! *Losses.* The losses are those that the other end has recently reported on the paths in use, including recovered
-//! packets ([`super::losses`]). Only packets whose loss matters count: not the copies that search for the capacity of
-//! a path, and not packets in flight on a path that fell silent. A new association starts with an assumed loss,
-//! because a loss in the first round trips ends a flow's slow start.
+//! packets ([`super::losses`]). Only packets whose loss matters count. Copies that search for the capacity of a path do
+//! not count, nor do packets in flight on a path that fell silent. A new association starts with assumed losses,
+//! because a loss in the first RTTs ends a flow's slow start.
 //!
-//! *Rate.* One symbol is sent after so many packets (`interval`): few packets if the loss is high; no symbols while
-//! there is hardly any loss. There are three to four symbols per loss while an association is new, when one
-//! unrecovered loss ends a flow's slow start, and where the next symbol would be long in coming; otherwise two or
-//! three, and fewer at high loss. A symbol covers several intervals, so that the next one makes up for a symbol that
-//! is lost or insufficient, and several losses need not wait for each other. Where packets are sent so slowly that the
-//! symbol would arrive later than the retransmission, no symbol is sent.
+//! *Rate.* One symbol is sent for every `interval` packets. The interval is short if the loss is high; no symbols are
+//! sent while there is hardly any loss. Three to four symbols are sent per loss in two cases: while an association is
+//! new, when one unrecovered loss ends a flow's slow start; and where the next symbol would take long to follow.
+//! Otherwise two or three symbols are sent per loss, and fewer at high loss. A symbol covers several intervals, so that
+//! the next symbol makes up for a symbol that is lost or insufficient, and one loss need not wait for the recovery of
+//! another. Where packets are sent so slowly that the symbol would arrive later than the retransmission, no symbol is
+//! sent.
 //!
 //! Losses on paths with short RTTs ([`QUICK`]) count only if the lost packets have a deadline, or if such a path has a
-//! high loss by itself: a retransmission arrives about as soon as a symbol, and symbols would load a short queue that
-//! overflows.
+//! high loss at any load. On these paths a retransmission arrives about as soon as a symbol, and symbols would load a
+//! short queue that overflows.
 //!
-//! *Stalls.* Where RTTs are long, even few losses stop a fast flow for much of the time, because the packets behind a
-//! lost one are held until its retransmission arrives. So symbols are also sent if retransmissions have been pending
-//! for an eighth of the recent time, however few the losses are.
+//! *Stalls.* Where RTTs are long, even few losses stop a fast flow for much of the time, because the packets after a
+//! lost one are buffered until its retransmission arrives. So symbols are also sent if retransmissions have been
+//! pending for an eighth of the recent time, however few the losses are.
 //!
-//! *Tail.* When no packet has followed for [`TAIL_AFTER`], a symbol covers the last packets, if they were a burst.
+//! *Tail.* When no packet has followed for [`TAIL_AFTER`], a symbol covers the last packets if they were a burst.
 //!
-//! *Frames.* Video that could not be retransmitted in time has its symbols behind each frame instead
-//! ([`super::frames`]).
+//! *Frames.* For video that could not be retransmitted in time, symbols follow each frame instead ([`super::frames`]).
 //!
-//! Packets whose loss does no harm, or that can be retransmitted in time, have a number and are therefore covered, but
-//! no symbol is sent for their sake.
+//! Packets whose loss does no harm and packets that can be retransmitted in time have a number, so symbols cover them.
+//! But no symbol is sent for them alone.
 //!
-//! Bounds: an encoder's memory, from the first packet of an association whose paths may lose packets; [`REMEMBERED`]
+//! Bounds: an encoder's memory from the first packet of an association whose paths may lose packets, and [`REMEMBERED`]
 //! numbers.
 
 use core::time::Duration;
@@ -47,41 +47,43 @@ use crate::{
     wire::header::{self, COVERED},
 };
 
-/// The sender's side.
+/// The sender's part of forward erasure correction.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
     /// Created at the first packet that needs it.
     encoder: Option<Box<Encoder>>,
     /// The losses of packets whose loss matters.
     losses: Losses,
-    /// How long a retransmission takes, and for which share of the time retransmissions were pending.
+    /// Time that a retransmission takes (`repaired_after`), and share of the time in which retransmissions were pending
+    /// (`stalls`).
     repaired_after: Duration,
     stalls: Stalls,
-    /// When the last packet was sent, and the mean interval between packets.
+    /// Time at which the last packet was added (`pushed_at`), and mean interval between packets (`gap`).
     pushed_at: Option<Instant>,
     gap: Duration,
-    /// The number of packets worth a repair since the last symbol.
+    /// Number of packets worth a symbol since the last symbol.
     uncovered: u32,
-    /// The number of packets in the current burst, and when the burst ends.
+    /// Number of packets in the current burst, and time at which the burst ends.
     burst: u32,
     rest_at: Option<Instant>,
-    /// When the tail of the burst is due.
+    /// Time at which the symbol for the tail of the burst is due.
     tail_at: Option<Instant>,
-    /// The number of the next packet at the first of an unbroken series of symbols, from which the other end stores
-    /// received packets; and the time of the latest symbol.
+    /// Start and end of the present series of symbols, in which pauses are shorter than [`FORGET`]. The start is the
+    /// number of the first packet after the first symbol: from that packet on, the other end stores received packets.
+    /// The end is the time of the latest symbol.
     remembered: Option<(Seq, Instant)>,
-    /// The packets recovered by the other end, by number.
+    /// Sequence numbers of the packets that the other end has recovered, indexed by number.
     recovered: Vec<Option<Seq>>,
-    /// The frames of packets worth a repair that have a deadline.
+    /// Frames of the packets that are worth a symbol and have a deadline.
     frames: Frames,
-    /// Whether symbols follow the ends of frames.
+    /// Whether symbols follow the ends of frames (a setting).
     has_frames: bool,
-    /// The number after the newest packet's.
+    /// Sequence number after that of the newest packet.
     next: Seq,
 }
 
 impl Sending {
-    /// The state before any packet. `has_frames`: symbols follow the ends of frames.
+    /// Returns the state before any packet. `has_frames` says whether symbols follow the ends of frames.
     pub(in super::super) fn new(has_frames: bool) -> Self {
         Self {
             has_frames,
@@ -89,9 +91,9 @@ impl Sending {
         }
     }
 
-    /// Adds the packet that will be sent next, and whether it is worth a symbol.
+    /// Adds the packet that will be sent next. `is_worth` says whether it is worth a symbol.
     ///
-    /// `repaired_after`: the time that a retransmission takes.
+    /// `repaired_after` is the time that a retransmission takes.
     pub(in super::super) fn push(
         &mut self,
         now: Instant,
@@ -121,7 +123,7 @@ impl Sending {
             self.frames.on_packet(numbered.global_seq, due, ends_frame);
         }
         let is_of_frame = timed.is_some_and(|mark| mark.due.is_some()) && self.frames.are_there();
-        // On average the loss occurs half an interval before the symbol.
+        // On average, a loss occurs half an interval before the next symbol.
         let is_quick = |pkts: &u32| is_of_frame || self.gap * *pkts / 2 < repaired_after;
         if self.interval().filter(is_quick).is_none() {
             self.uncovered = 0;
@@ -135,23 +137,23 @@ impl Sending {
         self.uncovered += u32::from(is_worth && !is_of_frame);
     }
 
-    /// Records a data datagram on `id`. `is_awaited`: the loss of its packet matters, and no other datagram carries
-    /// the packet.
+    /// Records a data datagram on `id`. `is_awaited` says that the loss of its packet matters, and that no other
+    /// datagram carries the packet.
     pub(in super::super) fn on_sent(&mut self, id: PathId, is_awaited: bool) {
         if is_awaited {
             self.losses.on_sent(id);
         }
     }
 
-    /// Records a retransmission for which its flow waits.
+    /// Records a retransmission that stalls its flow.
     pub(in super::super) fn on_repair(&mut self, now: Instant) {
         if self.repaired_after > SHORT_STALL {
             self.stalls.on_loss(now, self.repaired_after);
         }
     }
 
-    /// Records the loss of a packet whose loss matters on `id`, a path with a min RTT of `round_trip` and a loss of
-    /// `floor_ppm` at any load.
+    /// Records a loss on the path `id` of a packet whose loss matters. The path has the min RTT `round_trip` and loses
+    /// `floor_ppm` parts per million at any load.
     pub(in super::super) fn on_lost(&mut self, id: PathId, round_trip: Duration, floor_ppm: u32) {
         let is_quick = |(below, ppm): &(Duration, u32)| round_trip < *below && floor_ppm < *ppm;
         if !QUICK.iter().any(is_quick) {
@@ -159,13 +161,13 @@ impl Sending {
         }
     }
 
-    /// Resets the counts of `id`, because another path takes its place.
+    /// Resets the counts of `id`, because another path gets this id.
     pub(in super::super) fn forget(&mut self, id: PathId) {
         self.losses.forget(id);
     }
 
-    /// Sets when the tail is due after a packet. Packets at a low rate have no tail: it would cost one symbol for
-    /// three packets.
+    /// Sets the time at which the tail is due, after each packet. Packets at a low rate have no tail, because they
+    /// would need one symbol for three packets.
     pub(in super::super) fn rest(&mut self, now: Instant) {
         if self.rest_at.is_none_or(|at| at <= now) {
             self.burst = 0;
@@ -178,18 +180,18 @@ impl Sending {
             .filter(|_| is_tail || self.frames.are_under_way());
     }
 
-    /// Gives up the tail, because no path was ready for it.
+    /// Omits the symbol for the tail if it is due, because no path was ready for it.
     pub(in super::super) fn give_up_tail(&mut self, now: Instant) {
         self.tail_at = self.tail_at.filter(|at| *at > now);
     }
 
-    /// When a symbol is due if no packet is sent before.
+    /// Returns the time at which a symbol is due if no packet is sent before.
     pub(in super::super) fn tail_due(&self) -> Option<Instant> {
         self.tail_at
             .filter(|_| self.uncovered >= LEAST_TAIL || self.frames.are_under_way())
     }
 
-    /// Whether a symbol is due. `is_idle`: no packet waits.
+    /// Whether a symbol is due. `is_idle` says that no packet waits.
     pub(in super::super) fn is_due(&self, now: Instant, is_idle: bool) -> bool {
         let is_full = self.interval().is_some_and(|pkts| self.uncovered >= pkts);
         self.is_owed() || is_full || (is_idle && self.tail_due().is_some_and(|at| at <= now))
@@ -200,14 +202,14 @@ impl Sending {
         self.frames.is_owed() && self.interval().is_some()
     }
 
-    /// No packet waits: the frame ends, if the pause has been long enough.
+    /// Ends the current frame if the pause has been long enough. To be called while no packet waits.
     pub(in super::super) fn pause(&mut self, now: Instant) {
         if self.tail_due().is_some_and(|at| at <= now) {
             self.frames.pause();
         }
     }
 
-    /// Writes the symbol that is due. `least_delay`: the one-way delay of the quickest path.
+    /// Writes the symbol that is due to `out`. `least_delay` is the one-way delay of the path with the shortest delay.
     pub(in super::super) fn take(
         &mut self,
         now: Instant,
@@ -229,8 +231,8 @@ impl Sending {
         encoder.repair(pkts.into(), key, out)
     }
 
-    /// Records a symbol. Returns how many packets before it the other end stores, if it received them. There may be
-    /// none before the first symbol, which covers all packets available.
+    /// Records a symbol. Returns how many packets before it the other end stores if it received them. Before the first
+    /// symbol the other end stores no packets, so the result is unlimited and the symbol covers all packets available.
     fn known(&mut self, now: Instant) -> usize {
         let from = self
             .remembered
@@ -241,7 +243,7 @@ impl Sending {
         pkts.map_or(usize::MAX, |pkts| pkts.max(COVERED[0].into()))
     }
 
-    /// Records that the packet `seq`, which was kept, is reported missing.
+    /// Records that the packet `seq` is reported missing. Its path had retained the buffer of the packet.
     pub(in super::super) fn on_missing(&mut self, seq: Seq) {
         self.frames.on_lost(seq);
     }
@@ -264,12 +266,12 @@ impl Sending {
         self.recovered.get(seq.0 as usize % REMEMBERED) == Some(&Some(seq))
     }
 
-    /// The number of packets per symbol; `None` while there is hardly any loss.
+    /// Returns the number of packets per symbol; `None` while there is hardly any loss.
     fn interval(&self) -> Option<u32> {
         self.rate().map(|rate| rate.interval)
     }
 
-    /// The rate of symbols; `None` while there is hardly any loss.
+    /// Returns the rate of symbols; `None` while there is hardly any loss.
     fn rate(&self) -> Option<Rate> {
         let ppm = self.losses.ppm();
         if ppm < LEAST_PPM && !self.stalls.are_many {
@@ -291,9 +293,9 @@ impl Sending {
 /// A rate of repair symbols.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    /// The number of packets per symbol.
+    /// Number of packets per symbol.
     interval: u32,
-    /// The number of packets that a symbol covers.
+    /// Number of packets that a symbol covers.
     covered: u32,
 }
 
@@ -303,27 +305,27 @@ impl Rate {
     }
 }
 
-/// For which share of the time retransmissions were pending.
+/// Share of the time in which retransmissions were pending.
 #[derive(Debug, Default)]
 struct Stalls {
-    /// When the present span of [`STALLS_OVER`] began, and how much of it was stalled; the same for the span before.
+    /// Start of the present span of [`STALLS_OVER`], its stalled time, and the stalled time of the span before it.
     since: Instant,
     present: Duration,
     before: Duration,
-    /// When the last stall ends.
+    /// End of the last stall.
     until: Instant,
     are_many: bool,
 }
 
 impl Stalls {
-    /// Records the loss of a packet, whose retransmission takes `repaired_after`.
+    /// Records the loss of a packet whose retransmission takes `repaired_after`.
     fn on_loss(&mut self, now: Instant, repaired_after: Duration) {
         let until = now + repaired_after;
         self.present += until.since(self.until.max(now));
         self.until = self.until.max(until);
     }
 
-    /// Determines whether there are many stalls.
+    /// Determines whether there are many stalls at `now`.
     fn look(&mut self, now: Instant) {
         let elapsed = now.since(self.since);
         if elapsed >= STALLS_OVER {
@@ -341,24 +343,24 @@ impl Stalls {
     }
 }
 
-/// The span over which stalls are counted, and the share of the time that counts as much: a symbol costs a part in 27,
-/// or in 41.
+/// Span over which stalls are measured, and reciprocal of the stalled share of the time above which symbols are sent.
+/// Symbols cost one datagram in 27 or in 41.
 const STALLS_OVER: Duration = Duration::from_secs(4);
 const MANY_STALLS: u32 = 8;
-/// Queues bridge shorter stalls. And where RTTs are short, few losses mostly come from a short queue that overflows,
-/// which symbols would load further.
+/// Duration of a stall that does no harm, because queues bridge it. Where RTTs are short, a few losses mostly come from
+/// a short queue that overflows, and symbols would load it further.
 const SHORT_STALL: Duration = Duration::from_millis(100);
-/// Losses on a path with a shorter RTT are left to retransmission, which arrives about as soon; most of them come from
-/// a short queue that overflows. The exception is a path with at least this loss (ppm) by itself. A row applies below
-/// both of its values.
+/// Pairs of RTT and loss in ppm. Losses on a path below both values of a pair are left to retransmission, which arrives
+/// about as soon as a symbol; most of these losses come from a short queue that overflows.
 const QUICK: [(Duration, u32); 2] = [
     (Duration::from_millis(20), 40_000),
     (Duration::from_millis(45), 15_000),
 ];
-/// Loss below this value is left to retransmission.
+/// Minimum loss in ppm for symbols. Smaller losses are left to retransmission.
 const LEAST_PPM: u64 = 1_500;
-/// Up to so many losses of a million packets: while an association is new or the next symbol is not soon, and then. The first cover
-/// four intervals, the others about five.
+/// Rates of symbols for a loss of up to the given ppm. The first rate applies while an association is new or the next
+/// symbol would not follow soon, the second rate otherwise. A symbol covers 2.5 to 4 intervals at the first rate, and 3
+/// to 6 intervals at the second.
 const RATES: [(u64, [Rate; 2]); 5] = [
     (7_000, [Rate::new(26, 64), Rate::new(40, 128)]),
     (12_000, [Rate::new(18, 64), Rate::new(26, 128)]),
@@ -366,14 +368,14 @@ const RATES: [(u64, [Rate; 2]); 5] = [
     (40_000, [Rate::new(13, 48), Rate::new(16, 80)]),
     (u64::MAX, [Rate::new(10, 40), Rate::new(10, 48)]),
 ];
-/// The second of them only if the next symbol comes within such a part of what it takes to send a packet again, and within
-/// [`LONGEST_SOON`].
+/// Limits for the second rate of a row of [`RATES`]. It applies only if the next symbol follows within this part of the
+/// time that a retransmission takes, and within [`LONGEST_SOON`].
 const SOON: u32 = 4;
 const LONGEST_SOON: Duration = Duration::from_millis(12);
-/// A tail of fewer packets is not worth a symbol.
+/// Minimum number of packets in a tail that is worth a symbol.
 const LEAST_TAIL: u32 = 3;
 pub(super) const TAIL_AFTER: Duration = PAUSE;
-/// The number of recovered packets remembered. A power of two.
+/// Number of recovered packets remembered; a power of two.
 const REMEMBERED: usize = 1024;
-/// The longest range accepted.
+/// Maximum length of a range of recovered packets; the rest of a longer range is ignored.
 const MOST_RECOVERED: u16 = 64;

@@ -42,19 +42,19 @@ fn header(covered: u8, path_seq: u32) -> Header {
     }
 }
 
-/// A round trip for which nobody would wait.
+/// A retransmission time that is longer than the wait for a symbol.
 const FAR: Duration = Duration::from_millis(100);
 
 fn lose(sending: &mut Sending, id: PathId, pkts: u32, round_trip: Duration, floor_ppm: u32) {
     (0..pkts).for_each(|_| sending.on_lost(id, round_trip, floor_ppm));
 }
 
-/// A sender whose paths lose a packet in fifty.
+/// Returns a sender whose paths lose one packet in fifty.
 fn lossy() -> Sending {
     losing(20)
 }
 
-/// A sender whose paths lose so many of a thousand packets.
+/// Returns a sender whose paths lose `per_thousand` of a thousand packets.
 fn losing(per_thousand: u32) -> Sending {
     let mut sending = Sending::new(true);
     for _ in 0..3_000 {
@@ -64,12 +64,12 @@ fn losing(per_thousand: u32) -> Sending {
     sending
 }
 
-/// Sends a packet worth a symbol, all at once and far from the other end.
+/// Adds a packet worth a symbol, at the start of time, with a retransmission time of 100 ms.
 fn push(sending: &mut Sending, numbered: &Numbered) {
     sending.push(Instant::ZERO, numbered, true, Duration::from_millis(100));
 }
 
-/// The symbol that is due, as if the other end were near.
+/// Takes the symbol that is due, with a one-way delay of zero.
 fn take(sending: &mut Sending, key: u16, out: &mut [u8]) -> Option<Repair> {
     sending.take(Instant::ZERO, Duration::ZERO, key, out)
 }
@@ -145,7 +145,7 @@ fn symbols_are_fewer_once_losses_are_known_and_while_the_next_is_soon() {
 
 #[test]
 fn a_new_association_that_sends_slowly_is_not_taken_to_lose_for_long() {
-    // Data every 10 ms, acknowledgements between them; and then much at once.
+    // One data packet every 10 ms with ACKs between them, and then 30 data packets at once.
     for (for_ms, is_protected) in [(990, true), (1_000, false)] {
         let mut pool = Pool::new(10, 100);
         let mut sending = Sending::new(true);
@@ -172,7 +172,7 @@ fn what_nobody_waits_for_dilutes_no_losses() {
         sending.on_sent(PathId(0), true);
         (0..3).for_each(|_| sending.on_sent(PathId(1), false));
     }
-    // 2 in 1000 of what is waited for, one in 2000 of all.
+    // 2 in 1000 of the packets whose loss matters are lost, and one in 2000 of all packets.
     lose(&mut sending, PathId(0), 6, FAR, 0);
     (0..40).for_each(|seq| push(&mut sending, &numbered(&mut pool, seq, &[7; 50], false)));
     assert!(sending.is_due(Instant::ZERO, false));
@@ -203,7 +203,8 @@ fn losses_that_are_repaired_quickly_call_for_no_symbols() {
     }
 }
 
-/// Whether symbols are sent when one in 4000 packets is lost, 1000 a second, which takes `repaired_after` to send again.
+/// Whether symbols are sent at 1000 packets per second with a loss of one in 4000, if a retransmission takes
+/// `repaired_after`.
 fn has_symbols(repaired_after: Duration) -> bool {
     let (mut pool, mut sending) = (Pool::new(10, 100), Sending::new(true));
     (0..20_000).for_each(|_| sending.on_sent(PathId(0), true));
@@ -247,7 +248,7 @@ fn no_symbol_comes_later_than_the_packet_sent_again() {
         symbols
     };
     assert!(symbols(Duration::from_millis(1)) > 20);
-    // Until their distance is known.
+    // A few symbols are sent until the interval between packets is known.
     assert!(symbols(Duration::from_millis(15)) <= 2);
 }
 
@@ -316,7 +317,7 @@ fn what_is_lost_is_computed_and_told_three_times() {
             recovered.push((found.0, seq));
         }
     }
-    // What came before the first symbol was not remembered; of the rest the next symbol after each computes it.
+    // Packets before the first symbol were not stored. Each later loss is recovered by the next symbol.
     assert_eq!(recovered, [(33, 39), (83, 99), (133, 139), (183, 199)]);
     for _ in 0..3 {
         let mut told = MissingWriter::default();

@@ -1,4 +1,4 @@
-//! One flow whose RTT is kept: when its ACKs are due, and which data go ahead of them.
+//! One flow with a target RTT: when its ACKs are due, and which data are delivered before them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,36 +13,36 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// A young flow whose data this end sends.
+/// A flow in its start-up phase whose data this end sends; `conversation` is its hash.
 #[derive(Debug)]
 pub(super) struct KeptFlow {
     pub(super) conversation: u64,
-    /// When the kept RTT has shrunk to zero.
+    /// Time at which the target RTT will have shrunk to zero.
     pub(super) until: Instant,
-    /// The RTT to keep.
+    /// Target RTT.
     least: Duration,
-    /// The first RTT that the sender measured.
+    /// First RTT that the sender measured.
     first: Option<Duration>,
-    /// The end of its first segment and when that was sent, until more has been acknowledged.
+    /// End of the flow's first segment and time at which it was sent, until more data are acknowledged.
     opening: Option<(u32, Instant)>,
-    /// The ends of sent data and the times of sending; at most one entry for each [`NOTED_EACH`].
+    /// Ends of sent data and times of sending; at most one entry for each [`NOTED_EACH`].
     sent: VecDeque<(u32, Instant)>,
-    /// The end of all data sent.
+    /// End of all data sent.
     end: u32,
-    /// The latest acknowledgement, and when the next may be delivered.
+    /// Latest acknowledged number (`acked`), and time from which the next ACK may be delivered (`free_at`).
     acked: Option<u32>,
     free_at: Instant,
     /// Delayed ACKs in the order of their due times.
     held: VecDeque<Held>,
-    /// The number of delayed ACKs, from the first on, that data have overtaken.
+    /// Number of delayed ACKs, counted from the front, that data from the receiver have overtaken.
     overtaken: usize,
-    /// The latest acknowledgement that was delivered to the sender.
+    /// Latest acknowledgement that was delivered to the sender.
     told: Option<Said>,
-    /// The latest acknowledgement that the receiver has sent.
+    /// Latest acknowledgement that the receiver has sent.
     heard: Option<Said>,
-    /// The end of the receiver's data that have gone ahead, and their timestamp.
+    /// End and timestamp of the receiver's data that were delivered before delayed ACKs.
     ahead: Option<(u32, Option<u32>)>,
-    /// The number of segments that have gone ahead.
+    /// Number of segments that were delivered before delayed ACKs.
     talk: u32,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// The acknowledgement in a segment; `None` if it has none.
+    /// Returns the acknowledgement in a segment, if the segment has one.
     pub(super) fn of(segment: &Segment) -> Option<Self> {
         let window = segment.window;
         segment.ack.map(|ack| Self { ack, window })
@@ -77,7 +77,7 @@ pub(super) struct Due {
 }
 
 impl KeptFlow {
-    /// A flow whose first segment ended at `end`, and whose RTT is to be `least`.
+    /// Returns a flow whose first segment ended at `end`, with the target RTT `least`.
     pub(super) fn new(
         now: Instant,
         conversation: u64,
@@ -104,19 +104,19 @@ impl KeptFlow {
         }
     }
 
-    /// Whether none of its data have been acknowledged.
+    /// Whether none of the flow's data have been acknowledged.
     pub(super) fn is_opening(&self) -> bool {
         self.opening.is_some()
     }
 
-    /// Whether `ack` is the first to acknowledge its data.
+    /// Whether `ack` is the first acknowledgement of the flow's data.
     pub(super) fn is_first(&self, ack: u32) -> bool {
         let is_beyond = |(end, _)| is_before(end, ack);
         self.opening.is_some_and(is_beyond) && !is_before(self.end, ack)
     }
 
-    /// Sets the RTT to keep when the first data are acknowledged, because the sender compares RTTs only from then on.
-    /// `false` if the RTT cannot be kept.
+    /// Sets the target RTT when the first data are acknowledged, because the sender compares RTTs only from then on.
+    /// Returns `false` if the target RTT is too short or cannot be maintained.
     pub(super) fn renew(&mut self, now: Instant, least: Duration) -> bool {
         self.opening = None;
         self.least = least.min(LONGEST);
@@ -126,7 +126,8 @@ impl KeptFlow {
         self.least >= LEAST && self.may_be_kept()
     }
 
-    /// Whether its sender can take its round trips to be as long; they are no longer than it would be slow with.
+    /// Whether the target RTT exceeds the first RTT that the sender measured by at most [`LATER`]. Also limits the
+    /// target RTT to [`TIMES`] first RTTs.
     fn may_be_kept(&mut self) -> bool {
         let Some(first) = self.first else {
             return true;
@@ -150,20 +151,20 @@ impl KeptFlow {
         }
     }
 
-    /// The RTT to keep before it begins to shrink.
+    /// Returns the target RTT before it begins to shrink.
     pub(super) const fn kept(&self) -> Duration {
         self.least
     }
 
-    /// The RTT to keep at `now`.
+    /// Returns the target RTT at `now`.
     pub(super) fn least(&self, now: Instant) -> Duration {
         let left = self.until.since(now).min(FADING).as_millis();
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         self.least * left / u32::try_from(FADING.as_millis()).unwrap_or(u32::MAX)
     }
 
-    /// When an ACK of the data before `ack` is to be delivered, if all paths together have `rate`; `None` if no
-    /// matching data were sent. `acked_to`: the end of the acknowledged data, those out of order included, because
+    /// Returns when an ACK of the data before `ack` is to be delivered if all paths together have `rate`; `None` if
+    /// such data were never sent. `acked_to` is the end of all acknowledged data, including data out of order, because
     /// senders also measure the RTT by SACK.
     pub(super) fn due(
         &mut self,
@@ -204,7 +205,7 @@ impl KeptFlow {
         })
     }
 
-    /// Holds an ACK until it is due.
+    /// Delays an ACK until it is due.
     pub(super) fn hold(&mut self, due: Due, said: Said, packet: PacketBuf) {
         latest(&mut self.heard, said);
         self.held.push_back(Held {
@@ -214,14 +215,15 @@ impl KeptFlow {
         });
     }
 
-    /// Whether the receiver has already acknowledged more: this packet was overtaken on its way.
+    /// Whether the receiver has already acknowledged more data, so that this packet was overtaken on its path.
     pub(super) fn has_heard_more(&self, said: Said) -> bool {
         self.heard
             .is_some_and(|heard| is_before(said.ack, heard.ack))
     }
 
-    /// Begins with a receiver that speaks first: its sender measures the first round trip by itself, so later ones cannot be as
-    /// long as they like ([`LATER`], [`TIMES`]). `false` if this is something else.
+    /// Handles the first data of a receiver that sends data before the sender does. They are delivered at once, so the
+    /// sender measures its first RTT without a delay, which limits the target RTT ([`LATER`], [`TIMES`]). Returns
+    /// `false` if the packet is not of this kind or the target RTT cannot be maintained.
     pub(super) fn begin(&mut self, now: Instant, said: Said) -> bool {
         let is_opening = self.opening.is_some_and(|(end, _)| end == said.ack);
         if !is_opening || self.told.is_some() {
@@ -231,8 +233,8 @@ impl KeptFlow {
         self.may_be_kept()
     }
 
-    /// Changes data of the receiver so that they may go ahead of the delayed ACKs, and holds their acknowledgement.
-    /// `false`, with no change, if the data should not go ahead.
+    /// Changes data of the receiver so that they can be delivered before the delayed ACKs, and delays their
+    /// acknowledgement. Returns `false`, and changes nothing, if the data should not be delivered first.
     pub(super) fn let_ahead(
         &mut self,
         due: Due,
@@ -274,7 +276,7 @@ impl KeptFlow {
         true
     }
 
-    /// Records an acknowledgement that is delivered.
+    /// Records an acknowledgement that is delivered to the sender.
     pub(super) fn tell(&mut self, now: Instant, said: Said) {
         if let (None, Some((_, at))) = (self.told, self.opening) {
             self.first = Some(now.since(at));
@@ -309,19 +311,19 @@ impl KeptFlow {
         }
     }
 
-    /// The number of delayed ACKs.
+    /// Returns the number of delayed ACKs.
     pub(super) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// The earliest time at which an ACK is due or the flow is no longer young.
+    /// Returns the earliest time at which an ACK is due or the start-up phase ends.
     pub(super) fn poll_timeout(&self) -> Instant {
         let first = self.held.front().map(|held| held.due);
         first.map_or(self.until, |due| due.min(self.until))
     }
 }
 
-/// Replaces `known` by a later acknowledgement.
+/// Replaces `known` by `said` if that acknowledges at least as much.
 fn latest(known: &mut Option<Said>, said: Said) {
     if known.is_none_or(|known| !is_before(said.ack, known.ack)) {
         *known = Some(said);
@@ -333,7 +335,7 @@ fn is_near(number: u32, other: u32, most: u32) -> bool {
     number.wrapping_sub(other) <= most || other.wrapping_sub(number) <= most
 }
 
-/// Whether two timestamps, if present, are close enough to belong to one young flow.
+/// Whether two timestamps, if present, are close enough to belong to the start-up phase of one flow.
 fn is_none_or_near(stamp: Option<u32>, time: Option<u32>) -> bool {
     stamp
         .zip(time)

@@ -2,13 +2,13 @@ use super::*;
 
 pub(in super::super) const CONVERSATION: [u16; 2] = [443, 5_000];
 
-/// A segment of IPv4 without options, of `len` bytes of data from `seq` on.
+/// Returns an IPv4 segment without options, with `len` bytes of data from `seq` on.
 pub(in super::super) fn segment(ports: [u16; 2], seq: u32, ack: u32, len: u16) -> PacketBuf {
     let mut bytes = vec![0; 40 + usize::from(len)];
     bytes[0] = 0x45;
     bytes[2..4].copy_from_slice(&(40 + len).to_be_bytes());
     bytes[9] = 6;
-    // Of a header whose other words are zero.
+    // Checksum of a header whose other words are zero.
     let checksum = !(0x4500 + (40 + len) + 6);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     bytes[20..22].copy_from_slice(&ports[0].to_be_bytes());
@@ -30,7 +30,7 @@ pub(in super::super) const fn ms(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// Watches a flow from 0 on, whose round trips are to be so many milliseconds.
+/// Returns the state with one flow, which starts at 0 ms with a target RTT of `least_ms`.
 pub(in super::super) fn watching(least_ms: u64) -> RoundTrips {
     let mut trips = RoundTrips::new(FlowKey::default());
     let view = ack(0);
@@ -45,7 +45,8 @@ impl RoundTrips {
         self.flows[0].on_sent(ms(at), end);
     }
 
-    /// When the host gets the packets that come at these milliseconds, by the number they acknowledge.
+    /// Delivers packets at the given times in ms. Returns the time at which the host receives each packet, and the
+    /// number that the packet acknowledges.
     fn delivers(&mut self, packets: &[(u64, PacketBuf)], rate: Option<u64>) -> Vec<(u64, u32)> {
         let known = Known {
             rate: rate.map(Bitrate::from_mbps),
@@ -69,7 +70,7 @@ impl RoundTrips {
     }
 }
 
-/// An acknowledgement that tells of data out of order as well.
+/// Returns an ACK that also acknowledges data out of order.
 fn selective_ack(number: u32, from: u32, to: u32) -> PacketBuf {
     let [server, client] = CONVERSATION;
     selective_ack_of([client, server], number, from, to)
@@ -106,7 +107,7 @@ fn what_tells_of_data_never_sent_waits_as_what_it_has_in_order() {
     assert_eq!(trips.delivers(&packets, None), [(69, 1_000)]);
 }
 
-/// Delivers an acknowledgement where the paths are as late as that by now.
+/// Delivers an ACK of `number` at `at` ms while the paths require a target RTT of `least` ms.
 fn deliver(trips: &mut RoundTrips, at: u64, number: u32, least: u64) -> Vec<PacketBuf> {
     let known = Known {
         rate: None,
@@ -159,7 +160,8 @@ fn an_acknowledgement_waits_until_its_round_trip_is_as_long_as_the_longest() {
     trips.sends(12, 2_000);
     trips.sends(15, 3_000);
     trips.sends(90, 1_000);
-    // The first covers what was sent at 9, the next what was then sent at 12; what is late is late, but for its group.
+    // The first ACK covers data sent at 9 ms, the second ACK data sent at 12 ms. The third ACK is late and waits only
+    // for its group.
     let packets = [(19, ack(1_000)), (25, ack(2_999)), (151, ack(3_000))];
     let got = trips.delivers(&packets, None);
     assert_eq!(got, [(69, 1_000), (72, 2_999), (153, 3_000)]);
@@ -204,7 +206,7 @@ fn they_come_at_most_twice_as_fast_as_paths_carry() {
         trips.sends(0, 1_000);
         trips.sends(0, 100_000);
         let got = trips.delivers(&packets, rate);
-        // 99 kB beyond the first, at 2 or 20 kB each millisecond.
+        // 99 kB after the first ACK, at 2 or 20 kB per millisecond.
         assert_eq!((got.len(), got[99].0), (100, last), "{rate:?}");
     }
 }
@@ -230,7 +232,7 @@ fn what_else_comes_waits_for_nothing_and_if_that_is_early_nothing_does_any_more(
         let got = trips.delivers(&packets, None);
         let expected = match held_at {
             24 => [(21, 77), (22, 9_000), (22, 9_000), (24, 20_000)],
-            // In time, it tells nothing.
+            // Data that arrive at least a target RTT after sending do not end the delays.
             99 => [(21, 77), (60, 9_000), (70, 9_000), (81, 20_000)],
             _ => [(21, 77), (60, 9_000), (70, 9_000), (72, 20_000)],
         };
@@ -238,7 +240,7 @@ fn what_else_comes_waits_for_nothing_and_if_that_is_early_nothing_does_any_more(
     }
 }
 
-/// A segment as the receiver sends it, with its time and, in units of its own, its room.
+/// Returns a segment from the receiver, with a timestamp and an unscaled window.
 fn said(time: u32, seq: u32, ack: u32, window: u16, len: u16) -> PacketBuf {
     let [from, to] = CONVERSATION;
     let mut bytes = segment([to, from], seq, ack, len).as_slice().to_vec();
@@ -253,7 +255,7 @@ fn said(time: u32, seq: u32, ack: u32, window: u16, len: u16) -> PacketBuf {
     packet
 }
 
-/// When what went on, its number, where it ends, what it acknowledges, and its time.
+/// Delivery time in ms, sequence number, end, acknowledged number, and timestamp of a segment.
 type Said = (u64, u32, u32, u32, u32);
 
 impl RoundTrips {
@@ -289,10 +291,10 @@ fn what_the_receiver_says_goes_ahead_of_what_it_acknowledges() {
         (60, said(2, 51, 1_000, 9, 0)),
         (70, said(3, 51, 2_000, 9, 50)),
         (71, said(4, 101, 2_000, 9, 100)),
-        // It comes again, as if nothing had arrived, and with more room.
+        // A retransmission, with a larger window.
         (72, said(5, 51, 2_000, 10, 50)),
         (80, said(6, 201, 3_000, 10, 0)),
-        // What asks whether the other end is there stays as it is.
+        // A keep-alive segment is not changed.
         (115, said(7, 200, 4_000, 10, 0)),
     ]);
     let expected = [
@@ -331,7 +333,8 @@ fn data_that_an_acknowledgement_overtook_go_ahead_of_it_as_well() {
 
 #[test]
 fn a_first_round_trip_that_was_measured_bounds_the_next() {
-    // What they are to be, the first, and when what acknowledges data that were sent then goes on.
+    // Target RTT, first RTT, and delivery time of the ACK of data sent after the first RTT; `None` if the flow is
+    // removed.
     for (least, first, due) in [(60, 20, Some(60)), (60, 36, Some(96)), (300, 20, None)] {
         let mut trips = watching(least);
         let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
@@ -352,7 +355,7 @@ fn a_first_round_trip_that_was_measured_bounds_the_next() {
         assert_eq!(held, due.map(ms));
         assert_eq!(delivered.len(), if due.is_some() { 1 } else { 2 });
     }
-    // Nor is what comes then held for as long as the first was to be.
+    // The target RTT is limited to twice the first RTT.
     let mut trips = watching(90);
     let (mut delivered, mut pool) = (VecDeque::new(), Pool::new(8, 2048));
     let opens = said(1, 1, 0, 9, 50);
@@ -379,7 +382,7 @@ fn a_conversation_is_left_alone() {
     let acks: Vec<_> = got.iter().map(|(_, _, _, ack, _)| *ack).collect();
     let ahead = usize::try_from(MOST_TALK).expect("few");
     assert_eq!(acks[..=ahead], vec![0; ahead + 1]);
-    // What is held, and the last.
+    // The delayed ACK, and the last segment.
     assert_eq!(acks[ahead + 1..], [1_000, 1_000]);
     assert!(trips.flows.is_empty());
 }
@@ -488,7 +491,7 @@ fn round_trips_shrink_little_by_little_when_a_youth_ends() {
 fn a_flow_is_young_for_a_while_and_flows_are_few() {
     let mut trips = watching(60);
     assert_eq!(trips.poll_timeout(), Some(ms(4_000)));
-    // What covers much makes the next one wait no longer than two round trips.
+    // After an ACK of many bytes, the next ACK is delayed by at most two target RTTs.
     trips.sends(20, 1 << 30);
     trips.sends(21, (1 << 30) + 1);
     let packets = [(20, ack(1)), (20, ack(1 << 30)), (30, ack((1 << 30) + 1))];

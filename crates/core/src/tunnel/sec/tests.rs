@@ -100,17 +100,17 @@ fn what_is_forged_costs_little_and_stops_no_parity_that_is_named() {
     }
     assert!(sec.mended.is_empty() && sec.damaged.len() <= MAX_KEPT);
     assert_eq!((sec.tries.left, sec.tries.cut_short), (0, 1000));
-    // Nothing is left for wrong headers in this second, others are mended.
+    // The tries for damaged headers are used up in this second. A datagram with an undamaged header is still corrected.
     let mut named = datagram(33);
     named[300] ^= 1;
     come(&mut sec, NOW, &named, &mut pool);
     assert_eq!(sec.mended.len(), 1);
-    // 415, of which there is no parity.
+    // The damaged header names datagram 415, for which there is no parity.
     let mut unnamed = datagram(399);
     unnamed[9] ^= 16;
     come(&mut sec, NOW, &unnamed, &mut pool);
     assert_eq!((sec.mended.len(), sec.tries.cut_short), (1, 1001));
-    // In the next second there is again.
+    // In the next second, tries are available again.
     let later = NOW + SECOND;
     let whole = datagram(399);
     let mut parity = [0; MAX_PARITY_BYTES];

@@ -1,4 +1,4 @@
-//! Packets that late paths take from behind.
+//! Packets that paths with longer delays take from further back in the queue.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -19,7 +19,8 @@ const FLOW: FlowId = FlowId::at(1);
 const OTHER: FlowId = FlowId::at(2);
 const NOW: Instant = Instant::from_millis(5);
 
-/// A tunnel in which so many packets of each flow wait, of 1000 bytes; the first is the packet's place in its flow.
+/// Calls `run` with a tunnel in which `counts` packets of 1000 bytes wait for each flow. The first byte of a packet is
+/// its place in its flow.
 fn waiting(counts: [u8; 2], run: impl FnOnce(&mut Outbound, &mut Egress<'_, '_>)) {
     let mut tunnel = adaptive();
     let mut shared = Shared {
@@ -44,7 +45,7 @@ fn place(numbered: &Numbered) -> u8 {
     numbered.packet.as_slice()[0]
 }
 
-/// Flow, place in it and number of all that is left, in the order it leaves.
+/// Returns flow, place in the flow and sequence number of the remaining packets, in the order in which they leave.
 fn rest(outbound: &mut Outbound, egress: &mut Egress<'_, '_>) -> Vec<(FlowId, u8, u32)> {
     let mut rest = Vec::new();
     while let Some(numbered) = next(outbound, egress) {
@@ -63,7 +64,7 @@ fn what_goes_late_comes_so_far_behind_and_the_rest_keeps_its_order() {
             let numbered = next_behind(outbound, egress, ahead);
             late.push(place(&numbered.expect("enough waits")));
         }
-        // However far behind it need be: paths carry numbers in their order.
+        // Even at a distance of zero the packet is a later one, because sequence numbers on a path must increase.
         let numbered = next_behind(outbound, egress, Bytes::ZERO);
         late.push(place(&numbered.expect("enough waits")));
         assert_eq!(late, [5, 6, 7, 8]);
@@ -75,7 +76,7 @@ fn what_goes_late_comes_so_far_behind_and_the_rest_keeps_its_order() {
         let places: Vec<u8> = rest.iter().map(|(_, place, _)| *place).collect();
         let others: Vec<u8> = (0..5).chain(9..20).collect();
         assert_eq!(places, others);
-        // Their numbers are as if nothing had gone before.
+        // The sequence numbers are the same as without a path with a longer delay.
         assert!(rest.iter().all(|(_, place, seq)| u32::from(*place) == *seq));
         assert!(outbound.lanes.ahead.is_empty());
     });
@@ -138,7 +139,7 @@ fn what_waits_of_a_flow_leaves_though_none_of_it_is_queued() {
     });
 }
 
-/// The packet that leaves next.
+/// Returns the packet that leaves next.
 pub(super) fn next(outbound: &mut Outbound, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
     let (lanes, numbering) = (&mut outbound.lanes, &mut outbound.numbering);
     let next = lanes.next(Blocked::default(), numbering, egress);
