@@ -1,9 +1,9 @@
-//! The least a packet of some traffic can take one way: over the quickest link that passes packets when it is sent, with
-//! nothing else under way.
+//! Shortest possible one-way delay of a packet: the delay over the fastest link that passes packets when the packet is
+//! sent, without other traffic.
 //!
-//! It is the links' propagation delay as the scenario has it, events included, and the distance of the server. Not in it: the
-//! time to serialise the packet itself, a recorded line's pauses, jitter. So what packets take beyond it is never told too
-//! short.
+//! It is the propagation delay of the link in the scenario, including changes by events, plus the distance of the
+//! server. It does not include the serialisation time of the packet, the pauses of a recorded line, or jitter. So the
+//! delay that a packet takes beyond it is never underestimated.
 
 use core::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     scenario::{Action, Cost, Direction, Directions, Scenario, Traffic},
 };
 
-/// The least delay over time.
+/// The shortest one-way delay over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleDelay {
-    /// Since when it is so, in order of time; the first since the beginning.
+    /// Pairs of start time and delay, in order of time. The first pair starts at zero.
     steps: Vec<(Duration, Duration)>,
 }
 

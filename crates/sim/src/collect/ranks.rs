@@ -1,15 +1,15 @@
-//! Links of unlike cost: how full the cheap ones were, and what the dear ones carried without need.
+//! Use of links of different cost: how full the cheap links were, and how much the costly links carried unnecessarily.
 //!
-//! Sample by sample ([`SAMPLE`](crate::measure::SAMPLE)), from what came out at the far ends. Both are of a link and of all
-//! that are cheaper (or, for the fill, of its own rank): what these could have carried is known, and what was there to be
-//! carried is what all links delivered.
+//! Both figures are computed sample by sample ([`SAMPLE`](crate::measure::SAMPLE)) from the bytes that left the links
+//! at their other ends. Each compares the traffic of the cheaper links (for [`fill`], also of the links of the same
+//! rank) with their capacity. The demand is the traffic that all links together delivered.
 
 use crate::{
     measure::{LinkReport, Sample},
     scenario::{Cost, Scenario},
 };
 
-/// Links above the lowest rank that there is.
+/// Returns the links above the lowest rank in the scenario.
 pub(super) fn dear(scenario: &Scenario) -> Vec<usize> {
     let lowest = ranks(scenario).min();
     let links = scenario.links.iter().enumerate();
@@ -17,8 +17,10 @@ pub(super) fn dear(scenario: &Scenario) -> Vec<usize> {
     dear.map(|(index, _)| index).collect()
 }
 
-/// Share of their capacity that `link` and all that are not dearer carried while all links together carried more than that.
-/// `None` if nothing is dearer, if that never was the case, or if a line has no limit.
+/// Returns how full `link` and all links of its cost or less were while costlier links were in use. Only samples count
+/// in which all links together carried more than the capacity of the cheap links; the result is the share of this
+/// capacity that was used. `None` if no link costs more, if there is no such sample, or if the rate of a line is not
+/// limited.
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
 pub(super) fn fill(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
     let own = rank(scenario.links.get(link)?.cost)?;
