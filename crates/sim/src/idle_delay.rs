@@ -20,7 +20,7 @@ pub struct IdleDelay {
 }
 
 impl IdleDelay {
-    /// Of `traffic` in `scenario`.
+    /// Returns the idle delay of `traffic` in `scenario`.
     #[must_use]
     pub fn of(scenario: &Scenario, traffic: &Traffic) -> Self {
         let way = traffic.direction;
@@ -59,7 +59,7 @@ impl IdleDelay {
                 continue;
             };
             change.apply_to(line);
-            // While nothing passes, what was before is as good as anything.
+            // While no link passes packets, the last delay remains valid, because no packet arrives.
             if let Some(delay) = least(&lines) {
                 steps.push((event.at, delay));
             }
@@ -67,7 +67,7 @@ impl IdleDelay {
         Self { steps }
     }
 
-    /// The same all the time.
+    /// Returns an idle delay that does not change.
     #[cfg(test)]
     pub(crate) fn constant(delay: Duration) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl IdleDelay {
         }
     }
 
-    /// That of a packet sent `at` so long after the run began.
+    /// Returns the idle delay of a packet sent at time `at` since the start of the run.
     #[must_use]
     pub fn at(&self, at: Duration) -> Duration {
         let after = self.steps.partition_point(|(since, _)| *since <= at);

@@ -107,8 +107,8 @@
 //! "dsl.fill" = { min = 0.99 }              # how full it is while links of a higher rank carry something
 //! ```
 //!
-//! A trace's path is relative to the scenario file; `"traces:NAME"` means `NAME` in the directory of recorded links
-//! that the caller names.
+//! The path of a trace file is relative to the scenario file. `"traces:NAME"` means the file `NAME` in the directory of
+//! recorded links that the caller passes.
 
 mod check;
 mod locate;
@@ -359,7 +359,7 @@ pub struct EqualizerSpec {
 /// Unit and rule by which an equalizer spreads traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Single packets. Packets on links with a shorter delay are delayed so that all arrive in order.
+    /// Single packets. Packets on links with a shorter delay are delayed so that all links have the same delay.
     Delay,
     /// Whole flows.
     Flow,
