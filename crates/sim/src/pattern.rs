@@ -34,9 +34,9 @@ pub struct Rates {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Curve {
-    /// It grows by the same factor in each step.
+    /// The rate changes by the same factor in each step.
     Exponential,
-    /// It grows by the same amount in each step.
+    /// The rate changes by the same amount in each step.
     Linear,
     /// The rate stays constant until the next point.
     #[default]
@@ -451,7 +451,7 @@ mod tests {
             sum += late - even;
             last = late;
         }
-        // Datagrams are 1 ms apart: lateness is the largest of what is left of three draws.
+        // Datagrams are due 1 ms apart. The lateness is the largest of the remaining parts of three draws.
         let mean = sum / 10_000;
         assert!((1_500..2_200).contains(&mean.as_micros()), "{mean:?}");
     }

@@ -43,7 +43,7 @@ pub struct Up {
 pub enum Rate {
     /// Constant rate in Mbit/s.
     Constant(f64),
-    /// A column of a table of rates.
+    /// Rate from a column of a table.
     Csv {
         /// Name of the file, in the directory of traces.
         file: String,

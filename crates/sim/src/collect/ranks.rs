@@ -38,8 +38,8 @@ pub(super) fn fill(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Op
     (offered > 0).then(|| carried as f64 / offered as f64)
 }
 
-/// What `link` carried while cheaper links had room for it, as a share of all that all links carried. `None` if none is
-/// cheaper, or if one of them has no limit.
+/// Returns the traffic that `link` carried while cheaper links had free capacity for it, as a share of the traffic of
+/// all links. `None` if no link is cheaper, or if the rate of a cheaper link is not limited.
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
 pub(super) fn excess(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
     let own = rank(scenario.links.get(link)?.cost)?;
@@ -57,11 +57,11 @@ pub(super) fn excess(scenario: &Scenario, link: usize, links: &[LinkReport]) -> 
     (all > 0).then(|| needless as f64 / all as f64)
 }
 
-/// What links carried within a sample, in bytes.
+/// Bytes that the links carried within a sample.
 struct Ranked {
     cheap: u64,
     dear: u64,
-    /// What the cheap ones could have carried.
+    /// Bytes that the cheap links could have carried.
     capacity: u64,
 }
 
@@ -93,12 +93,12 @@ fn samples(
     (0..length).map(sum).collect()
 }
 
-/// The places of all links in the order of cost, but for those that are not used at all.
+/// Returns the ranks of all links in the order of cost, except links that are never used.
 fn ranks(scenario: &Scenario) -> impl Iterator<Item = u16> {
     scenario.links.iter().filter_map(|link| rank(link.cost))
 }
 
-/// The place of a link in the order of cost; `None` if it is not used at all.
+/// Returns the rank of a link in the order of cost. `None` if the link is never used.
 fn rank(cost: Cost) -> Option<u16> {
     match cost {
         Cost::Never => None,
