@@ -63,8 +63,8 @@ pub struct TcpConfig {
     pub cc: CongestionControl,
     /// Method of loss detection.
     pub recovery: Recovery,
-    /// Maximum segment size this end announces, in bytes: MTU less IP and TCP header without options. Timestamps take 12
-    /// bytes of it in each segment. At least 88, at most 65 495; values outside count as these.
+    /// Maximum segment size that this endpoint announces, in bytes: MTU minus IP and TCP header without options.
+    /// Timestamps take 12 bytes of it in each segment. Values are clamped to the range from 88 to 65 495.
     pub mss: usize,
     /// Receive window in bytes: data accepted beyond the acknowledged data. It does not change. At least two segments,
     /// at most 1 GiB.

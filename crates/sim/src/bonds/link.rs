@@ -81,7 +81,7 @@ impl Link {
         }
     }
 
-    /// The same link with `loss`.
+    /// Returns the link with the loss probability `loss`.
     #[must_use]
     pub fn lossy(self, loss: f64) -> Self {
         Self { loss, ..self }
