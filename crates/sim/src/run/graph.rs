@@ -47,7 +47,7 @@ pub(super) struct Graph {
     pub(super) up: NodeId,
 }
 
-/// Port of both the gateway's wire and the server's wire that connects them.
+/// Port of a server that leads to the gateway.
 const TO_GATEWAY: usize = 0;
 
 /// Settings of the daemons in addition to the scenario's links.
