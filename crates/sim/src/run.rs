@@ -90,7 +90,7 @@ pub enum RunError {
         "traffic `{traffic}`: kind = \"video\" is real H.264, which only `pleach lab run` has; remove it, or write kind = \"udp\" with profile = \"video\""
     )]
     LabOnly {
-        /// Which traffic.
+        /// Name of the traffic.
         traffic: String,
     },
     /// `[tunnel]` names an unknown policy, or contains keys that the policy does not have, or a class is invalid.
