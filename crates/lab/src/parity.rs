@@ -48,9 +48,9 @@ pub struct Parity {
 /// Result of comparing a scenario.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The lab does not run here, and why.
+    /// The lab does not run on this machine. Contains the reason.
     NoLab(String),
-    /// The lab ran, but the machine was too busy for its figures to count, and why.
+    /// The lab ran, but the machine was too busy for valid measurements. Contains the reason.
     TooBusy(String),
     /// The compared numbers.
     Compared {

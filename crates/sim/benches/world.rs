@@ -4,7 +4,6 @@
 //! `raw` forwards UDP through client, link, gateway and server. `tunnel` sends the same traffic through two production
 //! engines over two links, with real keys. `tcp` is a CUBIC download through the same engines. Times are per event;
 //! criterion's throughput is the result.
-//! two links, with real keys; `tcp` a CUBIC download through them. Time is per event: criterion's throughput is the figure.
 
 use std::time::Duration;
 
