@@ -1,10 +1,10 @@
 //! Links, addresses, routes and rules of the kernel, set and read over rtnetlink.
 //!
-//! The only module, with those below it, that knows the rtnetlink crate. Calls block: they run an own
-//! single-threaded runtime for the length of the call, and belong into start and stop of a tunnel, not into its data
-//! path. A [`Netlink`] speaks to the network namespace of the thread that opened it.
+//! Only this module and its submodules use the rtnetlink crate. Calls block: each runs a single-threaded runtime of its
+//! own for its duration. They belong in the start and stop of a tunnel, not in its data path. A [`Netlink`]
+//! communicates with the network namespace of the thread that opened it.
 //!
-//! Deleting what is gone already is no error, so that an undo can be repeated.
+//! Deleting an object that no longer exists is not an error, so that an undo can be repeated.
 
 use std::{
     io,
@@ -35,18 +35,19 @@ pub struct Netlink {
     handle: Handle,
 }
 
-/// A policy rule: which table decides about a packet.
+/// A policy rule, which selects the table that decides about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// For IPv6 instead of IPv4.
+    /// Whether the rule is for IPv6 instead of IPv4.
     pub is_v6: bool,
-    /// Lower is asked first.
+    /// Priority. Rules with lower values are evaluated first.
     pub priority: u32,
-    /// Only packets that do *not* carry this mark; `None`: all.
+    /// Mark that excludes a packet: the rule applies only to packets that do *not* carry it. `None`: the rule applies
+    /// to all packets.
     pub not_fwmark: Option<u32>,
-    /// The table to ask.
+    /// The table to look up.
     pub table: u32,
-    /// Answers with a prefix of at most this length do not count; `None`: all count.
+    /// Prefix length up to which routes of the table are ignored. `None`: no route is ignored.
     pub suppress_prefix_len: Option<u8>,
 }
 
@@ -54,7 +55,7 @@ impl Netlink {
     /// Opens a connection.
     ///
     /// # Errors
-    /// If the socket cannot be made.
+    /// Fails if the socket cannot be created.
     pub fn open() -> io::Result<Self> {
         let runtime = runtime()?;
         let handle = {
@@ -66,7 +67,7 @@ impl Netlink {
         Ok(Self { runtime, handle })
     }
 
-    /// The index of the link `name`; `None` if there is none.
+    /// Returns the index of the link `name`. `None` if there is no such link.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -77,7 +78,7 @@ impl Netlink {
         Ok(link.map(|link| link.header.index))
     }
 
-    /// The largest packet of the link `name` in bytes; `None` if there is no such link.
+    /// Returns the MTU of the link `name` in bytes. `None` if there is no such link.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -95,7 +96,7 @@ impl Netlink {
         Ok(link.and_then(|link| link.attributes.iter().find_map(mtu_of)))
     }
 
-    /// Switches link `ifindex` up with `mtu` bytes.
+    /// Switches link `ifindex` up with an MTU of `mtu` bytes.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -109,7 +110,7 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Gives link `ifindex` an address; one that it has already is left.
+    /// Adds an address to link `ifindex`. An existing address is not changed.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -121,7 +122,7 @@ impl Netlink {
             .map_err(to_io)
     }
 
-    /// Takes an address from link `ifindex`.
+    /// Removes an address from link `ifindex`.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -136,7 +137,7 @@ impl Netlink {
         absent_is_none(answer).map(|_| ())
     }
 
-    /// Routes `destination` to link `ifindex`, in `table`; replaces an equal route.
+    /// Adds a route to `destination` over link `ifindex` in `table`. Replaces an equal route.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -152,7 +153,7 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Removes the route to `destination` from `table`; no error if there is none.
+    /// Removes the route to `destination` from `table`. Does nothing if there is none.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -167,8 +168,8 @@ impl Netlink {
         absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
     }
 
-    /// Makes `destination` unreachable by `table` where no other route of it leads there; replaces an equal route. It outlives every
-    /// device.
+    /// Adds an unreachable route to `destination` in `table`, which applies if no other route of the table leads there.
+    /// Replaces an equal route. It outlives every device.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -185,7 +186,7 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Removes the unreachable routes of `table` whose destinations are not in `kept`, both families.
+    /// Removes the unreachable routes of `table` whose destinations are not in `kept`, for both families.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -205,7 +206,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// How many routes `table` has to devices, both families.
+    /// Returns the number of routes to devices in `table`, for both families.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -215,7 +216,7 @@ impl Netlink {
         Ok(routes.filter(leads_on).count())
     }
 
-    /// Removes all routes of `table`, both families.
+    /// Removes all routes of `table`, for both families.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -227,7 +228,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// The destinations of all routes to other hosts, in all tables and both families, without default routes.
+    /// Returns the destinations of all routes to other hosts, in all tables and for both families, without default
+    /// routes.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -267,7 +269,7 @@ impl Netlink {
     /// Adds a rule.
     ///
     /// # Errors
-    /// The error of the kernel; an equal rule is one.
+    /// Returns the error of the kernel. An equal rule is an error.
     pub fn add_rule(&self, rule: &Rule) -> io::Result<()> {
         let mut request = self.handle.rule().add().priority(rule.priority);
         request = request.table_id(rule.table).action(RuleAction::ToTable);
@@ -284,7 +286,7 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// How many rules have a priority in `priorities`, both families.
+    /// Returns the number of rules with a priority in `priorities`, for both families.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -292,8 +294,8 @@ impl Netlink {
         Ok(self.rules(&priorities)?.len())
     }
 
-    /// Removes the rules with a priority in `priorities` that ask `table`, or the main table without its short prefixes,
-    /// both families, the last first. Others in that range are somebody else's.
+    /// Removes the rules with a priority in `priorities` that look up `table`, or the main table without its short
+    /// prefixes. Both families, the last rules first. Other rules in that range belong to other programs.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -341,7 +343,7 @@ fn has_destination(route: &RouteMessage) -> bool {
     attributes.any(|attribute| matches!(attribute, RouteAttribute::Destination(_)))
 }
 
-/// Where a route leads; a default route has no destination among its attributes.
+/// Returns the destination of a route. A default route has no destination among its attributes.
 fn destination(route: &RouteMessage) -> Option<IpNet> {
     let len = route.header.destination_prefix_length;
     let address = route.attributes.iter().find_map(|attribute| {
@@ -383,7 +385,7 @@ fn to_io(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-/// What does not exist, or belongs to a family this host does not have, is no error but nothing.
+/// Converts the errors for objects that do not exist, or that belong to a family this host does not have, to `None`.
 fn absent_is_none<T>(answer: Result<T, rtnetlink::Error>) -> io::Result<Option<T>> {
     match answer.map_err(to_io) {
         Ok(value) => Ok(Some(value)),
@@ -401,5 +403,5 @@ fn absent_is_none<T>(answer: Result<T, rtnetlink::Error>) -> io::Result<Option<T
     }
 }
 
-/// Metric of a route that is taken only where there is no other.
+/// Metric of a route that is used only if there is no other route.
 const LAST_METRIC: u32 = u32::MAX - 1;

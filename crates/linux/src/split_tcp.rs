@@ -4,9 +4,10 @@
 //! exclude the tunnel's own networks and destinations that were excluded for a time ([`Exclusions::add`]). The original
 //! destination is found with [`crate::redirect::original_destination`].
 //!
-//! Nothing but the rules of the chain `pick` changes while nothing is redirected: the kernel translates the packets of existing
-//! connections only as long as a chain of type `nat` exists, and tracks connections only as long as a rule needs it. After a crash the rules match nothing, because they name the tunnel's device;
-//! [`Interception::begin`] and [`recover`] remove the table.
+//! While nothing is redirected, only the rules of the chain `pick` are absent; the table and its other chains stay. The
+//! kernel translates the packets of existing connections only as long as a chain of type `nat` exists, and tracks
+//! connections only as long as a rule needs it. After a crash the rules match nothing, because they name the tunnel's
+//! device. [`Interception::begin`] and [`recover`] remove the table.
 
 use std::{
     fmt::Write as _,

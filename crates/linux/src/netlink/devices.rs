@@ -1,4 +1,4 @@
-//! Devices with their kind, bridge and addresses, for [`crate::surroundings`].
+//! Reads devices with their kind, bridge and addresses, for [`crate::surroundings`].
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::{Netlink, watch};
 use crate::surroundings::{Device, Kind};
 
 impl Netlink {
-    /// All devices, sorted by index.
+    /// Returns all devices, sorted by index.
     ///
     /// # Errors
     /// The error of the kernel.
