@@ -67,7 +67,7 @@ pub struct Forward {
 /// Devices from which other packets are forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Others {
-    /// From all.
+    /// All devices.
     #[default]
     All,
     /// All devices except these.

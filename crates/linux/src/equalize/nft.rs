@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Splitter {
     links: usize,
-    /// Script of the turns in force.
+    /// Script of the current slots.
     turns: String,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Splitter {
     active: u32,
     /// Devices by ifindex, each with the descriptor that keeps the program attached under TCX.
     attached: BTreeMap<u32, Option<OwnedFd>>,
-    /// What lets packets out that have waited.
+    /// The second program, which sends delayed packets to their links.
     release: Option<Release>,
 }
 

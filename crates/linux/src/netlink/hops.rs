@@ -38,11 +38,11 @@ pub(crate) struct HopRoute {
 /// Whether a next hop answers on its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was asked and did not.
+    /// The next hop was probed and did not answer.
     No,
-    /// It is being asked.
+    /// The next hop is being probed.
     Unknown,
-    /// It did, maybe some time ago.
+    /// The next hop answered, maybe some time ago.
     Yes,
 }
 

@@ -25,7 +25,7 @@ pub(crate) enum Bank {
     /// The half that is evaluated first.
     #[default]
     First,
-    /// The half that is asked after it.
+    /// The half that is evaluated after [`Bank::First`].
     Second,
 }
 
