@@ -47,7 +47,7 @@ pub enum Action {
     Close,
     /// Open new connections.
     Open,
-    /// Carry the link's datagrams over the connections.
+    /// Send the link's datagrams over the TCP connections.
     UseTcp,
     /// Send the link's datagrams over UDP.
     UseUdp,

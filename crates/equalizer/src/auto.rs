@@ -136,7 +136,7 @@ impl AutoWeights {
 
     /// Processes the counters of all links at `now`. `None` for a link that does not exist; its history is deleted.
     ///
-    /// A call before [`Self::poll_timeout`] is ignored.
+    /// A call before the time that [`Self::poll_timeout`] returns is ignored.
     pub fn handle_counters(&mut self, now: Instant, counters: &[Option<Counters>]) {
         if now < self.next_at {
             return;

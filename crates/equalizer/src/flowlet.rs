@@ -40,7 +40,7 @@ impl Spread {
 /// The last link of each flow.
 #[derive(Clone, Debug, Default)]
 pub struct FlowTable {
-    /// The entries: [`MAX_FLOWS`] once there is a flow, before that none.
+    /// The entries. Empty before the first flow, afterwards [`MAX_FLOWS`] entries.
     places: Vec<Option<Place>>,
 }
 

@@ -34,7 +34,7 @@ use crate::{Options, netns};
 /// Number of simulated runs with longer delays.
 pub const SHIFTS: u32 = 15;
 
-/// How to run scenarios in both worlds.
+/// Settings for running scenarios in both worlds.
 #[derive(Clone, Debug)]
 pub struct Parity {
     /// The daemon's binary.

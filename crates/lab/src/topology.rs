@@ -194,7 +194,7 @@ fn open_device(name: &str, kind: Kind) -> anyhow::Result<OwnedFd> {
     )
 }
 
-/// Adds one line. Writing to a `String` cannot fail.
+/// Adds one line to `lines`. Writing to a `String` cannot fail.
 fn push(lines: &mut String, line: core::fmt::Arguments<'_>) {
     let _ = writeln!(lines, "{line}");
 }

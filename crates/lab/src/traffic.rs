@@ -67,7 +67,7 @@ pub struct Flow {
 /// Time at which a program runs.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
-    /// Time zero of the run.
+    /// Start of the run.
     begin: Instant,
     start: Instant,
     stop: Instant,

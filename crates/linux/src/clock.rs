@@ -37,7 +37,7 @@ pub fn unix_nanos() -> u64 {
 /// Waits until the generator is seeded, which is always the case on a running system.
 ///
 /// # Errors
-/// The error of `getrandom(2)`, for example under a filter that forbids the call.
+/// Returns the error of `getrandom(2)`, for example under a filter that forbids the call.
 pub fn entropy() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     crate::entropy::draw(&mut bytes)?;

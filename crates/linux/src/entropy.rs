@@ -19,7 +19,7 @@ impl KernelEntropy {
     /// Waits until the generator is seeded, which is always the case on a running system.
     ///
     /// # Errors
-    /// The error of `getrandom(2)`, for example under a filter that forbids the call.
+    /// Returns the error of `getrandom(2)`, for example under a filter that forbids the call.
     pub fn open() -> io::Result<Self> {
         draw(&mut [0; 32])?;
         Ok(Self(()))

@@ -70,7 +70,7 @@ impl Netlink {
     /// Returns the index of the link `name`. `None` if there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn link_index(&self, name: &str) -> io::Result<Option<u32>> {
         let request = self.handle.link().get().match_name(name);
         let answer = self.runtime.block_on(request.execute().try_next());
@@ -81,7 +81,7 @@ impl Netlink {
     /// Returns the MTU of the link `name` in bytes. `None` if there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn link_mtu(&self, name: &str) -> io::Result<Option<u32>> {
         let request = self.handle.link().get().match_name(name);
         let answer = self.runtime.block_on(request.execute().try_next());
@@ -99,7 +99,7 @@ impl Netlink {
     /// Switches link `ifindex` up with an MTU of `mtu` bytes.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn set_up(&self, ifindex: u32, mtu: u32) -> io::Result<()> {
         let message = LinkMessageBuilder::<LinkUnspec>::new()
             .index(ifindex)
@@ -113,7 +113,7 @@ impl Netlink {
     /// Adds an address to link `ifindex`. An existing address is not changed.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn add_address(&self, ifindex: u32, address: IpNet) -> io::Result<()> {
         let request = self.handle.address();
         let request = request.add(ifindex, address.addr(), address.prefix_len());
@@ -125,7 +125,7 @@ impl Netlink {
     /// Removes an address from link `ifindex`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_address(&self, ifindex: u32, address: IpNet) -> io::Result<()> {
         let mut request = self.handle.address();
         let message = request
@@ -140,7 +140,7 @@ impl Netlink {
     /// Adds a route to `destination` over link `ifindex` in `table`. Replaces an equal route.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn add_route(&self, destination: IpNet, ifindex: u32, table: u32) -> io::Result<()> {
         let destination = destination.trunc();
         let message = RouteMessageBuilder::<IpAddr>::new()
@@ -156,7 +156,7 @@ impl Netlink {
     /// Removes the route to `destination` from `table`. Does nothing if there is none.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_route(&self, destination: IpNet, table: u32) -> io::Result<()> {
         let destination = destination.trunc();
         let message = RouteMessageBuilder::<IpAddr>::new()
@@ -172,7 +172,7 @@ impl Netlink {
     /// Replaces an equal route. It outlives every device.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn add_unreachable(&self, destination: IpNet, table: u32) -> io::Result<()> {
         let destination = destination.trunc();
         let message = RouteMessageBuilder::<IpAddr>::new()
@@ -189,7 +189,7 @@ impl Netlink {
     /// Removes the unreachable routes of `table` whose destinations are not in `kept`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_unreachable(&self, table: u32, kept: &[IpNet]) -> io::Result<()> {
         let is_kept = |route: &RouteMessage| {
             let is_it = |kept: &&IpNet| destination(route) == Some(kept.trunc());
@@ -209,7 +209,7 @@ impl Netlink {
     /// Returns the number of routes to devices in `table`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn route_count(&self, table: u32) -> io::Result<usize> {
         let routes = self.routes(table)?.into_iter();
         let leads_on = |route: &RouteMessage| route.header.kind != RouteType::Unreachable;
@@ -219,7 +219,7 @@ impl Netlink {
     /// Removes all routes of `table`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn flush_table(&self, table: u32) -> io::Result<()> {
         for route in self.routes(table)? {
             let request = self.handle.route().del(route);
@@ -232,7 +232,7 @@ impl Netlink {
     /// routes.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn destinations(&self) -> io::Result<Vec<IpNet>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -289,7 +289,7 @@ impl Netlink {
     /// Returns the number of rules with a priority in `priorities`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn rule_count(&self, priorities: RangeInclusive<u32>) -> io::Result<usize> {
         Ok(self.rules(&priorities)?.len())
     }
@@ -298,7 +298,7 @@ impl Netlink {
     /// prefixes. Both families, the last rules first. Other rules in that range belong to other programs.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_rules(&self, priorities: RangeInclusive<u32>, table: u32) -> io::Result<()> {
         let is_ours = |rule: &RuleMessage| {
             let mut attributes = rule.attributes.iter();

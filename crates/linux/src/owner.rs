@@ -43,7 +43,7 @@ pub fn socket(local: SocketAddr, remote: SocketAddr) -> io::Result<Socket> {
 
 /// Returns the name of the process that has the socket `inode` open, as in `/proc/PID/comm`. `None` if none is found.
 ///
-/// Takes some milliseconds.
+/// The search takes some milliseconds.
 #[must_use]
 pub fn process_name(inode: u32) -> Option<String> {
     let link = format!("socket:[{inode}]");

@@ -55,7 +55,7 @@ impl Poller {
     /// Creates an empty set.
     ///
     /// # Errors
-    /// The error of `epoll_create1(2)`.
+    /// Returns the error of `epoll_create1(2)`.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self { epoll })
@@ -104,7 +104,7 @@ impl Poller {
     /// without events if a signal handler ran.
     ///
     /// # Errors
-    /// The error of `epoll_pwait2(2)`.
+    /// Returns the error of `epoll_pwait2(2)`.
     pub fn wait(&self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
         let timeout = deadline.map(|deadline| timespec(deadline.since(clock::now())));
@@ -136,7 +136,7 @@ impl Waker {
     /// Creates a waker, which must be added to a [`Poller`].
     ///
     /// # Errors
-    /// The error of `eventfd2(2)`.
+    /// Returns the error of `eventfd2(2)`.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(fd)))
@@ -173,7 +173,7 @@ impl Signals {
     /// Call it before other threads exist: a signal to a thread that does not block it would still kill the process.
     ///
     /// # Errors
-    /// The error of `pthread_sigmask(3)` or `signalfd4(2)`.
+    /// Returns the error of `pthread_sigmask(3)` or `signalfd4(2)`.
     pub fn block(signals: &[i32]) -> io::Result<Self> {
         // SAFETY: a zeroed sigset_t is valid storage for sigemptyset, which initialises it; the other calls get
         // pointers to that live local. A null old set is allowed.
@@ -217,7 +217,7 @@ impl AsFd for Signals {
 /// Asks the kernel to wake the calling thread at its deadlines without rounding.
 ///
 /// # Errors
-/// The error of `prctl(2)`.
+/// Returns the error of `prctl(2)`.
 pub fn set_precise_timers() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(Some(
         NonZeroU64::MIN,

@@ -44,7 +44,7 @@ impl Surroundings {
     /// Reads the surroundings of the tunnel over device `tun`, in the namespace of `netlink`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn read(netlink: &Netlink, tun: &str) -> io::Result<Self> {
         Ok(Self::of(&netlink.devices()?, tun))
     }

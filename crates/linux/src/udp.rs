@@ -181,7 +181,7 @@ impl UdpSocket {
     /// Returns the address to which the socket is bound.
     ///
     /// # Errors
-    /// The error of `getsockname(2)`.
+    /// Returns the error of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let address = self.socket.local_addr()?.as_socket();
         address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -353,7 +353,7 @@ impl UdpSocket {
     /// cheap system call.
     ///
     /// # Errors
-    /// The error of `ioctl(2)`.
+    /// Returns the error of `ioctl(2)`.
     pub fn queued_bytes(&self) -> io::Result<usize> {
         let mut queued: libc::c_int = 0;
         // SAFETY: the descriptor is open, and TIOCOUTQ (the same number as SIOCOUTQ) writes one int.
@@ -370,7 +370,7 @@ impl UdpSocket {
     /// call if the setting changes.
     ///
     /// # Errors
-    /// The error of `setsockopt(2)`.
+    /// Returns the error of `setsockopt(2)`.
     pub fn set_checksums(&self, are_wanted: bool) -> io::Result<()> {
         if self.checksums.get() == are_wanted {
             return Ok(());

@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn nothing_is_told_while_nothing_happens() {
-        // Where the sandbox has no uevents there is nothing to listen to.
+        // In a sandbox without uevents, the watch cannot start.
         if let Ok(watch) = CloneWatch::start() {
             assert!(!watch.take());
         }

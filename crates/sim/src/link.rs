@@ -38,7 +38,7 @@ use crate::link::{
 
 /// A packet whose bits can be flipped.
 pub trait Corrupt {
-    /// Inverts bit `bit`, counted from the most significant bit of the first byte. Out of range: does nothing.
+    /// Inverts bit `bit`, counted from the most significant bit of the first byte. Does nothing if `bit` is out of range.
     fn flip_bit(&mut self, bit: u64);
 }
 
@@ -178,7 +178,7 @@ pub struct LinkStats {
 }
 
 impl LinkStats {
-    /// Returns the number of packets that were lost.
+    /// Returns the number of packets that were lost or dropped for any reason.
     #[must_use]
     pub fn lost_pkts(&self) -> u64 {
         self.queue_drops + self.loss_drops + self.state_drops

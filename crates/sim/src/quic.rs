@@ -170,7 +170,7 @@ impl Connection {
     /// Returns the next packet to send at `now`. Call until it returns `None`.
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         if core::mem::take(&mut self.is_answer_due) {
-            // After a second hello, it is unknown to which of the hellos the next packet responds.
+            // After a second answer, it is unknown to which answer the next packet responds, so no RTT is measured.
             self.answered_at = (self.answered_at.is_none()).then_some(now);
             return Some(Packet::HelloAck);
         }

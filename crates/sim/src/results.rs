@@ -68,7 +68,7 @@ pub struct Results {
     pub repeats: Vec<Repeat>,
     /// Measurements over time.
     pub series: Series,
-    /// How late the emulator delivered packets, in microseconds (lab only).
+    /// Lateness with which the emulator delivered packets, in microseconds (lab only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lateness_us: Option<Lateness>,
     /// Answers of the daemons to `pleach status --json`, sampled during the run.
@@ -243,7 +243,7 @@ pub struct LinkSide {
     /// links, 0..=1. `None` if no link is cheaper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<f64>,
-    /// Time packets waited in the link's queue, in milliseconds.
+    /// Delay of packets in the link's queue, in milliseconds.
     pub queue_delay_ms: Quantiles,
 }
 

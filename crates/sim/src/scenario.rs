@@ -1,7 +1,7 @@
 //! Scenario files: the links, the events during the run, and the traffic.
 //!
 //! One TOML file describes a world that the simulator and the lab both run. [`Scenario::parse`] gives a typed,
-//! validated value; every mistake is reported with file, line, key and remedy, and unknown keys are mistakes.
+//! validated value; every error is reported with file, line, key and remedy. Unknown keys are errors.
 //! Reading files is the caller's task ([`Files`]), so nothing here does I/O.
 //!
 //! ```toml
@@ -477,7 +477,7 @@ pub enum Opening {
 }
 
 impl Opening {
-    /// The messages in order, each with its sender and size.
+    /// Returns the messages in order, each with its sender and size.
     #[must_use]
     pub const fn turns(self) -> &'static [Turn] {
         const fn turn(is_client: bool, bytes: u16) -> Turn {

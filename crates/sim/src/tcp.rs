@@ -113,7 +113,7 @@ impl Default for TcpConfig {
 pub struct TcpStats {
     /// Congestion window in segments.
     pub cwnd_pkts: u32,
-    /// Slow-start threshold in segments; `None` before the first reduction.
+    /// Slow-start threshold in segments. `None` before the first reduction.
     pub ssthresh_pkts: Option<u32>,
     /// Segments estimated to be in the network.
     pub in_flight_pkts: u32,
@@ -123,9 +123,9 @@ pub struct TcpStats {
     pub min_rtt: Option<Duration>,
     /// Retransmission timeout with back-off.
     pub rto: Duration,
-    /// Payload sent and cumulatively acknowledged.
+    /// Payload bytes sent and cumulatively acknowledged.
     pub acked_bytes: u64,
-    /// Payload received in order.
+    /// Payload bytes received in order.
     pub received_bytes: u64,
     /// Segments known to be delivered.
     pub delivered_pkts: u64,

@@ -73,7 +73,7 @@ impl<'a> Io<'a> {
 /// Time at which a flow runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// Time zero of the run.
+    /// Start of the run.
     pub(crate) begin: Instant,
     pub(crate) start: Instant,
     pub(crate) stop: Instant,

@@ -78,7 +78,7 @@ impl Netlink {
     /// `has_place` it also removes the queueing discipline for filters, unless it contains other filters.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn remove_egress_program(&self, ifindex: u32, has_place: bool) -> io::Result<()> {
         let filter = RouteNetlinkMessage::DelTrafficFilter(filter(ifindex, Side::Egress)?);
         absent_is_fine(self.change(filter, 0))?;

@@ -15,7 +15,7 @@ impl Netlink {
     /// Returns all devices, sorted by index.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn devices(&self) -> io::Result<Vec<Device>> {
         let read = async {
             let links = self.handle.link().get().execute();

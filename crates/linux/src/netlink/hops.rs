@@ -90,7 +90,7 @@ impl Netlink {
     /// returns the current state.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn is_running(&self, ifindex: u32) -> io::Result<bool> {
         // Statistics are skipped, because some devices read them from hardware.
         let request = self.handle.link().get().match_index(ifindex);
@@ -114,7 +114,7 @@ impl Netlink {
     /// Adds `route`, and replaces a route to the same destination with the same metric.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn add_hop_route(&self, route: &HopRoute) -> io::Result<()> {
         let request = self.handle.route().add(hop_message(route)?).replace();
         self.runtime.block_on(request.execute()).map_err(to_io)
@@ -123,7 +123,7 @@ impl Netlink {
     /// Removes the route to `destination` with `metric` from `table`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn delete_hop_route(
         &self,
         destination: IpNet,
@@ -164,7 +164,7 @@ impl Netlink {
     /// there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn gso_max_segs(&self, name: &str) -> io::Result<Option<u32>> {
         let request = self.handle.link().get().match_name(name.to_owned());
         let answer = self.runtime.block_on(request.execute().try_next());
@@ -182,7 +182,7 @@ impl Netlink {
     /// Sets the number of segments of the longest packet of link `name`. Does nothing if there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn set_gso_max_segs(&self, name: &str, segments: u32) -> io::Result<()> {
         let Some(index) = self.link_index(name)? else {
             return Ok(());

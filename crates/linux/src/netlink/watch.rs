@@ -63,7 +63,7 @@ impl LinkSnapshot {
     /// Returns the links of the calling thread's namespace, sorted by index, with their ways to `targets`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn read_all(targets: &Targets) -> io::Result<Vec<Self>> {
         let runtime = super::runtime()?;
         let handle = {

@@ -24,8 +24,8 @@ pub struct ResumeTimer(OwnedFd);
 impl ResumeTimer {
     /// Starts the timer.
     ///
+    /// # Errors
     /// Returns the errors of `timerfd_create(2)`.
-    /// Those of `timerfd_create(2)`.
     pub fn start() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let fd = timerfd_create(TimerfdClockId::Boottime, flags)?;

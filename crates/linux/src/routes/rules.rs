@@ -1,4 +1,4 @@
-//! The policy rules of a tunnel, and their exchange without a gap.
+//! The policy rules of a tunnel, and their replacement without a gap.
 //!
 //! A tunnel owns a slot: a routing table, a mark and [`PRIORITIES_PER_SLOT`] rule priorities, which are divided into
 //! two banks of equal length. One bank contains the rules in force. New rules are added to the other bank, then the old
@@ -67,7 +67,7 @@ pub(super) fn fill(netlink: &Netlink, slot: u32, bank: Bank, routes: &[IpNet]) -
 /// Removes the rules of `bank`, from last to first.
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(super) fn empty(netlink: &Netlink, slot: u32, bank: Bank) -> io::Result<()> {
     netlink.delete_rules(bank.priorities(slot), table(slot))
 }

@@ -9,7 +9,7 @@ use super::line;
 /// One link. Both directions are alike, except for [`Link::up`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Link {
-    /// Name in the scenario.
+    /// Name of the link in the scenario.
     pub name: String,
     /// Rate of the link.
     pub rate: Rate,

@@ -31,7 +31,7 @@ pub struct Recorded<P> {
     changes: Vec<TimedChange>,
     /// Start of the run. `None` once the run has begun.
     begin_at: Option<Instant>,
-    /// End of the current sample; `None` before the run.
+    /// End of the current sample. `None` before the run.
     sample_end: Option<Instant>,
     samples: Vec<Vec<Sample>>,
     sampled_bytes: Vec<u64>,

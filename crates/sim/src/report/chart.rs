@@ -3,7 +3,7 @@
 use super::plot::{Join, Timeline, across, largest, line_class};
 use crate::results::{Results, Series};
 
-/// Lines on common axes.
+/// A plot of several lines on common axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
     /// Description of the plot for readers who cannot see it.

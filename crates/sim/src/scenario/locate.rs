@@ -9,7 +9,7 @@ use crate::scenario::ScenarioError;
 #[derive(Clone, Copy)]
 pub(super) struct Section(pub(super) &'static str, pub(super) usize);
 
-/// The file itself, above all sections.
+/// The part of the file before all sections.
 pub(super) const TOP: Section = Section("", 0);
 
 /// Converts an error of the TOML parser.

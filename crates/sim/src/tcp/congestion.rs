@@ -123,7 +123,7 @@ impl Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
     pub(super) now: Instant,
-    /// Segments newly delivered.
+    /// Number of newly delivered segments.
     pub(super) acked_pkts: u32,
     /// Next position expected by the receiver.
     pub(super) una: u64,
