@@ -113,7 +113,7 @@ const MOST_AHEAD: u32 = 100_000;
 mod tests {
     use super::*;
 
-    /// A data datagram of 1000 bytes; its number is at bytes 6 to 9.
+    /// Returns a data datagram of 1000 bytes. Its number is at bytes 6 to 9.
     fn datagram(number: u32) -> Vec<u8> {
         let mut datagram = vec![0; 1000];
         // Kind of data datagrams.

@@ -111,7 +111,7 @@ pub(crate) fn bitrate(bps: f64) -> Bitrate {
 /// Deviation that does not count, as a part of the link's rate.
 pub const SLACK: f64 = 0.05;
 
-/// Sum that counts as a change, as the time in which the link carries it. The queue of a line has more capacity.
+/// Sum from which a change is detected, given as the time that the link needs to carry it. Queues of lines are longer.
 pub const ENOUGH: Duration = Duration::from_millis(20);
 
 /// Time constant of the filter: a sample every 200 ms has a weight of 0.3.

@@ -215,8 +215,8 @@ impl Daemon {
             let found = snapshots
                 .iter()
                 .find(|snapshot| snapshot.name == link.device);
-            // The carriers in a snapshot are those that the kernel has reported, which is up to a second late, also for
-            // their return.
+            // The carrier state in a snapshot may be up to a second old, because the kernel reports changes late. So it
+            // is not used here.
             let usable = found.filter(|snapshot| snapshot.is_up);
             self.addresses[index] =
                 usable.map_or(Vec::new(), |snapshot| snapshot.addresses.clone());

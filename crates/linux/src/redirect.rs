@@ -184,7 +184,7 @@ fn table_name(port: u16) -> String {
     format!("pleach_proxy_{port}")
 }
 
-/// The colon distinguishes the name from those of tunnels: no device has a colon in its name.
+/// Returns the name of the lock. The colon distinguishes it from the names of tunnels: no device has a colon in its name.
 fn lock_name(port: u16) -> String {
     format!("proxy:{port}")
 }

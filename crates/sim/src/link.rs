@@ -88,7 +88,7 @@ pub struct LinkConfig {
 }
 
 impl Default for LinkConfig {
-    /// A perfect line without rate limit, delay or loss. If a rate is set, the queue has 128 KiB.
+    /// Returns a perfect line without rate limit, delay or loss. If a rate is set, the queue has 128 KiB.
     fn default() -> Self {
         Self {
             rate: Rate::Unlimited,

@@ -280,7 +280,7 @@ pub enum Action {
     Weights {
         /// The end at which the equalizer runs.
         end: End,
-        /// One weight for each of its links, in the order of the equalizer's list of links. At least one is not zero.
+        /// One weight for each of the equalizer's links, in the order of its list. At least one weight is not zero.
         weights: Vec<u32>,
     },
 }

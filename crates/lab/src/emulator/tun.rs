@@ -18,7 +18,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Length in bytes of the header before the IP packet.
+    /// Returns the length in bytes of the header before the IP packet.
     #[must_use]
     pub const fn header_bytes(self) -> usize {
         match self {

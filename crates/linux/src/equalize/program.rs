@@ -220,8 +220,8 @@ impl Program<'_> {
         asm.load_u32(R2, R2, 0);
         asm.jump_if_is(R2, 0, CHOOSE);
         if self.shape.hold {
-            // No further price is charged. Otherwise one link would get all packets for a while once links are chosen
-            // per packet again.
+            // Only a flow's first packet is charged. Otherwise one link would get all packets for a while once links
+            // are chosen per packet again.
             asm.set(R9, 0);
             asm.jump(CHARGE);
             return;

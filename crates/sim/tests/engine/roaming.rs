@@ -1,4 +1,4 @@
-//! Clients whose addresses change: regularly, behind a NAT that has lost their mapping, and by forgery.
+//! Clients whose addresses change: by roaming, behind a NAT that has lost their mapping, and by forgery.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -252,8 +252,9 @@ fn a_request_takes_about_as_long_as_over_the_near_line_alone() {
 
 #[test]
 fn a_young_flow_s_losses_are_made_up_for() {
-    // Cases in which the first packets of a path are lost (5), or a gap is detected just before a hold ends (14). If
-    // one loss were reported, slow start would end, and at most 11 Mbit/s would arrive in these six seconds.
+    // With seed 5 the first packets of a path are lost. With seed 14 a gap is detected just before the resequencer
+    // releases the packets behind it. If one loss were reported to the sender, slow start would end, and at most 11
+    // Mbit/s would arrive in these six seconds.
     for seed in [1, 5, 14] {
         let text = format!(
             r#"

@@ -175,7 +175,7 @@ fn to_pkts(window: f64) -> u32 {
     window as u32
 }
 
-/// The cube root of `x` ≥ 0 by Newton's method; `f64::cbrt` may differ between platforms.
+/// Returns the cube root of `x` ≥ 0, computed by Newton's method; `f64::cbrt` may differ between platforms.
 pub(crate) fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;

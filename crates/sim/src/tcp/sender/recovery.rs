@@ -380,7 +380,7 @@ impl Sender {
         newest.or(plausible)
     }
 
-    /// RFC 8985 section 7.4: determines whether the probe repaired a loss.
+    /// Determines whether the loss probe repaired a loss, RFC 8985 section 7.4.
     fn on_loss_probe_acked(&mut self, info: &AckInfo<'_>, is_advance: bool, is_delivery: bool) {
         let Some(probe) = self.loss_probe.filter(|probe| info.ack >= probe.high) else {
             return;
@@ -672,7 +672,7 @@ impl Sender {
             .is_some_and(|undo| undo.resent_pkts == Some(0) || self.is_original_acked(outline.echo))
     }
 
-    /// Eifel test: whether the acknowledged segment was sent before the first retransmission.
+    /// Whether the acknowledged segment was sent before the first retransmission (Eifel test).
     fn is_original_acked(&self, echo: Option<u32>) -> bool {
         let (Some(echo), Some(first)) = (echo, self.first_resend_ms) else {
             return false;
