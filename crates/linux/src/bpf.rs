@@ -238,7 +238,8 @@ fn load_with(insns: &[Insn], attach: Attach, log: &mut [u8]) -> io::Result<Owned
         ifindex: 0,
         attach: expected,
     };
-    // SAFETY: instructions, licence and log live through the call; the kernel writes at most `log_len` bytes to the log.
+    // SAFETY: instructions, licence and log live through the call; the kernel writes at most `log_len` bytes to the
+    // log.
     unsafe { call_for_fd(Command::ProgLoad, &mut attr) }
 }
 

@@ -184,7 +184,8 @@ fn table_name(port: u16) -> String {
     format!("pleach_proxy_{port}")
 }
 
-/// Returns the name of the lock. The colon distinguishes it from the names of tunnels: no device has a colon in its name.
+/// Returns the name of the lock. The colon distinguishes it from the names of tunnels: no device has a colon in its
+/// name.
 fn lock_name(port: u16) -> String {
     format!("proxy:{port}")
 }

@@ -251,7 +251,8 @@ fn table_name(tun: &str) -> String {
     format!("{}_split", nft::table_name(tun))
 }
 
-/// Returns the name of the lock. The colon distinguishes it from the names of tunnels: no device has a colon in its name.
+/// Returns the name of the lock. The colon distinguishes it from the names of tunnels: no device has a colon in its
+/// name.
 fn lock_name(tun: &str) -> String {
     format!("split:{tun}")
 }

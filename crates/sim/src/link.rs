@@ -38,7 +38,8 @@ use crate::link::{
 
 /// A packet whose bits can be flipped.
 pub trait Corrupt {
-    /// Inverts bit `bit`, counted from the most significant bit of the first byte. Does nothing if `bit` is out of range.
+    /// Inverts bit `bit`, counted from the most significant bit of the first byte. Does nothing if `bit` is out of
+    /// range.
     fn flip_bit(&mut self, bit: u64);
 }
 

@@ -164,7 +164,8 @@ impl Shape {
     }
 }
 
-/// Returns the checksum as sent. For UDP a computed zero is sent as all ones, because zero means "no checksum" (RFC 768).
+/// Returns the checksum as sent. For UDP a computed zero is sent as all ones, because zero means "no checksum" (RFC
+/// 768).
 fn checksum_on_wire(checksum: [u8; 2], is_udp: bool) -> [u8; 2] {
     if is_udp && checksum == [0, 0] {
         [0xff, 0xff]

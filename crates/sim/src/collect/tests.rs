@@ -70,7 +70,8 @@ fn flow(sent: u64, bins: core::ops::Range<usize>, lost: core::ops::Range<usize>)
     flow
 }
 
-/// Returns a run in which both lines are full while the second flow runs. Afterwards LTE carries traffic for 250 ms that DSL could carry.
+/// Returns a run in which both lines are full while the second flow runs. Afterwards LTE carries traffic for 250 ms
+/// that DSL could carry.
 fn report() -> PhaseReport {
     let dsl = |at: usize| match at {
         10..20 => 90_000,

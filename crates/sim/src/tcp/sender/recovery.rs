@@ -298,8 +298,8 @@ impl Sender {
         sample
     }
 
-    /// RFC 6582: each duplicate acknowledgement counts as a received segment. An advance removes the duplicates that it
-    /// covers.
+    /// Counts duplicate acknowledgements in place of SACK (RFC 6582). Each duplicate counts as a received segment. An
+    /// advance removes the duplicates that it covers.
     fn count_without_sack(&mut self, is_advance: bool, is_duplicate: bool, prior_first_id: u64) {
         let board = &mut self.board;
         if is_duplicate
