@@ -106,7 +106,7 @@ const LEAST_BYTES: u64 = 30_000;
 const LEAST_LOSS_PPM: u32 = 100_000;
 /// Highest number of bytes that a throttled link carries in a window: 3 Mbit/s.
 const MOST_BYTES: u64 = 187_500;
-/// Highest number of consecutive lost datagrams. A larger step counts as a restart of the numbers.
+/// Highest number of consecutive lost datagrams. A larger step, forward or backward, counts as a restart of the numbers.
 const MOST_AHEAD: u32 = 100_000;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! only by the delays of the outgoing paths.
 //!
 //! The main thread sometimes waits for the kernel for milliseconds, hence this separate thread. The threads communicate
-//! through a plan, which describes the links, and a board, which contains the holds and counters.
+//! through a plan, which describes the links, and a board, which contains the hold times and counters.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -231,7 +231,7 @@ struct Work {
     asked: [Option<(u16, usize, Instant)>; ASKED],
     number: u16,
     ask_at: Instant,
-    /// Time from which holds follow the measured delays even if some links' delays are unknown.
+    /// Time from which hold times follow the measured delays even if some links' delays are unknown.
     trust_at: Instant,
     /// Number of probes sent to the host without an answer. [`u32::MAX`] once it has answered.
     unanswered: u32,
@@ -398,7 +398,7 @@ impl Work {
         (did_know && now < self.trust_at) || (0..MAX_LINKS).all(is_known)
     }
 
-    /// Sets the holds according to the measured delays.
+    /// Sets the hold times according to the measured delays.
     fn measure(&mut self, now: Instant) {
         let is_used = |link: usize| self.plan.is_used(link);
         let is_known = |link: usize| self.delays.round_trip(now, link).is_some();
@@ -444,7 +444,7 @@ const ASKED: usize = 256;
 /// Time between two messages to the kernel that the thread is alive.
 const TELL_INTERVAL: Duration = Duration::from_millis(50);
 const _: () = assert!(TELL_INTERVAL.as_nanos() * 3 < equalize::ALIVE_FOR.as_nanos());
-/// Time for which holds do not change after a change of the probed host.
+/// Time for which hold times do not change after a change of the probed host.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Number of unanswered probes after which a host that has never answered is considered silent: three seconds.
 const MOST_UNANSWERED: u32 = 30;

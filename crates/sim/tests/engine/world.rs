@@ -65,7 +65,7 @@ pub(crate) struct Host {
     /// Packets that earlier processes dropped, and released late.
     former_drops: Drops,
     former_late: u64,
-    /// Paths whose link has reached its peer: peer, path, link.
+    /// Paths whose remote address is new or has changed: peer, path, link.
     pub(crate) found: Vec<(String, PathId, String)>,
     generation: u64,
     timer: Option<Instant>,
