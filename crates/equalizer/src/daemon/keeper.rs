@@ -385,8 +385,8 @@ impl Work {
         *lock(&self.shared.silent) = is_silent.then_some(host);
     }
 
-    /// Whether the RTT is known of each link that can be probed. Delays to a previous host count while its holds are in
-    /// force.
+    /// Whether the RTT is known of each link that can be probed. Delays to a previous host count while its hold times
+    /// are in force.
     fn knows_all(&self, now: Instant) -> bool {
         let Some((host, _)) = self.plan.probe else {
             return false;

@@ -1,8 +1,8 @@
 //! Rate of a bottleneck: constant, recorded, or recorded delivery opportunities.
 //!
 //! *Fluid* rates (constant, steps) are exact. Work is counted in bits times 10^9, so that a rate in bits per second
-//! times nanoseconds is work without rounding. Departure times are rounded up to the nanosecond. The work lost by
-//! rounding is credited to the next packet of the same busy period.
+//! times nanoseconds is work without rounding. Departure times are rounded up to the nanosecond. The excess work due
+//! to rounding is credited to the next packet of the same busy period.
 //!
 //! *Opportunities* follow Mahimahi (Netravali et al., USENIX ATC 2015; `mm-link`): each line of a trace is a
 //! millisecond at which up to 1500 bytes may leave. A packet may need parts of several opportunities, and several
