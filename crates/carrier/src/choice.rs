@@ -1,4 +1,4 @@
-//! When a link changes from UDP to TCP and back.
+//! Decides when a link changes from UDP to TCP and back.
 //!
 //! ```text
 //!            silent                 a connection stands
@@ -8,24 +8,26 @@
 //!  └──────────────────── UDP works ───────────────── back to UDP ───────┘
 //! ```
 //!
-//! - UDP is *silent* if a link that reaches the gateway is not up `PATIENCE` after it began to be used, or when the engine
-//!   finds that the path is down, which takes it about a second. A dead link is silent too: TCP connects in vain, and nothing changes.
-//! - While TCP carries the link, UDP is asked again after 30 s, then at intervals that double, up to [`MOST_INTERVAL`]. An
-//!   answer to a single datagram says little, so the connections stay until the path is up over UDP.
-//! - A link over which UDP is *throttled* ([`crate::meter`]) tries TCP for `TRIAL`. It keeps TCP if that carries twice as much or more;
-//!   then UDP is asked after [`MOST_INTERVAL`]. Else it goes back to UDP. There is one such trial in [`MOST_INTERVAL`].
-//! - A path that goes down while TCP carries it, or whose connections all end, begins again with both.
+//! - UDP is *silent* in two cases: a link that reaches the gateway is not up `PATIENCE` after it began to be used, or
+//!   the engine detects that the path is down, which takes about a second. A dead link is silent too: then TCP cannot
+//!   connect, and nothing changes.
+//! - While TCP carries the link, UDP is probed after 30 s, then at intervals that double, up to [`MOST_INTERVAL`]. An
+//!   answer to a single datagram is weak evidence, so the connections stay until the path is up over UDP.
+//! - If UDP is *throttled* on a link ([`crate::meter`]), the link tries TCP for `TRIAL`. It keeps TCP if TCP carries at
+//!   least twice as much; then UDP is probed after [`MOST_INTERVAL`]. Otherwise it returns to UDP. There is at most one
+//!   such trial per [`MOST_INTERVAL`].
+//! - If a path goes down while TCP carries it, or all its connections end, the link starts again with both UDP and TCP.
 //!
-//! Inputs carry `now`; [`Choice::poll`] says what to do.
+//! Inputs carry `now`. [`Choice::poll`] returns the actions to execute.
 
 use std::time::Duration;
 
 use pleach_core::time::Instant;
 
-/// What the user wants for a link.
+/// The user's setting for a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// UDP, and TCP while UDP does not get through.
+    /// UDP, and TCP while UDP does not work.
     #[default]
     Auto,
     /// Always TCP.
@@ -34,58 +36,58 @@ pub enum Mode {
     Udp,
 }
 
-/// What to do.
+/// Action to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask the gateway over UDP whether it hears.
+    /// Send probes to the gateway over UDP.
     AskUdp,
-    /// Say by [`Choice::on_compared`] whether TCP carries more than UDP did.
+    /// Report by [`Choice::on_compared`] whether TCP carries more than UDP did.
     Compare,
-    /// End the connections.
+    /// Close the connections.
     Close,
-    /// Make connections anew.
+    /// Open new connections.
     Open,
-    /// Carry the link's datagrams over the connections.
+    /// Send the link's datagrams over the TCP connections.
     UseTcp,
     /// Send the link's datagrams over UDP.
     UseUdp,
 }
 
-/// How one link's datagrams travel.
+/// State machine for the transport of one link.
 #[derive(Clone, Debug)]
 pub struct Choice {
     mode: Mode,
     state: State,
     /// Whether the link reaches the gateway.
     reaches: bool,
-    /// When the carrier changed last: what is heard of the path just then is about the former one.
+    /// Time of the last change of the transport. Reports on the path shortly afterwards concern the previous transport.
     changed_at: Instant,
-    /// When a path that was found up just after the change counts as up.
+    /// Time at which a path counts as up that was reported up shortly after the change.
     early_up: Option<Instant>,
     interval: Duration,
-    /// No trial of TCP for throttled UDP before this time.
+    /// Time before which there is no trial of TCP for throttled UDP.
     no_trial_until: Instant,
     actions: Vec<Action>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// TCP on trial until this time, since UDP is throttled.
+    /// TCP is on trial until this time, because UDP is throttled.
     Comparing(Instant),
-    /// Connections are made while UDP is used.
+    /// Connections are being opened while UDP is used.
     Connecting,
-    /// Connections are made for a trial, until this time.
+    /// Connections for a trial are being opened, until this time.
     Offering(Instant),
-    /// Back on UDP, with connections in reserve, until it is up or this time has come.
+    /// UDP is used again, with connections in reserve, until the path is up or this time has come.
     Returning(Instant),
-    /// TCP; UDP is asked at this time, and has been so often since the last pause.
+    /// TCP is used. UDP is probed at this time. The number counts probes since the last pause.
     Tcp(Instant, u32),
-    /// UDP; silent from this time on, if it is not up by then.
+    /// UDP is used. If the path is not up at this time, UDP is silent.
     Udp(Option<Instant>),
 }
 
 impl Choice {
-    /// A link that does not reach anything yet.
+    /// Creates the state machine of a link that does not yet reach the gateway.
     #[must_use]
     pub fn new(now: Instant, mode: Mode) -> Self {
         Self {
@@ -107,12 +109,12 @@ impl Choice {
             || (self.mode == Mode::Tcp && self.reaches)
     }
 
-    /// What the user wants from the next [`Self::on_reach`] on.
+    /// Sets the user's setting, which applies from the next [`Self::on_reach`] on.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
 
-    /// The link begins anew: it reaches the gateway from now on, or does not.
+    /// Restarts the link. `reaches`: whether it reaches the gateway from now on.
     pub fn on_reach(&mut self, now: Instant, reaches: bool) {
         self.reaches = reaches;
         self.interval = FIRST_INTERVAL;
@@ -137,13 +139,14 @@ impl Choice {
         }
     }
 
-    /// The engine found the path up or down.
+    /// Called when the engine reports the path up or down.
     pub fn on_path(&mut self, now: Instant, is_up: bool) {
         if !self.reaches || self.mode == Mode::Udp {
             return;
         }
         let is_old = now.since(self.changed_at) < SETTLING;
-        // The engine does not repeat it: it counts when the change has settled, unless the path is down by then.
+        // The engine does not repeat its report. The report counts when the change has settled, unless the path is down
+        // by then.
         let waits = matches!(self.state, State::Connecting | State::Returning(_));
         self.early_up = (is_old && is_up && waits).then(|| self.changed_at + SETTLING);
         match (self.state, is_up) {
@@ -155,7 +158,7 @@ impl Choice {
                 self.actions.push(Action::Close);
             }
             (State::Tcp(..), false) if !is_old && self.mode == Mode::Tcp => {
-                // The connections may be as dead as the path.
+                // The connections may be dead like the path.
                 self.changed_at = now;
                 self.actions.extend([Action::Close, Action::Open]);
             }
@@ -176,7 +179,7 @@ impl Choice {
         }
     }
 
-    /// UDP is throttled.
+    /// Called when UDP is throttled.
     pub fn on_throttled(&mut self, now: Instant) {
         if self.state == State::Udp(None)
             && self.mode == Mode::Auto
@@ -189,7 +192,7 @@ impl Choice {
         }
     }
 
-    /// The answer to [`Action::Compare`].
+    /// Processes the answer to [`Action::Compare`].
     pub fn on_compared(&mut self, now: Instant, is_tcp_better: bool) {
         if !matches!(self.state, State::Comparing(_)) {
             return;
@@ -204,7 +207,7 @@ impl Choice {
         }
     }
 
-    /// A first connection stands, or the last one has ended.
+    /// Called when a first connection is established, or when the last one has ended.
     pub fn on_connection(&mut self, now: Instant, stands: bool) {
         match (self.state, stands) {
             (State::Connecting, true) => self.use_tcp(now),
@@ -231,7 +234,7 @@ impl Choice {
         }
     }
 
-    /// The gateway has answered over UDP.
+    /// Called when the gateway has answered over UDP.
     pub fn on_udp_answer(&mut self, now: Instant) {
         if matches!(self.state, State::Tcp(..)) && self.mode == Mode::Auto {
             self.state = State::Returning(now + PATIENCE);
@@ -240,13 +243,13 @@ impl Choice {
         }
     }
 
-    /// When to [`poll`](Self::poll) again.
+    /// Returns the time at which to call [`poll`](Self::poll) again.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
         self.early_up.into_iter().chain(self.due()).min()
     }
 
-    /// When the state ends by itself.
+    /// Returns the time at which the state ends by itself.
     fn due(&self) -> Option<Instant> {
         match self.state {
             State::Comparing(at) | State::Offering(at) | State::Returning(at) => Some(at),
@@ -256,7 +259,7 @@ impl Choice {
         }
     }
 
-    /// What to do next.
+    /// Returns the next action.
     pub fn poll(&mut self, now: Instant) -> Option<Action> {
         if self.early_up.is_some_and(|at| at <= now) {
             self.early_up = None;
@@ -279,7 +282,7 @@ impl Choice {
                     self.actions.push(Action::AskUdp);
                 }
                 State::Comparing(_) => {
-                    // Once: the answer changes the state.
+                    // The action is returned only once, because the answer changes the state.
                     self.state = State::Comparing(now + TRIAL);
                     self.actions.push(Action::Compare);
                 }
@@ -305,22 +308,22 @@ impl Choice {
     }
 }
 
-/// Handshakes are tried several times in it, and a satellite's round trip passes.
+/// Time for several attempts of a handshake, longer than the RTT of a satellite link.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// What the engine tells so soon after a change is of the path before.
+/// Time after a change in which reports of the engine concern the previous transport.
 const SETTLING: Duration = Duration::from_millis(100);
-/// First interval at which UDP is asked again while TCP carries the link.
+/// First interval of probes over UDP while TCP carries the link.
 const FIRST_INTERVAL: Duration = Duration::from_secs(30);
-/// The longest.
+/// Longest interval of probes over UDP.
 pub const MOST_INTERVAL: Duration = Duration::from_secs(600);
-/// Datagrams of which one is to be answered, and their interval.
+/// Number of datagrams in a probe, of which one must be answered, and their interval.
 const ASK: u32 = 3;
 const ASK_INTERVAL: Duration = Duration::from_millis(300);
-/// How long connections for a trial are tried.
+/// Time limit for opening connections for a trial.
 const OFFER: Duration = Duration::from_secs(4);
-/// How long a trial of TCP takes.
+/// Duration of a trial of TCP.
 const TRIAL: Duration = Duration::from_secs(3);
-/// Never.
+/// A time that never comes.
 const FAR: Instant = Instant::from_nanos(u64::MAX);
 
 #[cfg(test)]
@@ -464,7 +467,7 @@ mod tests {
                 assert_eq!(all(&mut choice, at(9000)), []);
                 choice.on_throttled(at(606_000));
                 assert_eq!(all(&mut choice, at(606_000)), [Action::Open]);
-                // Nobody listens.
+                // No server is listening.
                 assert_eq!(all(&mut choice, at(610_000)), [Action::Close]);
             }
         }

@@ -1,7 +1,8 @@
-//! The connections of a client's links.
+//! The TCP connections of a client's links.
 //!
-//! [`Client::open`] carries a link from then on until its [`Carried`] is dropped: a set of connections, each made again when it
-//! ends, at growing intervals. The first of a set is made alone; the others follow once it stands.
+//! [`Client::open`] carries a link from then on until its [`Carried`] is dropped. It uses a set of connections. A
+//! connection that ends is opened again, at growing intervals. The first connection of a set is opened alone; the
+//! others follow once it is established.
 
 use std::{
     io,
@@ -42,67 +43,67 @@ use crate::{
     tls::{self, Trust},
 };
 
-/// What all links of a client have in common.
+/// Settings that all links of a client share.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Static public key of the gateway.
     pub gateway_key: [u8; 32],
-    /// Which certificate is taken for the gateway's.
+    /// Rule for accepting the gateway's certificate.
     pub trust: Trust,
-    /// Name that the TLS handshake and the request show; `None`: the address.
+    /// Server name in the TLS handshake and the request. `None`: the address.
     pub server_name: Option<String>,
-    /// Path of the request; begins with a slash.
+    /// Path of the request, beginning with a slash.
     pub path: String,
-    /// Connections of a link, at least 1.
+    /// Number of connections of a link, at least 1.
     pub connections: usize,
     /// Mark of all packets.
     pub fwmark: Option<u32>,
 }
 
-/// How a link gets to the gateway.
+/// Route of a link to the gateway.
 #[derive(Clone, Debug)]
 pub struct LinkSettings {
-    /// Its device.
+    /// Name of the link's device.
     pub device: String,
-    /// Source addresses, IPv4 and IPv6, if the route asks for one.
+    /// Source addresses, IPv4 and IPv6, if the route requires them.
     pub sources: [Option<IpAddr>; 2],
-    /// Addresses of the gateway that the link may reach, preferred first.
+    /// Addresses of the gateway that the link may reach, in order of preference.
     pub endpoints: Vec<SocketAddr>,
-    /// Through which proxy.
+    /// HTTP proxy on the path, if any.
     pub proxy: Option<HttpProxy>,
 }
 
-/// News for the data path. `link` and `generation` are those of [`Carried`].
+/// Event for the data path. `link` and `generation` are those of [`Carried`].
 #[derive(Debug)]
 pub enum Event {
-    /// No connection of a link stands any more, or none could be made.
+    /// The last connection of a link has ended, or none could be established.
     Down {
-        /// Which link.
+        /// Number of the link.
         link: u8,
-        /// Of which set.
+        /// Generation of the set of connections.
         generation: u32,
-        /// A word for programs.
+        /// Reason as a word for programs.
         word: &'static str,
-        /// What it was, in a sentence.
+        /// Reason in a sentence.
         why: String,
     },
-    /// Datagrams have come.
+    /// Datagrams have arrived.
     Received {
-        /// Over which link.
+        /// Number of the link.
         link: u8,
-        /// What has come.
+        /// The received datagrams.
         received: Received,
     },
-    /// A first connection of a link stands.
+    /// A first connection of a link is established.
     Up {
-        /// Which link.
+        /// Number of the link.
         link: u8,
-        /// Of which set.
+        /// Generation of the set of connections.
         generation: u32,
     },
 }
 
-/// The thread of a client's connections. It ends when this is dropped.
+/// The thread of a client's connections. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Client {
     settings: Arc<Settings>,
@@ -114,23 +115,24 @@ pub struct Client {
     generation: u32,
 }
 
-/// A link that is carried, for as long as this lives.
+/// A link that TCP carries as long as this value exists.
 #[derive(Debug)]
 pub struct Carried {
-    /// Tells this set's events from those of earlier ones of the link.
+    /// Distinguishes this set's events from those of earlier sets of the link.
     pub generation: u32,
     pieces: mpsc::Sender<Piece>,
     task: AbortHandle,
 }
 
 impl Carried {
-    /// Queues a batch of datagrams of `segment_len` bytes; returns how many found no room.
+    /// Queues a batch of datagrams of `segment_len` bytes. Returns the number of datagrams dropped because the queue
+    /// was full.
     pub fn send(&self, bytes: &[u8], segment_len: usize) -> u64 {
         offer(&self.pieces, bytes, segment_len)
     }
 }
 
-/// Queues pieces; returns how many datagrams found no room.
+/// Queues pieces. Returns the number of datagrams dropped because the queue was full.
 pub(crate) fn offer(pieces: &mpsc::Sender<Piece>, bytes: &[u8], segment_len: usize) -> u64 {
     let refused = |piece: Piece| match pieces.try_send(piece) {
         Ok(()) => 0,
@@ -142,7 +144,7 @@ pub(crate) fn offer(pieces: &mpsc::Sender<Piece>, bytes: &[u8], segment_len: usi
 }
 
 impl Carried {
-    /// Whether pieces wait.
+    /// Whether pieces are waiting.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.pieces.capacity() < self.pieces.max_capacity()
@@ -159,7 +161,7 @@ impl Client {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread or eventfd can be had, or the settings do not make a TLS client.
+    /// Fails if no thread or eventfd can be created, or if the settings are not valid for a TLS client.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let tls = tls::client(&settings.trust, &settings.gateway_key).map_err(io::Error::other)?;
         let (mailbox, events) = Mailbox::new()?;
@@ -176,13 +178,13 @@ impl Client {
         })
     }
 
-    /// Readable when there are events.
+    /// Returns the waker, which is readable when there are events.
     #[must_use]
     pub fn waker(&self) -> &Waker {
         &self.mailbox.waker
     }
 
-    /// Carries `link`; the link's former [`Carried`] is to be dropped before.
+    /// Carries `link` over TCP. The link's previous [`Carried`] must be dropped before.
     pub fn open(&mut self, link: u8, settings: LinkSettings) -> Carried {
         self.generation += 1;
         let (pieces, queue) = mpsc::channel(QUEUED_PIECES);
@@ -206,12 +208,12 @@ impl Client {
         }
     }
 
-    /// The next event. Clear the [`waker`](Self::clear) first.
+    /// Returns the next event. Call [`clear`](Self::clear) first.
     pub fn poll(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }
 
-    /// Call before [`Self::poll`].
+    /// Clears the waker. Must be called before [`Self::poll`].
     pub fn clear(&self) {
         self.mailbox.clear();
     }
@@ -223,7 +225,7 @@ impl Drop for Client {
     }
 }
 
-/// Starts a thread that drives a runtime until `stop` is notified.
+/// Starts a thread that runs a runtime until `stop` is notified.
 pub(crate) fn start_thread(stop: Arc<Notify>) -> io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
@@ -235,7 +237,7 @@ pub(crate) fn start_thread(stop: Arc<Notify>) -> io::Result<Handle> {
     Ok(handle)
 }
 
-/// The way to the data path: a bounded channel and its alarm.
+/// Queue to the data path: a bounded channel and its waker.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T = Event> {
     events: mpsc::Sender<T>,
@@ -264,7 +266,7 @@ impl<T> Mailbox<T> {
         Ok((this, receiver))
     }
 
-    /// Waits for room; whether anybody still reads.
+    /// Waits for free space in the channel and sends `event`. Returns whether the receiver still exists.
     pub(crate) async fn send(&self, event: T) -> bool {
         let is_sent = self.events.send(event).await.is_ok();
         if !self.is_awake.swap(true, Ordering::AcqRel) {
@@ -279,7 +281,7 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// The connections of a link.
+/// The set of connections of a link.
 #[derive(Debug)]
 struct Set {
     link: u8,
@@ -290,7 +292,8 @@ struct Set {
     pieces: Pieces,
     mailbox: Mailbox,
     standing: AtomicUsize,
-    /// New whenever no connection stands, since the gateway may still have the former ones.
+    /// Identifier of the set. It is replaced when no connection is established, because the gateway may still have the
+    /// previous connections.
     id: StdMutex<SetId>,
     stands: Notify,
 }
@@ -304,14 +307,14 @@ impl Set {
         while connections.join_next().await.is_some() {}
     }
 
-    /// Makes connection `number` again and again.
+    /// Opens connection `number` again and again.
     async fn keep(self: Arc<Self>, number: usize) {
         let mut pause = FIRST_PAUSE;
         let mut turn = 0;
         loop {
             if number > 0 {
                 while self.standing.load(Ordering::Acquire) == 0 {
-                    // It may have been notified in between: look again soon.
+                    // The notification may have been missed, so the state is checked again soon.
                     let _ = timeout(MOST_PAUSE, self.stands.notified()).await;
                 }
             }
@@ -367,7 +370,7 @@ impl Set {
         }
     }
 
-    /// A connection to the gateway, at the address whose `turn` it is.
+    /// Opens a connection to the gateway, at the address selected by `turn`.
     async fn connect(
         &self,
         turn: usize,
@@ -411,7 +414,7 @@ impl Set {
         tcp.map_err(|error| CarrierError::Connect { to: shown, error })
     }
 
-    /// The WebSocket upgrade, with the proofs of both ends.
+    /// Executes the WebSocket upgrade, with the proofs of both ends.
     async fn upgrade(
         &self,
         tls: TlsStream<TcpStream>,
@@ -459,12 +462,12 @@ impl Set {
     }
 }
 
-/// Header of the gateway's proof.
+/// Name of the header with the gateway's proof.
 pub(crate) const ANSWER_HEADER: &str = "x-proof";
 /// Label of the TLS exporter.
 pub(crate) const EXPORTER_LABEL: &[u8] = b"EXPORTER-pleach-carrier";
 const QUEUED_EVENTS: usize = 256;
-/// For all handshakes of a connection: four round trips over a satellite, and a repeated SYN.
+/// Time limit for all handshakes of a connection: four RTTs over a satellite link, and a repeated SYN.
 const PATIENCE: Duration = Duration::from_secs(6);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MOST_PAUSE: Duration = Duration::from_secs(15);

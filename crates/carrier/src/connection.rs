@@ -1,4 +1,4 @@
-//! Datagrams over one WebSocket connection, both ways.
+//! Datagrams over one WebSocket connection, in both directions.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use tokio_tungstenite::{
 
 use crate::{MAX_MESSAGE, Piece, Received, error::CarrierError};
 
-/// What the connections of a set take pieces from: whichever can send takes the next.
+/// Queue from which all connections of a set take pieces: whichever connection can send takes the next piece.
 pub(crate) type Pieces = Arc<Mutex<mpsc::Receiver<Piece>>>;
 
-/// Bounds for messages of both ends.
+/// Returns the bounds for messages of both ends.
 pub(crate) fn config() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
@@ -26,8 +26,8 @@ pub(crate) fn config() -> WebSocketConfig {
         .max_frame_size(Some(MAX_MESSAGE))
 }
 
-/// Moves datagrams until the connection ends, or nothing has come for [`SILENCE`]. `deliver` takes what has come, and says
-/// whether anybody still wants it.
+/// Transfers datagrams until the connection ends, or nothing has arrived for [`SILENCE`]. `deliver` processes the
+/// received datagrams and returns whether the receiver still exists.
 pub(crate) async fn run<S, F>(
     socket: WebSocketStream<S>,
     pieces: &Pieces,
@@ -94,7 +94,7 @@ where
     }
 }
 
-/// In the words of this crate.
+/// Converts an error to a [`CarrierError`].
 pub(crate) fn explain(error: &Error) -> CarrierError {
     match error {
         Error::ConnectionClosed | Error::AlreadyClosed | Error::Io(_) => CarrierError::Closed,
@@ -111,9 +111,10 @@ pub(crate) fn explain(error: &Error) -> CarrierError {
 }
 
 const READ_BUFFER: usize = 16_384;
-/// What waits to be written in the WebSocket layer, answers to pings among it, before the connection ends.
+/// Limit in bytes of unwritten data in the WebSocket layer, including answers to pings. Beyond it the connection ends.
 const MAX_UNWRITTEN: usize = 512 << 10;
-/// Datagrams handed over together.
+/// Highest number of datagrams that are delivered together.
 const MOST_TOGETHER: usize = 64;
-/// The engine probes a reserve path once a minute, over any of a set's connections.
+/// Time without received data after which a connection ends. The engine probes a reserve path once a minute, over any
+/// of a set's connections.
 const SILENCE: Duration = Duration::from_secs(900);

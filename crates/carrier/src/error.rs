@@ -1,75 +1,75 @@
-//! Why a link is not carried over TCP, in words for its owner.
+//! Reasons why a link is not carried over TCP, in words for its owner.
 
 use std::io;
 
 use thiserror::Error;
 
-/// What kept a connection from being made, or ended it.
+/// Reason why a connection could not be established, or why it ended.
 #[derive(Debug, Error)]
 pub enum CarrierError {
-    /// The other end closed it.
+    /// The other end closed the connection.
     #[error("the other end closed the connection")]
     Closed,
-    /// No TCP connection.
+    /// No TCP connection could be established.
     #[error("no TCP connection to {to}: {error}")]
     Connect {
-        /// Where to.
+        /// Address of the other end.
         to: String,
-        /// Why.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// A certificate that is not the gateway's.
+    /// The certificate is not the gateway's.
     #[error(
         "TLS is intercepted on this link: the certificate is not the gateway's (its SHA-256: {0}); use another link, or set [carrier] certificate or ca_file if a web server of yours is in front of the gateway"
     )]
     Intercepted(String),
-    /// No address of the gateway can be reached.
+    /// No address of the gateway is reachable.
     #[error("no address of the gateway for this link's address family")]
     NoEndpoint,
-    /// The HTTP server is no pleach gateway.
+    /// The HTTP server is not a pleach gateway.
     #[error(
         "HTTP status {0} instead of the gateway's answer: another server has this port, the web server in front does not pass WebSockets on, or the gateway has another key"
     )]
     NotTheGateway(u16),
-    /// It answered, but not as who has the gateway's key.
+    /// The server answered, but did not prove that it has the gateway's key.
     #[error(
         "the other end of TLS does not have the gateway's key: TLS is intercepted on this link, or the public key in [gateway] is wrong"
     )]
     NoProof,
-    /// The HTTP proxy's answer.
+    /// Error of the HTTP proxy.
     #[error("{0}")]
     Proxy(#[from] ProxyError),
-    /// It took too long.
+    /// The time limit was exceeded.
     #[error("no answer in time: {0}")]
     Timeout(&'static str),
     /// TLS failed.
     #[error("TLS: {0}")]
     Tls(String),
-    /// The messages are not as they should be.
+    /// The WebSocket messages are invalid.
     #[error("WebSocket: {0}")]
     WebSocket(String),
 }
 
-/// What an HTTP proxy answered to `CONNECT`.
+/// Error of an HTTP proxy's answer to `CONNECT`.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ProxyError {
-    /// It wants a password.
+    /// The proxy requires a password.
     #[error(
         "the HTTP proxy asks for a password: set http_proxy_user and http_proxy_password_file of the link"
     )]
     NeedsPassword,
-    /// No answer of HTTP.
+    /// The answer is not HTTP.
     #[error("the HTTP proxy's answer is not HTTP: check the address in http_proxy")]
     Nonsense,
-    /// It does not connect.
+    /// The proxy refuses to connect.
     #[error("the HTTP proxy refuses to connect to {to}: status {status}")]
     Refused {
-        /// Where to.
+        /// Address of the refused connection.
         to: String,
-        /// Status of HTTP.
+        /// HTTP status.
         status: u16,
     },
-    /// It does not take the password.
+    /// The proxy does not accept the password.
     #[error(
         "the HTTP proxy does not take the user and password of http_proxy_user and http_proxy_password_file"
     )]
@@ -77,7 +77,7 @@ pub enum ProxyError {
 }
 
 impl CarrierError {
-    /// A word for programs.
+    /// Returns a word for programs.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

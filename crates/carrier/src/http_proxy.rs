@@ -1,4 +1,5 @@
-//! Through an HTTP proxy: `CONNECT` (RFC 9110 section 9.3.6), with a password if it asks for one (RFC 7617).
+//! Connections through an HTTP proxy: `CONNECT` (RFC 9110 section 9.3.6), with a password if the proxy requires one
+//! (RFC 7617).
 
 use std::{fmt, net::SocketAddr};
 
@@ -11,9 +12,9 @@ use crate::error::{CarrierError, ProxyError};
 /// The proxy of a link.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpProxy {
-    /// Its host name or address.
+    /// Host name or address of the proxy.
     pub host: String,
-    /// Its port.
+    /// Port of the proxy.
     pub port: u16,
     /// User and password.
     pub login: Option<(String, Zeroizing<String>)>,
@@ -29,7 +30,7 @@ impl fmt::Debug for HttpProxy {
     }
 }
 
-/// Asks for a connection to `to`; `stream` is that connection afterwards.
+/// Requests a connection to `to`. Afterwards `stream` is that connection.
 pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     proxy: &HttpProxy,
@@ -48,7 +49,7 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     stream.write_all(request.as_bytes()).await.map_err(lost)?;
     let mut answer = Vec::new();
     loop {
-        // One byte at a time, since what follows belongs to TLS.
+        // The answer is read byte by byte, because the data after it belongs to TLS.
         let mut byte = [0; 1];
         if stream.read(&mut byte).await.map_err(lost)? == 0 {
             return Err(if answer.is_empty() {
@@ -71,12 +72,12 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// The status of a complete answer; `None` while more must come.
+/// Returns the status of a complete answer. `None` while the answer is incomplete.
 fn status(answer: &[u8]) -> Result<Option<u16>, ProxyError> {
     if answer.len() > MAX_ANSWER {
         return Err(ProxyError::Nonsense);
     }
-    // Nobody need wait for the rest of what is not HTTP.
+    // If the beginning is not HTTP, the rest is not awaited.
     if !HTTP.starts_with(&answer[..answer.len().min(HTTP.len())]) {
         return Err(ProxyError::Nonsense);
     }
@@ -100,7 +101,7 @@ const MAX_HEADERS: usize = 64;
 mod tests {
     use super::*;
 
-    /// What was asked, or why there is no connection.
+    /// Returns the request, or the reason why there is no connection.
     fn ask(answer: &'static [u8], login: bool) -> (String, Option<CarrierError>) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()

@@ -1,8 +1,9 @@
-//! Carries datagrams over TCP, for links where UDP does not get through.
+//! Carries datagrams over TCP, for links on which UDP does not work.
 //!
-//! One link is carried by a *set* of a few TLS 1.3 connections, which end at the gateway or at a web server in front of it.
-//! Each begins with a WebSocket upgrade (RFC 6455), because proxies and web servers pass that, and then has one binary message
-//! for each datagram. Several connections, because a lost segment delays what is behind it on its own connection only.
+//! One link is carried by a *set* of a few TLS 1.3 connections, which end at the gateway or at a web server in front of
+//! it. Each begins with a WebSocket upgrade (RFC 6455), because proxies and web servers support WebSockets. Then each
+//! datagram is one binary message. There are several connections, because a lost segment delays only the data behind it
+//! on its own connection.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -10,15 +11,15 @@
 //! | [`meter`] | whether UDP is throttled on a link |
 //! | [`client`] | the connections of a client's links |
 //! | [`server`] | the listener of a gateway, with its limits |
-//! | [`proof`] | how client and gateway recognise each other without certificates of an authority |
-//! | [`http_proxy`] | the way through an HTTP proxy (`CONNECT`) |
+//! | [`proof`] | how client and gateway authenticate each other without certificates of an authority |
+//! | [`http_proxy`] | connections through an HTTP proxy (`CONNECT`) |
 //!
-//! Confidentiality does not depend on any of this: what is carried is sealed by the tunnel's session. TLS hides what the
-//! connection is for.
+//! Confidentiality does not depend on TLS: the datagrams are sealed by the tunnel's session. TLS hides the purpose of
+//! the connection.
 //!
-//! Threads: client and server have one each, with a runtime of its own. Datagrams go to and from the data path over bounded
-//! channels; what finds no room on the way out is dropped, as by a full queue of a router. On the way in, the connection is
-//! read no further, so that TCP slows the other end down.
+//! Client and server have one thread each, with its own runtime. Datagrams are exchanged with the data path over
+//! bounded channels. If the outgoing channel is full, datagrams are dropped, as by a full queue of a router. If the
+//! incoming channel is full, the connection is not read, so that TCP slows the other end down.
 
 pub mod choice;
 pub mod client;
@@ -36,15 +37,15 @@ pub mod tls;
 /// Datagrams to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// All datagrams, one after the other.
+    /// The datagrams, one after the other.
     pub bytes: Vec<u8>,
-    /// Length of each but the last, which may be shorter; at least 1.
+    /// Length of each datagram except the last, which may be shorter. At least 1.
     pub segment_len: usize,
 }
 
 impl Piece {
-    /// Cuts `bytes`, datagrams of `segment_len` bytes each, into pieces that leave on one connection: few datagrams each,
-    /// so that a slow connection delays few.
+    /// Cuts `bytes`, datagrams of `segment_len` bytes each, into pieces. Each piece is sent on one connection. It has
+    /// only a few datagrams, so that a slow connection delays few.
     pub fn cut(bytes: &[u8], segment_len: usize) -> impl Iterator<Item = Self> {
         let segment_len = segment_len.max(1);
         let datagrams = (PIECE_BYTES / segment_len).max(1);
@@ -60,14 +61,14 @@ impl Piece {
 /// Datagrams received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// All datagrams, one after the other.
+    /// The datagrams, one after the other.
     pub bytes: Vec<u8>,
-    /// Length of each.
+    /// Length of each datagram.
     pub lengths: Vec<usize>,
 }
 
 impl Received {
-    /// Gives each datagram to `handle`.
+    /// Passes each datagram to `handle`.
     pub fn for_each(&mut self, mut handle: impl FnMut(&mut [u8])) {
         let mut rest = self.bytes.as_mut_slice();
         for len in &self.lengths {
@@ -80,11 +81,11 @@ impl Received {
     }
 }
 
-/// Bytes of a piece: 16 ms at 2 Mbit/s, for which a TLS record is not complete.
+/// Size of a piece in bytes: 16 ms at 2 Mbit/s. During this time a TLS record is incomplete.
 const PIECE_BYTES: usize = 4096;
-/// Pieces that wait for a connection: 256 KiB of long datagrams.
+/// Highest number of pieces that wait for a connection: 256 KiB of long datagrams.
 const QUEUED_PIECES: usize = 64;
-/// Longest message that is read: no datagram is longer.
+/// Length in bytes of the longest message that is read: no datagram is longer.
 const MAX_MESSAGE: usize = 65_535;
 
 #[cfg(test)]

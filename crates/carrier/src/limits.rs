@@ -1,4 +1,4 @@
-//! How many connections a gateway has, in all and from one source.
+//! Limits the number of a gateway's connections, in total and per source.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ struct Counts {
 }
 
 impl Limit {
-    /// At most `all`, and `each` from one source.
+    /// Creates a limit of `all` connections in total and `each` per source.
     pub(crate) fn new(each: usize, all: usize) -> Self {
         Self {
             each,
@@ -30,7 +30,8 @@ impl Limit {
         }
     }
 
-    /// A place for a connection from `address`, which is free again when the value is dropped; `None` if there is none.
+    /// Reserves a place for a connection from `address`. The place is released when the value is dropped. `None` if
+    /// there is no free place.
     pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
         let source = source(address);
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +68,7 @@ impl Drop for Place {
     }
 }
 
-/// Who can have many addresses of IPv6 has a network of 2^64.
+/// Returns the source of an address. For IPv6 it is the /64 network, because one host can have many addresses in it.
 fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),

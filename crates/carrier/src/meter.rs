@@ -1,28 +1,28 @@
-//! Whether UDP is throttled: much is lost in both of two windows in a row, although little comes.
+//! Detects throttled UDP: loss is high in two consecutive windows, although the rate is low.
 //!
-//! The loss is counted from the numbers of the datagrams that come, before anything has authenticated them: a forged number can
-//! bring about a trial of TCP, no more. The way out is judged by what the engine knows of it.
+//! Incoming loss is computed from the numbers of received datagrams before they are authenticated: a forged number can
+//! at most cause a trial of TCP. Outgoing loss is the engine's estimate.
 
 use std::time::Duration;
 
 use pleach_core::{time::Instant, wire::header::Header};
 
-/// What comes and goes over one link.
+/// Measures the traffic in both directions of one link.
 #[derive(Clone, Debug)]
 pub struct Meter {
     ends_at: Instant,
-    /// The first and the highest number of the window.
+    /// First and highest number in the window.
     numbers: Option<(u32, u32)>,
     datagrams: u32,
     bytes: u64,
     sent_bytes: u64,
-    /// Bytes in the latest windows, the newest first, both ways together.
+    /// Bytes in the latest windows, the newest first, sum of both directions.
     latest: [u64; 6],
     bad_windows: u32,
 }
 
 impl Meter {
-    /// Nothing has come yet.
+    /// Creates a meter without traffic.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Meter {
         }
     }
 
-    /// A datagram has come over the link.
+    /// Records a datagram that arrived over the link.
     pub fn on_datagram(&mut self, datagram: &[u8]) {
         let Some((header, Some(_))) = Header::parse(datagram) else {
             return;
@@ -49,20 +49,20 @@ impl Meter {
         if ahead < MOST_AHEAD {
             self.numbers = Some((first, number));
         } else if number.wrapping_neg().wrapping_add(highest) > MOST_AHEAD {
-            // New keys: the numbers begin anew.
+            // After a change of keys the numbers restart.
             self.numbers = Some((number, number));
             self.datagrams = 1;
         }
     }
 
-    /// When to look at the window.
+    /// Returns the end of the window.
     #[must_use]
     pub fn ends_at(&self) -> Instant {
         self.ends_at
     }
 
-    /// Ends the window. `sent_bytes`: data sent over the link so far; `sent_loss_ppm`: how much of it is lost lately. Returns whether UDP
-    /// is throttled.
+    /// Ends the window. `sent_bytes` is the data sent over the link so far, `sent_loss_ppm` its recent loss. Returns
+    /// whether UDP is throttled.
     pub fn end_window(&mut self, now: Instant, sent_bytes: u64, sent_loss_ppm: u32) -> bool {
         let sent = sent_bytes.saturating_sub(self.sent_bytes);
         let expected = self.numbers.map_or(0, |(first, highest)| {
@@ -79,7 +79,7 @@ impl Meter {
         self.latest[0] = self.bytes + sent;
         self.ends_at = now + WINDOW;
         self.sent_bytes = sent_bytes;
-        // The next number is expected whether it comes or not.
+        // The next window expects the next number, whether or not it arrives.
         self.numbers = self
             .numbers
             .map(|(_, highest)| (highest.wrapping_add(1), highest));
@@ -87,7 +87,7 @@ impl Meter {
         self.bad_windows >= BAD_WINDOWS
     }
 
-    /// The most that went in one of the latest `windows`, at most 6, in bytes.
+    /// Returns the highest number of bytes in one of the latest `windows`, at most 6.
     #[must_use]
     pub fn best(&self, windows: usize) -> u64 {
         self.latest.iter().take(windows).copied().max().unwrap_or(0)
@@ -96,24 +96,24 @@ impl Meter {
 
 /// Length of a window.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Windows in a row that must be bad.
+/// Number of consecutive windows with high loss and low rate after which UDP counts as throttled.
 const BAD_WINDOWS: u32 = 2;
-/// Datagrams of a window that say something of the loss.
+/// Smallest number of datagrams in a window from which loss is computed.
 const LEAST_DATAGRAMS: u32 = 30;
-/// The same in bytes sent.
+/// Smallest number of sent bytes in a window for which loss is considered.
 const LEAST_BYTES: u64 = 30_000;
-/// More than any line in order loses.
+/// Loss from which a window is bad, above the loss of any intact line.
 const LEAST_LOSS_PPM: u32 = 100_000;
-/// What a throttled link carries in a window at most: 3 Mbit/s.
+/// Highest number of bytes that a throttled link carries in a window: 3 Mbit/s.
 const MOST_BYTES: u64 = 187_500;
-/// Numbers that may be lost in a row.
+/// Highest number of consecutive lost datagrams. A larger step, forward or backward, counts as a restart of the numbers.
 const MOST_AHEAD: u32 = 100_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A data datagram of 1000 bytes; its number is at bytes 6 to 9.
+    /// Returns a data datagram of 1000 bytes. Its number is at bytes 6 to 9.
     fn datagram(number: u32) -> Vec<u8> {
         let mut datagram = vec![0; 1000];
         // Kind of data datagrams.
@@ -122,7 +122,7 @@ mod tests {
         datagram
     }
 
-    /// Whether windows in which one of `every` datagrams comes, `count` of them, look throttled.
+    /// Whether windows of `count` datagrams, of which one in `every` arrives, count as throttled.
     fn throttled(every: u32, count: u32, windows: u32) -> bool {
         let mut meter = Meter::new(Instant::ZERO);
         let mut number = u32::MAX - 50;

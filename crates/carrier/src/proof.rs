@@ -1,18 +1,19 @@
-//! How client and gateway recognise each other inside TLS, without an authority.
+//! Mutual authentication of client and gateway inside TLS, without an authority.
 //!
-//! The client draws an X25519 key pair `e` for each connection. With the gateway's static key `S` both ends have `DH(e, S)`, the
-//! client from the public key in its configuration. They show each other tags under it:
+//! The client creates an X25519 key pair `e` for each connection. With the gateway's static key `S` both ends can
+//! compute `DH(e, S)`; the client uses the gateway's public key in its configuration. They send each other tags under
+//! this secret:
 //!
-//! - client: `e`, the set's id, `HMAC-SHA256(DH, "client" ‖ id ‖ binding)`, shortened to 16 bytes. Who does not know the gateway's
-//!   public key cannot make it, and gets the answer of a web server that has nothing.
-//! - gateway: `HMAC-SHA256(DH, "server" ‖ id ‖ binding)`. Only the owner of `S` can make it.
+//! - client: `e`, the set's id, and `HMAC-SHA256(DH, "client" ‖ id ‖ binding)`, shortened to 16 bytes. Clients that do
+//!   not know the gateway's public key cannot compute this tag, and get the answer of a web server without content.
+//! - gateway: `HMAC-SHA256(DH, "server" ‖ id ‖ binding)`. Only the owner of `S` can compute this tag.
 //!
-//! `binding` is the exporter of the TLS session (RFC 8446 section 7.5), so tags that somebody in between forwards from one TLS session to
-//! another do not fit. It is empty if a web server in front of the gateway ends TLS; then the certificate of that server
-//! must be pinned, or issued by an authority that the client trusts.
+//! `binding` is the exporter of the TLS session (RFC 8446 section 7.5), so tags that a middlebox forwards from one TLS
+//! session to another are not valid there. It is empty if a web server in front of the gateway terminates TLS. Then the
+//! certificate of that server must be pinned, or issued by an authority that the client trusts.
 //!
-//! The gateway's own certificate is self-signed. Its serial number is a MAC of its key under the gateway's public key, by
-//! which a client tells it from one of an interceptor before it sends anything.
+//! The gateway's own certificate is self-signed. Its serial number is a MAC of its key under the gateway's public key,
+//! by which a client distinguishes it from an interceptor's certificate before it sends anything.
 
 use aws_lc_rs::{
     agreement::{self, PrivateKey, UnparsedPublicKey, X25519},
@@ -22,10 +23,10 @@ use aws_lc_rs::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
-/// Which set of connections one belongs to; drawn at random by the client.
+/// Identifier of a set of connections, drawn at random by the client.
 pub type SetId = [u8; 16];
 
-/// A client's half.
+/// The client's half of the proof.
 pub(crate) struct Greeting {
     key: hmac::Key,
     set: SetId,
@@ -33,7 +34,8 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
-    /// A greeting for the owner of `gateway_key`; `None` if no key can be drawn, or `gateway_key` is none.
+    /// Creates a greeting for the owner of `gateway_key`. `None` if no key can be created, or `gateway_key` is not a
+    /// valid key.
     pub(crate) fn new(gateway_key: &[u8; 32], set: SetId, binding: &[u8]) -> Option<Self> {
         let own = PrivateKey::generate(&X25519).ok()?;
         let public = own.compute_public_key().ok()?;
@@ -47,12 +49,12 @@ impl Greeting {
         })
     }
 
-    /// What the request shows.
+    /// Returns the text for the request.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether `answer` is of the owner of the gateway's key, in the same TLS session.
+    /// Whether `answer` was computed by the owner of the gateway's key in the same TLS session.
     pub(crate) fn accepts(&self, answer: &str, binding: &[u8]) -> bool {
         let Ok(shown) = URL_SAFE_NO_PAD.decode(answer) else {
             return false;
@@ -62,7 +64,7 @@ impl Greeting {
     }
 }
 
-/// A gateway's half.
+/// The gateway's half of the proof.
 pub(crate) struct GatewayKey(Zeroizing<[u8; 32]>);
 
 impl GatewayKey {
@@ -70,7 +72,8 @@ impl GatewayKey {
         Self(Zeroizing::new(*private))
     }
 
-    /// The set that a client names which knows our public key, and what to answer; `None` for anybody else.
+    /// Returns the set that the client names, and the answer. `None` if the client does not know the gateway's public
+    /// key.
     pub(crate) fn answer(&self, shown: &str, binding: &[u8]) -> Option<(SetId, String)> {
         let bytes: [u8; 64] = URL_SAFE_NO_PAD.decode(shown).ok()?.try_into().ok()?;
         let (public, rest) = bytes.split_first_chunk::<32>()?;
@@ -86,13 +89,13 @@ impl GatewayKey {
     }
 }
 
-/// What the serial number of the gateway's certificate holds, for the public key `spki` in it.
+/// Returns the content of the serial number of the gateway's certificate, for its public key `spki`.
 pub(crate) fn certificate_mark(gateway_key: &[u8; 32], spki: &[u8]) -> [u8; 16] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, gateway_key);
     tag(&key, b"certificate", &[0; 16], spki)
 }
 
-/// SHA-256 as hexadecimal digits.
+/// Returns the SHA-256 in hexadecimal digits.
 #[must_use]
 pub fn fingerprint(bytes: &[u8]) -> String {
     let hash = digest::digest(&digest::SHA256, bytes);

@@ -4,18 +4,18 @@ use std::net::IpAddr;
 
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-/// What a request says.
+/// Content of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// What the answer's `Sec-WebSocket-Accept` says.
+    /// Value of the answer's `Sec-WebSocket-Accept`.
     pub(crate) accept: String,
     /// The client's greeting.
     pub(crate) greeting: String,
-    /// The client's address as the nearest web server saw it.
+    /// The client's address as reported by the nearest web server.
     pub(crate) forwarded: Option<IpAddr>,
 }
 
-/// Reads the head of a request; `None` if it is anything else.
+/// Parses the head of a request. `None` if it is not such a request.
 pub(crate) fn read(head: &[u8]) -> Option<Request> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -67,7 +67,7 @@ mod tests {
             "{UPGRADE}authorization: Bearer abc\r\nX-Forwarded-For: 192.0.2.1, 198.51.100.7\r\n\r\n"
         );
         let expected = Request {
-            // RFC 6455 section 1.3.
+            // Example of RFC 6455 section 1.3.
             accept: "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_owned(),
             greeting: "abc".to_owned(),
             forwarded: Some([198, 51, 100, 7].into()),

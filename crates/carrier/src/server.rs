@@ -1,12 +1,13 @@
 //! The listener of a gateway.
 //!
-//! A connection is a stranger's until its request shows that it knows the gateway's public key ([`crate::proof`]); strangers get
-//! the answer of a web server that has nothing, `HANDSHAKE_PATIENCE` to finish, and few places (`STRANGERS`). All connections
-//! of one client's link are a *set*, which has one address for the engine: the real source address of its first connection
-//! with that connection's port, or the next free one. So the engine's limits for sources hold, and it proves a set as it proves any address.
+//! A connection belongs to a stranger until its request proves that it knows the gateway's public key
+//! ([`crate::proof`]). Strangers get the answer of a web server without content, `HANDSHAKE_PATIENCE` to finish, and
+//! few places (`STRANGERS`). All connections of one client's link are a *set*, which has one address for the engine:
+//! the real source address of its first connection with that connection's port, or the next free port. So the engine's
+//! limits for sources apply, and the engine validates a set's address like any other address.
 //!
-//! Behind a web server all connections come from that server. Those of the addresses in [`Settings::proxies`] count as from the
-//! last address of their `X-Forwarded-For`.
+//! Behind a web server all connections come from that server. Connections from the addresses in [`Settings::proxies`]
+//! are attributed to the last address in their `X-Forwarded-For`.
 
 use std::{
     collections::BTreeMap,
@@ -37,24 +38,24 @@ use crate::{
     tls::{self, Certificate},
 };
 
-/// What a gateway listens with.
+/// Settings of a gateway's listener.
 #[derive(Debug)]
 pub struct Settings {
-    /// Address and port.
+    /// Address and port of the listener.
     pub listen: SocketAddr,
     /// Static private key of the tunnel.
     pub private_key: zeroize::Zeroizing<[u8; 32]>,
-    /// Its public key.
+    /// Public key of the tunnel.
     pub public_key: [u8; 32],
-    /// What it shows.
+    /// Certificate that the gateway shows.
     pub certificate: Certificate,
-    /// Web servers in front of it.
+    /// Networks of web servers in front of the gateway.
     pub proxies: Vec<IpNet>,
     /// Mark of all packets.
     pub fwmark: Option<u32>,
 }
 
-/// News for the data path.
+/// Event for the data path.
 #[derive(Debug)]
 enum Event {
     Closed(SocketAddr),
@@ -62,7 +63,7 @@ enum Event {
     Received(SocketAddr, Received),
 }
 
-/// The thread of a gateway's listener. It ends when this is dropped.
+/// The thread of a gateway's listener. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     mailbox: Mailbox<Event>,
@@ -72,10 +73,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and starts the thread.
+    /// Opens the listener and starts the thread.
     ///
     /// # Errors
-    /// The address is taken, the certificate is not usable, no thread can be had.
+    /// Fails if the address is taken, the certificate is not usable, or no thread can be created.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let tls = tls::server(settings.certificate, &settings.public_key);
         let tls = tls.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -105,18 +106,18 @@ impl Server {
         })
     }
 
-    /// Readable when there is something to [`poll`](Self::poll).
+    /// Returns the waker, which is readable when [`poll`](Self::poll) has something to return.
     #[must_use]
     pub fn waker(&self) -> &Waker {
         &self.mailbox.waker
     }
 
-    /// Call before [`Self::poll`].
+    /// Clears the waker. Must be called before [`Self::poll`].
     pub fn clear(&self) {
         self.mailbox.clear();
     }
 
-    /// Datagrams that have come, and the address of the set they came from.
+    /// Returns received datagrams, and the address of their set.
     pub fn poll(&mut self) -> Option<(SocketAddr, Received)> {
         loop {
             match self.events.try_recv().ok()? {
@@ -131,7 +132,8 @@ impl Server {
         }
     }
 
-    /// Queues a batch of datagrams of `segment_len` bytes for the set `address`; returns how many found no room.
+    /// Queues a batch of datagrams of `segment_len` bytes for the set `address`. Returns the number of datagrams
+    /// dropped because the queue was full or the set does not exist.
     pub fn send(&self, address: SocketAddr, bytes: &[u8], segment_len: usize) -> u64 {
         match self.sets.get(&address) {
             Some(pieces) => offer(pieces, bytes, segment_len),
@@ -139,7 +141,7 @@ impl Server {
         }
     }
 
-    /// Whether `address` is a set's.
+    /// Whether `address` belongs to a set.
     #[must_use]
     pub fn has(&self, address: SocketAddr) -> bool {
         self.sets.contains_key(&address)
@@ -152,13 +154,13 @@ impl Drop for Server {
     }
 }
 
-/// What connections of a gateway share.
+/// State that the connections of a gateway share.
 struct Desk {
     tls: TlsAcceptor,
     key: GatewayKey,
     proxies: Vec<IpNet>,
     strangers: Limit,
-    /// Strangers that come by a web server.
+    /// Strangers that arrive through a web server.
     forwarded: Limit,
     guests: Limit,
     sets: StdMutex<BTreeMap<(SetId, IpAddr), Joined>>,
@@ -181,7 +183,7 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>) {
                 tokio::spawn(serve(tcp, from, Arc::clone(&desk)));
             }
             Err(error) => {
-                // Too many open files, for example.
+                // For example, too many files are open.
                 tracing::warn!(%error, "carrier: no connection can be accepted");
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -232,7 +234,7 @@ async fn serve(tcp: TcpStream, from: SocketAddr, desk: Arc<Desk>) {
     }
 }
 
-/// The handshakes: who a stranger is.
+/// Executes the handshakes, which identify the client.
 async fn greet(
     tcp: TcpStream,
     from: SocketAddr,
@@ -277,21 +279,22 @@ async fn greet(
     Ok((socket, set, source))
 }
 
-/// The head of a request, up to its empty line; `None` if the connection ends before, or it is too long.
+/// Reads the head of a request, up to its empty line. `None` if the connection ends before, or the head is too long.
 async fn read_head(stream: &mut TlsStream<TcpStream>) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= MOST_HEAD {
             return None;
         }
-        // What follows belongs to the messages. TLS has it in memory.
+        // Bytes after the head belong to the messages. TLS buffers them in memory.
         head.push(stream.read_u8().await.ok()?);
     }
     Some(head)
 }
 
 impl Desk {
-    /// Adds a connection to its set; with the set's queue if it is new. `None` if the set has too many, or no port is free.
+    /// Adds a connection to its set. If the set is new, its queue is returned too. `None` if the set has too many
+    /// connections, or no port is free.
     fn join(&self, set: SetId, from: SocketAddr) -> Option<(Joined, Option<mpsc::Sender<Piece>>)> {
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(joined) = sets.get_mut(&(set, from.ip())) {
@@ -315,7 +318,7 @@ impl Desk {
         Some((joined, Some(pieces)))
     }
 
-    /// Removes a connection from its set; whether it was the last.
+    /// Removes a connection from its set. Returns whether it was the last.
     fn leave(&self, set: SetId, source: IpAddr) -> bool {
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(joined) = sets.get_mut(&(set, source)) else {
@@ -330,19 +333,19 @@ impl Desk {
     }
 }
 
-/// The answer of a web server that has nothing.
+/// Answer of a web server without content.
 const NOT_FOUND: &[u8] =
     b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 10\r\nConnection: close\r\n\r\nNot Found\n";
-/// Longest head of a request.
+/// Length in bytes of the longest head of a request.
 const MOST_HEAD: usize = 8192;
-/// How long a stranger may take for TLS and its request.
+/// Time limit for TLS and the request of a stranger.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(8);
-/// Strangers at a time, in all and from one source.
+/// Highest number of strangers at a time, in total and per source.
 const STRANGERS: usize = 512;
 const STRANGERS_EACH: usize = 32;
-/// Connections of clients at a time, in all and from one source: some 64 KiB each.
+/// Highest number of clients' connections at a time, in total and per source. Each uses about 64 KiB.
 const GUESTS: usize = 8192;
 const GUESTS_EACH: usize = 256;
-/// Connections of a set.
+/// Highest number of connections of a set.
 const MOST_CONNECTIONS: usize = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);

@@ -10,7 +10,7 @@ use std::{
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// Connects to `to` by `device` from `source`, if given.
+/// Connects to `to` over `device`, from `source` if given.
 pub(crate) async fn connect(
     device: &str,
     source: Option<IpAddr>,
@@ -24,7 +24,7 @@ pub(crate) async fn connect(
     )?;
     socket.bind_device(Some(device.as_bytes()))?;
     if let Some(fwmark) = fwmark {
-        // Where it is refused, the UDP sockets have warned already.
+        // If the mark is refused, the UDP sockets have already logged a warning.
         let _ = socket.set_mark(fwmark);
     }
     let any: IpAddr = match to {
@@ -64,7 +64,8 @@ pub(crate) fn listen(address: SocketAddr, fwmark: Option<u32>) -> io::Result<Tcp
     TcpListener::from_std(socket.into())
 }
 
-/// Little unsent data, no delay of small segments, an end of connections that are not acknowledged.
+/// Limits unsent data, disables the delay of small segments, and sets the time after which unacknowledged connections
+/// end.
 pub(crate) fn tune(socket: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
@@ -73,9 +74,9 @@ pub(crate) fn tune(socket: &impl AsFd) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
 }
 
-/// Bytes that the kernel keeps beyond what the congestion window lets it send.
+/// Bytes that the kernel buffers beyond the amount that the congestion window permits to send.
 const UNSENT_BYTES: u32 = 16_384;
-/// The engine knows of a dead link long before.
+/// Time after which a connection without acknowledgements ends. The engine detects a dead link long before.
 const UNACKNOWLEDGED_FOR: Duration = Duration::from_secs(8);
 const KEEPALIVE: Duration = Duration::from_secs(45);
 const BACKLOG: i32 = 128;

@@ -1,4 +1,4 @@
-//! TLS 1.3 of both ends: which certificate a gateway shows, and which a client accepts.
+//! TLS 1.3 for both ends: the certificate that a gateway shows, and the certificates that a client accepts.
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -19,22 +19,22 @@ use crate::{
     proof::{certificate_mark, fingerprint},
 };
 
-/// Which certificate a client takes for the gateway's.
+/// Rule by which a client accepts a certificate as the gateway's.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Any that an authority of these issued for the server name.
+    /// Any certificate that one of these authorities issued for the server name.
     Authorities(Arc<RootCertStore>),
-    /// The gateway's own: the gateway must show that it has the key of the tunnel.
+    /// The gateway's own certificate: the gateway must prove that it has the key of the tunnel.
     GatewayKey,
-    /// The one with this SHA-256, in hexadecimal digits.
+    /// The certificate with this SHA-256, in hexadecimal digits.
     Pinned(String),
 }
 
 impl Trust {
-    /// The authorities of a file in PEM.
+    /// Reads the authorities from a file in PEM format.
     ///
     /// # Errors
-    /// It cannot be read, or holds no certificate.
+    /// Fails if the file cannot be read or contains no certificate.
     pub fn authorities(file: &Path) -> io::Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates(file)?);
@@ -50,22 +50,22 @@ impl Trust {
 /// The certificate that a gateway shows.
 #[derive(Debug)]
 pub enum Certificate {
-    /// Of these files, in PEM: a chain and its key.
+    /// A certificate chain and its key, read from files in PEM format.
     Files {
         /// The chain.
         chain: Vec<CertificateDer<'static>>,
         /// The private key.
         key: PrivateKeyDer<'static>,
     },
-    /// A new one at each start, which clients recognise by the gateway's public key.
+    /// A new certificate at each start, which clients recognise by the gateway's public key.
     SelfSigned,
 }
 
 impl Certificate {
-    /// Reads chain and key.
+    /// Reads a certificate chain and its key.
     ///
     /// # Errors
-    /// A file cannot be read, or does not hold what it should.
+    /// Fails if a file cannot be read or does not have the expected content.
     pub fn read(chain: &Path, key: &Path) -> io::Result<Self> {
         let invalid = |error: rustls::pki_types::pem::Error| {
             io::Error::new(
@@ -95,7 +95,7 @@ fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     Ok(read)
 }
 
-/// The client's side; `gateway_key`: the tunnel's public key of the gateway.
+/// Returns the client's TLS configuration. `gateway_key` is the tunnel's public key of the gateway.
 pub(crate) fn client(trust: &Trust, gateway_key: &[u8; 32]) -> Result<ClientConfig, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
@@ -123,7 +123,7 @@ pub(crate) fn client(trust: &Trust, gateway_key: &[u8; 32]) -> Result<ClientConf
     Ok(config)
 }
 
-/// The gateway's side.
+/// Returns the gateway's TLS configuration.
 pub(crate) fn server(
     certificate: Certificate,
     gateway_key: &[u8; 32],
@@ -141,7 +141,7 @@ pub(crate) fn server(
     Ok(config)
 }
 
-/// TLS 1.3 only.
+/// Restricts the versions to TLS 1.3.
 fn versions<S: rustls::ConfigSide>(
     builder: rustls::ConfigBuilder<S, rustls::WantsVersions>,
 ) -> Result<rustls::ConfigBuilder<S, rustls::WantsVerifier>, String> {
@@ -159,7 +159,7 @@ fn self_signed(
         &rcgen::PublicKeyData::subject_public_key_info(&key),
     );
     let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()])?;
-    // A positive number (RFC 5280 section 4.1.2.2).
+    // A serial number must be positive (RFC 5280 section 4.1.2.2).
     let serial = [&[1][..], &mark].concat();
     params.serial_number = Some(rcgen::SerialNumber::from(serial));
     let certificate = params.self_signed(&key)?;
@@ -167,12 +167,12 @@ fn self_signed(
     Ok((vec![certificate.into()], key))
 }
 
-/// A certificate that is not the gateway's, by its SHA-256.
+/// Error: the certificate, given by its SHA-256, is not the gateway's.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate is not the gateway's (its SHA-256: {0})")]
 struct Foreign(String);
 
-/// What failed in a TLS handshake.
+/// Converts the error of a TLS handshake.
 pub(crate) fn explain(error: &io::Error) -> CarrierError {
     let tls = error
         .get_ref()
@@ -185,7 +185,7 @@ pub(crate) fn explain(error: &io::Error) -> CarrierError {
     CarrierError::Tls(tls.map_or_else(|| error.to_string(), Error::to_string))
 }
 
-/// Accepts one certificate, whoever issued it.
+/// Accepts one certificate, regardless of its issuer.
 #[derive(Debug)]
 struct Recognised {
     wanted: Wanted,
@@ -195,7 +195,7 @@ struct Recognised {
 #[derive(Debug)]
 enum Wanted {
     Fingerprint(String),
-    /// With a serial number made from its key and this one.
+    /// A certificate whose serial number is derived from its key and this gateway key.
     Mark([u8; 32]),
 }
 

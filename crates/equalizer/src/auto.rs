@@ -1,26 +1,28 @@
-//! Auto-weighting: weights in proportion to what each link has left beside the traffic of others.
+//! Auto-weighting: weights in proportion to the capacity that other traffic leaves on each link.
 //!
-//! Every [`AutoSettings::interval`] the caller hands in counters of each link: bytes its device sent in all, bytes the
-//! equalizer gave it, and, where they are counted, bytes that others gave it. The rate of the link less the background is what is
-//! available, at least [`AutoSettings::floor`] of the rate so that a link is never forgotten. Weights are the available
-//! rates: bandwidth, as the paper's body has it, and not the bandwidth-delay product of its introduction.
+//! Every [`AutoSettings::interval`] the caller passes counters of each link: all bytes that its device sent, the bytes
+//! that the equalizer sent to it, and, where they are counted, the bytes that other traffic sent to it. *Background* is
+//! the traffic of others. The available rate of a link is its rate minus the background, and at least
+//! [`AutoSettings::floor`] of the rate, so that no link is excluded forever. Weights are the available rates:
+//! bandwidths, as in the body of the paper, and not the bandwidth-delay products of its introduction.
 //!
-//! Background is what others *give* a device, counted at the same place as our own: then neither a queue that grows or
-//! drains nor one that overflows makes it look like more or less than it is. Where only the device counts, it is what the
-//! device sent less our own; a packet is counted as ours before it waits for its device and as the device's after, and what is counted too
-//! early in one interval is made up for in the next, up to one interval's worth. How background is smoothed and a change
-//! found: [`Background`].
+//! Background is the traffic that others *pass* to a device, counted at the same place as the equalizer's own traffic.
+//! So it is not distorted by a queue that grows, drains or overflows. If only the device counts bytes, background is
+//! the device's count minus the own traffic. The equalizer counts a packet before it waits for its device, and the
+//! device counts it afterwards. Bytes that are counted too early in one interval are corrected in the next, up to one
+//! interval's worth. [`Background`] smooths the background and detects changes.
 //!
-//! By the time a change is found a link was given more than it carries, and that lies in its queue or has overflowed it. As long as
-//! it does, packets of a flow on that link are late, and what overflows is lost again when it is repaired there. So after such a
-//! change what came too much is added up (`Link::excess_bytes`), and is taken off what is available as if it had to be carried
-//! within `DRAIN`. At other times a queue is TCP's own and nobody's business here.
+//! When a change is detected, a link has already been given more than it can carry, and the excess is in its queue or
+//! has overflowed it. Until the excess is gone, packets of a flow on that link are late, and retransmissions on it are
+//! lost again when the queue overflows. So after such a change the excess is accumulated (`Link::excess_bytes`), and
+//! the available rate is reduced as if the excess had to be carried within `DRAIN`. At other times a queue belongs to
+//! TCP and is not considered here.
 //!
-//! The rate of a link is told (configuration, ethtool) or learned: see [`LearnedRate`]. Links whose rate is not known yet
-//! count as much as the mean of those that are known.
+//! The rate of a link is configured, read by ethtool, or learned: see [`LearnedRate`]. Links of unknown rate count as
+//! much as the mean of the links with known rates.
 //!
-//! Source: the paper's section V, which names neither interval nor filter, and reads "bytes transferred" without saying that
-//! the equalizer's own must be left out.
+//! Source: section V of the paper. It names neither interval nor filter, and reads "bytes transferred" without saying
+//! that the equalizer's own bytes must be excluded.
 
 use core::time::Duration;
 
@@ -31,12 +33,12 @@ use pleach_core::{
 
 use crate::{MAX_LINKS, background::Background};
 
-/// How quickly weights follow.
+/// Speed at which weights adapt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AutoSettings {
-    /// Between two readings of the counters.
+    /// Time between two readings of the counters.
     pub interval: Duration,
-    /// Least part of a link's rate that counts as available, 0 to 1.
+    /// Smallest part of a link's rate that counts as available, 0 to 1.
     pub floor: f64,
 }
 
@@ -49,25 +51,26 @@ impl Default for AutoSettings {
     }
 }
 
-/// What was sent over a link since some moment in the past. A value below the last one means that it was reset.
+/// Bytes sent over a link since some moment in the past. A value below the previous one means that the counter was
+/// reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// By its device, whoever sent it.
+    /// Bytes that the device sent, from any source.
     pub total: Bytes,
-    /// What the equalizer gave to the device.
+    /// Bytes that the equalizer passed to the device.
     pub own: Bytes,
-    /// What all others gave to it; `None` if that is not counted.
+    /// Bytes that other traffic passed to the device. `None` if they are not counted.
     pub others: Option<Bytes>,
 }
 
-/// What is known of a link.
+/// Estimates for a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Its rate; `None` if neither told nor learned yet.
+    /// Rate of the link. `None` if it is neither configured nor learned yet.
     pub rate: Option<Bitrate>,
-    /// What others send, smoothed.
+    /// Smoothed rate of other traffic.
     pub background: Bitrate,
-    /// What is left of the rate, at least the floor.
+    /// Available rate: the rate minus the background, at least the floor.
     pub available: Option<Bitrate>,
 }
 
@@ -76,10 +79,10 @@ pub struct Load {
 pub struct AutoWeights {
     settings: AutoSettings,
     links: Vec<Link>,
-    /// When the counters were read last.
+    /// Time of the last reading of the counters.
     read_at: Option<Instant>,
     next_at: Instant,
-    /// When rates are learned from next, and how often they were.
+    /// Time at which rates are learned next, and number of times that they were learned.
     learn_at: Instant,
     lessons: u32,
 }
@@ -88,19 +91,20 @@ pub struct AutoWeights {
 struct Link {
     told: Option<Bitrate>,
     learned: LearnedRate,
-    /// When the device's counter was last learned from, and what it was.
+    /// Time and value of the device's counter when its rate was last learned.
     lesson: Option<(Instant, Bytes)>,
     last: Option<Counters>,
-    /// Bytes of ours that the device has not sent yet.
+    /// Bytes of the equalizer that the device has not sent yet.
     early_bytes: u64,
-    /// Bytes that came since others were found to give it more, beyond what it has carried: `None` once there are none, or if
-    /// it is not known what others give it.
+    /// Bytes passed to the link beyond its capacity since an increase of the background was detected. `None` once the
+    /// excess is gone, or if the background is not counted separately.
     excess_bytes: Option<u64>,
     background: Background,
 }
 
 impl AutoWeights {
-    /// For links of the rates `told`, in their order; at most [`MAX_LINKS`] count. The first counters are due at once.
+    /// Creates the estimates of links whose rates are `told`, in their order. At most [`MAX_LINKS`] links count. The
+    /// first counters are due at once.
     #[must_use]
     pub fn new(settings: AutoSettings, told: &[Option<Bitrate>], now: Instant) -> Self {
         let link = |told: &Option<Bitrate>| Link {
@@ -117,22 +121,22 @@ impl AutoWeights {
         }
     }
 
-    /// The rate of link `index` is known from now on, or must be learned (`None`).
+    /// Sets the rate of link `index`. `None`: the rate must be learned.
     pub fn set_rate(&mut self, index: usize, told: Option<Bitrate>) {
         if let Some(link) = self.links.get_mut(index) {
             link.told = told;
         }
     }
 
-    /// When counters are due.
+    /// Returns the time at which counters are due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.next_at
     }
 
-    /// Takes the counters of all links at `now`; `None` for a link that is not there, whose past is then forgotten.
+    /// Processes the counters of all links at `now`. `None` for a link that does not exist; its history is deleted.
     ///
-    /// A call before [`Self::poll_timeout`] is ignored.
+    /// A call before the time that [`Self::poll_timeout`] returns is ignored.
     pub fn handle_counters(&mut self, now: Instant, counters: &[Option<Counters>]) {
         if now < self.next_at {
             return;
@@ -154,7 +158,7 @@ impl AutoWeights {
         }
     }
 
-    /// Learns rates from what the devices have sent since the last time.
+    /// Learns rates from the bytes that the devices have sent since the last time.
     fn learn(&mut self, now: Instant, counters: &[Option<Counters>]) {
         self.lessons = self.lessons.wrapping_add(1);
         let turn = (self.lessons / LEARN_TURN) as usize % self.links.len().max(1);
@@ -180,7 +184,7 @@ impl AutoWeights {
         }
     }
 
-    /// What is known of link `index`.
+    /// Returns the estimates for link `index`.
     #[must_use]
     pub fn load(&self, index: usize) -> Load {
         self.links
@@ -188,7 +192,7 @@ impl AutoWeights {
             .map_or(Load::default(), |link| link.load(&self.settings))
     }
 
-    /// Weights of all links in their order, at least 1: what is available in kbit/s.
+    /// Returns the weights of all links in their order: available rates in kbit/s, at least 1.
     #[must_use]
     pub fn weights(&self) -> Vec<u32> {
         let available: Vec<Option<u64>> = self
@@ -231,7 +235,7 @@ impl Link {
                 total.saturating_sub(own)
             }
         };
-        // Of a link that nobody knows, what it carries now is all there is to measure changes by.
+        // If the rate of a link is unknown, changes are measured relative to the rate that it carries now.
         let carried = Bitrate::from_transfer(Bytes::new(total), length);
         let rate = self.rate().or(carried).unwrap_or(Bitrate::ZERO);
         let is_more = self
@@ -279,14 +283,14 @@ impl Link {
     }
 }
 
-/// The rate of a link that nobody told, from what its device sent.
+/// The learned rate of a link without a configured rate, from the bytes that its device sent.
 ///
-/// What two intervals in a row show is proven. Links take turns of a second to be given 5 % more
-/// than they have proven; a link that can carry more then does, and has proven more. One that falls short of what it has
-/// proven while another does not is slower than believed, and its estimate falls.
+/// A rate that two consecutive intervals reach is *proven*. The links take turns of one second in which they are given
+/// 5 % more than they have proven. A link that can carry more then does so, and has proven more. If a link falls short
+/// of its proven rate while another link reaches its own, it is slower than estimated, and its estimate is reduced.
 ///
-/// Limits: it takes traffic that fills the links; without any, nothing is learned and nothing forgotten. A told rate is
-/// better.
+/// Limits: learning needs traffic that fills the links. Without such traffic, nothing is learned and nothing is
+/// forgotten. A configured rate is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LearnedRate {
     proven: Option<Bitrate>,
@@ -296,7 +300,7 @@ pub struct LearnedRate {
 }
 
 impl LearnedRate {
-    /// The estimate, with what is tried on top.
+    /// Returns the estimate, including the increase on trial.
     #[must_use]
     pub fn rate(&self) -> Option<Bitrate> {
         let tried = |proven: Bitrate| proven.scale(LEARN_STEP.0, LEARN_STEP.1);
@@ -304,7 +308,8 @@ impl LearnedRate {
             .map(|proven| if self.is_turn { tried(proven) } else { proven })
     }
 
-    /// `turn`: it may try more from now on. `demand`: another link carries what it has proven.
+    /// Processes a sample. `turn`: whether the link may try more from now on. `demand`: whether another link carries
+    /// its proven rate.
     fn on_interval(&mut self, sample: Bitrate, turn: bool, demand: bool) {
         let low = sample.min(self.last);
         let high = sample.max(self.last);
@@ -324,7 +329,7 @@ impl LearnedRate {
     }
 }
 
-/// A fraction in millionths.
+/// Returns a fraction in millionths.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -336,23 +341,23 @@ fn part(fraction: f64) -> u64 {
 
 const PARTS: u64 = 1_000_000;
 
-/// What came too much after a change is to be gone after so long, as far as others leave room for it.
+/// Time within which the excess after a change is to drain, as far as other traffic leaves capacity for it.
 const DRAIN: Duration = Duration::from_millis(200);
-/// No more of it lies in a queue than the link carries in this time: what is beyond was lost.
+/// Upper bound of the excess, as the time that the link needs to carry it. Bytes beyond this bound were lost.
 const MAX_EXCESS: Duration = Duration::from_millis(50);
-/// Below this nothing is learned: keep-alives say nothing of a link.
+/// Rate below which nothing is learned: keep-alives contain no information about a link.
 const LEAST_LEARNED: Bitrate = Bitrate::from_bps(100_000);
-/// How much more a link tries in its turn.
+/// Factor by which a link exceeds its proven rate in its turn.
 const LEARN_STEP: (u64, u64) = (105, 100);
-/// What was proven counts as reached from here: a link whose neighbour is tried carries a step less.
+/// Part of the proven rate from which it counts as reached: a link whose neighbour is on trial carries slightly less.
 const REACHED: (u64, u64) = (95, 100);
-/// An estimate that is not borne out while another is falls by this in each interval: to half in 7 s.
+/// Factor per interval by which an estimate falls that is not reached while another is: to half in 7 s.
 const LEARN_FALL: (u64, u64) = (98, 100);
-/// Between two lessons: over shorter times a device sends in bursts.
+/// Time between two lessons. Over shorter times a device sends in bursts.
 const LEARN_INTERVAL: Duration = Duration::from_millis(200);
-/// How many lessons a turn lasts: a second.
+/// Number of lessons per turn: a second.
 const LEARN_TURN: u32 = 5;
-/// Between two readings of the counters unless somebody says otherwise.
+/// Default time between two readings of the counters.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -360,7 +365,7 @@ mod tests {
     use super::*;
     use crate::background::bitrate;
 
-    /// Two links of 10 Mbit/s unless said otherwise, on which the equalizer sends all it can.
+    /// Two links on which the equalizer sends as much as it can.
     struct Lines {
         rates: [u64; 2],
         background: [u64; 2],
@@ -384,7 +389,7 @@ mod tests {
             this
         }
 
-        /// One flow over both links: it is as fast as the link that is full first allows.
+        /// Runs one flow over both links. Its rate is limited by the link that fills up first.
         fn run(&mut self, intervals: u32) {
             for _ in 0..intervals {
                 let weights = self.auto.weights();
@@ -431,12 +436,12 @@ mod tests {
             auto.handle_counters(now, &counters.map(Some));
             auto.load(0).available.expect("told").as_mbps()
         };
-        // A queue that TCP keeps is no reason to give a link less.
+        // A queue that TCP keeps is no reason to reduce a link's weight.
         for _ in 0..20 {
             interval([10.2, 1.0], [0.0, 9.0]);
         }
         assert!((interval([10.2, 1.0], [0.0, 9.0]) - 10.0).abs() < 0.01);
-        // 9 Mbit/s too much for 50 ms, of which others leave room for 1 Mbit/s to carry it.
+        // 9 Mbit/s are in excess for 50 ms, and other traffic leaves 1 Mbit/s to drain them.
         assert!((interval([10.0, 1.0], [9.0, 0.0]) - 0.1).abs() < 0.01);
         let mut waited = 1;
         while interval([0.1, 10.0], [9.0, 0.0]) < 0.95 {
@@ -450,7 +455,7 @@ mod tests {
     fn weights_are_right_four_intervals_after_each_change_of_background() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
         lines.run(10);
-        // The paper's Fig. 7 has a picture only; these are our own steps.
+        // The paper's Fig. 7 only has a diagram. These steps are not from the paper.
         for background in [[2, 8], [8, 2], [5, 5], [0, 9], [9, 0]] {
             lines.background = background;
             lines.run(4);
@@ -478,7 +483,7 @@ mod tests {
         }
         for _ in 0..10 {
             lines.now += INTERVAL;
-            // 9 of others and 9 of ours are given to a link that carries 10.
+            // 9 Mbit/s of other traffic and 9 Mbit/s of the equalizer are passed to a link that carries 10.
             lines.counters[0].own += bytes(9);
             lines.counters[0].others = lines.counters[0].others.map(|others| others + bytes(9));
             lines.counters[0].total += bytes(10);
@@ -511,7 +516,7 @@ mod tests {
         let interval = INTERVAL;
         for turn in 0..10 {
             lines.now += interval;
-            // Counted as ours in one interval and sent in the next.
+            // The bytes are counted as own in one interval and sent in the next.
             lines.counters[0].own += Bytes::new(if turn % 2 == 0 { 60_000 } else { 0 });
             lines.counters[0].total += Bytes::new(if turn % 2 == 0 { 0 } else { 60_000 });
             lines

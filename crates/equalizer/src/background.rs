@@ -1,16 +1,18 @@
-//! What others send over a link: a mean that starts anew when the traffic has changed.
+//! Background of a link (the traffic of others): a mean that restarts when the traffic has changed.
 //!
-//! A filter quick enough for a change passes on the noise of every interval, and one that does not is too slow. So a change is
-//! looked for apart from it, by cumulative sums: what comes beyond the expected, less a slack of [`SLACK`] of the
-//! link's rate, is added up for as long as the sum is above zero, and so is what stays below. A sum of what the link
-//! carries in [`ENOUGH`] is a change. The sum is what has come too much for the weights in force, so a large change is found within
-//! tens of milliseconds, a small one in the time in which it does as much harm, and noise hardly ever.
+//! A filter that follows changes quickly passes on the noise of every interval, and a slower filter is too slow. So
+//! changes are detected separately, by cumulative sums. The traffic above the expected value, minus a slack of
+//! [`SLACK`] of the link's rate, is added to a sum as long as the sum is positive. The same is done for traffic below
+//! the expected value. A change is detected when a sum reaches the amount that the link carries in [`ENOUGH`]. The sum
+//! is the amount by which the current weights were wrong. So a large change is detected within tens of milliseconds, a
+//! small change in the time in which it does equal harm, and noise is rarely mistaken for a change.
 //!
-//! Then the background is what the intervals since the sum began have shown, without the first, in which the change may have
-//! come at any moment; or the last alone, and the next one tells again. From there on it is the mean of all intervals since,
-//! until these are so many that it becomes a filter of the time constant [`MEMORY`].
+//! After a change, the background is the mean of the intervals since the sum began, without the first interval, in
+//! which the change may have happened at any moment. If there is only that interval, it is used, and the next one may
+//! correct it. From then on the background is the mean of all intervals since, until their number is so large that the
+//! mean becomes a filter with the time constant [`MEMORY`].
 //!
-//! Source: E. S. Page, *Continuous Inspection Schemes*, 1954, for the sums. The paper says "filtered" only.
+//! Source for the sums: E. S. Page, *Continuous Inspection Schemes*, 1954. The paper only says "filtered".
 
 use core::time::Duration;
 
@@ -19,32 +21,33 @@ use pleach_core::units::{Bitrate, Bytes};
 /// An estimate of a link's background.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Background {
-    /// Bits a second; `None` before the first interval.
+    /// Mean in bit/s. `None` before the first interval.
     mean: Option<f64>,
-    /// Time of the intervals in the mean, seconds.
+    /// Total time of the intervals in the mean, in seconds.
     time: f64,
     more: Run,
     less: Run,
 }
 
-/// Intervals that lie on one side of what is expected.
+/// Consecutive intervals on one side of the expected value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Run {
-    /// How much too much, or too little, beyond the slack: bits.
+    /// Sum of the deviations beyond the slack, in bits.
     sum: f64,
-    /// Bits and seconds of all intervals since it began but the first.
+    /// Bits and seconds of all intervals since the run began, except the first.
     bits: f64,
     time: f64,
 }
 
 impl Background {
-    /// The estimate; zero before the first interval.
+    /// Returns the estimate. Zero before the first interval.
     #[must_use]
     pub fn rate(&self) -> Bitrate {
         bitrate(self.mean.unwrap_or(0.0))
     }
 
-    /// Others gave the link `bytes` in `length`, not zero. `rate`: of the link. `true`: they have been found to give it more than before.
+    /// Processes an interval: other traffic passed `bytes` to the link in `length`, which is not zero. `rate` is the
+    /// rate of the link. Returns true if an increase of the background was detected.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     pub fn on_interval(&mut self, bytes: Bytes, length: Duration, rate: Bitrate) -> bool {
         let (bits, time) = (bytes.get() as f64 * 8.0, length.as_secs_f64());
@@ -81,7 +84,7 @@ impl Background {
 }
 
 impl Run {
-    /// `true` if the sum is `enough`.
+    /// Adds an interval. Returns true if the sum reaches `enough`.
     fn on_interval(&mut self, bits: f64, time: f64, beyond: f64, enough: f64) -> bool {
         if self.sum > 0.0 {
             self.bits += bits;
@@ -95,7 +98,7 @@ impl Run {
     }
 }
 
-/// Bits a second, none if negative.
+/// Converts bit/s. Negative values become zero.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -105,13 +108,13 @@ pub(crate) fn bitrate(bps: f64) -> Bitrate {
     Bitrate::from_bps(bps.max(0.0) as u64)
 }
 
-/// What is no change: part of the link's rate.
+/// Deviation that does not count, as a part of the link's rate.
 pub const SLACK: f64 = 0.05;
 
-/// What is one: as much as the link carries in this time. A line's queue holds more.
+/// Sum from which a change is detected, given as the time that the link needs to carry it. Queues of lines are longer.
 pub const ENOUGH: Duration = Duration::from_millis(20);
 
-/// Time constant of the filter: 0.3 of a reading each 200 ms.
+/// Time constant of the filter: a sample every 200 ms has a weight of 0.3.
 pub const MEMORY: Duration = Duration::from_millis(560);
 
 #[cfg(test)]
@@ -134,7 +137,7 @@ mod tests {
         for (from, to) in [(0, 9), (9, 0), (2, 8), (8, 2), (5, 0), (3, 5)] {
             let mut background = Background::default();
             feed(&mut background, from, 40);
-            // It comes at three quarters of an interval.
+            // The change happens at three quarters of an interval.
             let bits =
                 |mbps: u64, part: u64| Bitrate::from_mbps(mbps).bytes_in(INTERVAL).get() * part / 4;
             let mixed = Bytes::new(bits(from, 3) + bits(to, 1));
@@ -155,7 +158,7 @@ mod tests {
         let mut background = Background::default();
         let mut far = 0;
         for interval in 0..5_000 {
-            // 5 Mbit/s of packets of 1000 bytes at random times: 31 each interval, more or less.
+            // 5 Mbit/s of packets of 1000 bytes at random times are about 31 packets per interval.
             let packets = (0..1000).filter(|_| rng.below(1000) < 31).count();
             background.on_interval(Bytes::of_len(packets * 1000), INTERVAL, RATE);
             let off = (background.rate().as_mbps() - 4.96).abs();

@@ -1,7 +1,7 @@
-//! The running equalizer: joins weights to the kernel, its devices and its counters.
+//! The running equalizer: connects the weights with the kernel, its devices and its counters.
 //!
-//! A state machine like the others, but what it does it does at once, by system calls that take micro- to milliseconds. The
-//! caller waits: for news of links, for requests, for [`Daemon::poll_timeout`].
+//! This is a state machine like the others, but it acts immediately, by system calls that take micro- to milliseconds.
+//! The caller waits for changes of links, for requests, and for [`Daemon::poll_timeout`].
 
 use core::time::Duration;
 use std::{
@@ -41,69 +41,70 @@ use crate::{
     weights::{Change, LinkSettings, Source, WeightControl, Why},
 };
 
-/// Everything a configuration says.
+/// The settings of a configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What is spread.
+    /// Networks whose packets are spread.
     pub destinations: Vec<IpNet>,
-    /// Who chooses links; `None`: what works best here.
+    /// The part of the kernel that chooses links. `None`: the best one that works on this host.
     pub backend: Option<Backend>,
-    /// How.
+    /// Mode of spreading.
     pub mode: Mode,
-    /// If packets wait: who is asked how long each link's way is; `None`: whom this host has connections with.
+    /// Host to which probes are sent to measure the links' delays, if packets are delayed. `None`: a host to which this
+    /// host has connections.
     pub probe: Option<IpAddr>,
-    /// Where weights come from.
+    /// Source of the weights.
     pub source: Source,
-    /// How automatic ones follow.
+    /// Settings of automatic weights.
     pub auto: AutoSettings,
-    /// Whether loss and delay gate automatic weights.
+    /// Whether the guideline on loss and delay limits automatic weights.
     pub guideline: bool,
-    /// 1 to [`MAX_LINKS`] links.
+    /// The links, 1 to [`MAX_LINKS`].
     pub links: Vec<LinkConfig>,
-    /// Where state files lie.
+    /// Directory of the state files.
     pub state_dir: PathBuf,
 }
 
-/// A link.
+/// Configuration of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Its device; may be absent.
+    /// Name of the device, which may be absent.
     pub device: String,
     /// Next hop for IPv4.
     pub v4: Option<Ipv4Addr>,
     /// Next hop for IPv6.
     pub v6: Option<Ipv6Addr>,
-    /// What it carries, if somebody told.
+    /// Rate of the link, if configured.
     pub rate: Option<Bitrate>,
-    /// Its weight, unless weights are automatic.
+    /// Weight of the link, unless weights are automatic.
     pub weight: u32,
 }
 
-/// The running equalizer; dropping it undoes what it changed.
+/// The running equalizer. Dropping it undoes its changes.
 #[derive(Debug)]
 pub struct Daemon {
     settings: Settings,
     control: WeightControl,
-    // Before the kernel's part: what waits leaves while that is still there.
+    // Declared before `kernel`, so that delayed packets are sent before the kernel's part is removed.
     keeper: Option<Keeper>,
-    /// Who is asked how long each link's way is, and from where; how that was chosen.
+    /// Host to which probes are sent and the source address, to measure the links' delays.
     probe: Option<Ends>,
     asking: Asking,
-    /// Whether nobody seems to need that right now.
+    /// Whether delays are currently not needed.
     is_idle: bool,
-    /// Whose packets wait, as the kernel was told last.
+    /// The links whose packets wait, as last set in the kernel.
     waiting: Waiting,
     kernel: Equalizer,
     backend_why: String,
     passive: Passive,
-    /// What there is of each link, whether or not its next hops answer.
+    /// Each link's device and next hops as found, whether or not the next hops answer.
     found: Vec<Option<Hop>>,
-    /// Whether the device of each link had a carrier when asked last.
+    /// Whether the device of each link had a carrier at the last check.
     running: Vec<bool>,
     running_at: Instant,
-    /// What packets go by, `None` where a link is down.
+    /// Next hops in use. `None` if the link is down.
     hops: Vec<Option<Hop>>,
     /// Addresses of each link's device.
     addresses: Vec<Vec<IpNet>>,
@@ -111,21 +112,22 @@ pub struct Daemon {
     last_change: Option<(Change, String)>,
     sent: Vec<Sent>,
     sent_at_change: Vec<Sent>,
-    /// Bytes received by each device when it was first seen.
+    /// Bytes received by each device when it was first found.
     rx_at_start: BTreeMap<String, u64>,
-    /// The kernel does not have what it should: tried again then.
+    /// Time of the next attempt, if the kernel's state is incomplete.
     retry_at: Option<Instant>,
-    /// When next hops are asked again, and how long after that.
+    /// Time of the next check whether next hops answer, and the interval after it.
     ask_at: Instant,
     ask_interval: Duration,
     look_at: Instant,
     check_at: Instant,
-    /// Before then, what goes wrong again and again is not said again.
+    /// Time before which repeated errors are not logged again.
     complain_at: Instant,
 }
 
 impl Daemon {
-    /// Clears what a crashed equalizer left, and gets ready; packets are spread from the first [`Self::handle_links`] on.
+    /// Removes the remains of a crashed equalizer and prepares the kernel. Packets are spread from the first
+    /// [`Self::handle_links`] on.
     ///
     /// # Errors
     /// See [`Equalizer::begin`].
@@ -149,7 +151,7 @@ impl Daemon {
             None
         };
         if kernel.backend() == Backend::Nft {
-            // Each change is a program that runs for some milliseconds.
+            // Each change runs an external program for some milliseconds.
             settings.auto.interval = settings.auto.interval.max(LEAST_NFT_INTERVAL);
         }
         let links: Vec<LinkSettings> = settings
@@ -201,19 +203,20 @@ impl Daemon {
         })
     }
 
-    /// The back end at work, and why.
+    /// Returns the back end in use, and the reason for its choice.
     #[must_use]
     pub fn backend(&self) -> (Backend, &str) {
         (self.kernel.backend(), &self.backend_why)
     }
 
-    /// The links of the host are as in `snapshots`.
+    /// Processes the current state `snapshots` of the host's links.
     pub fn handle_links(&mut self, now: Instant, snapshots: &[LinkSnapshot]) {
         for (index, link) in self.settings.links.iter().enumerate() {
             let found = snapshots
                 .iter()
                 .find(|snapshot| snapshot.name == link.device);
-            // Of carriers the snapshot knows what the kernel has told: up to a second late, of their return as well.
+            // The carrier state in a snapshot may be up to a second old, because the kernel reports changes late. So it
+            // is not used here.
             let usable = found.filter(|snapshot| snapshot.is_up);
             self.addresses[index] =
                 usable.map_or(Vec::new(), |snapshot| snapshot.addresses.clone());
@@ -230,7 +233,7 @@ impl Daemon {
         self.ask(now);
     }
 
-    /// Looks which devices carry anything right now; `true` if that has changed.
+    /// Checks which devices have a carrier now. Returns true if this has changed.
     fn look_at_devices(&mut self, now: Instant) -> bool {
         self.running_at = now + RUNNING_INTERVAL;
         match self.kernel.running(&self.found) {
@@ -246,7 +249,7 @@ impl Daemon {
         }
     }
 
-    /// Has next hops asked, and goes by those that answer.
+    /// Checks which next hops answer, and uses those.
     fn ask(&mut self, now: Instant) {
         let there: Vec<Option<Hop>> = self
             .found
@@ -292,7 +295,7 @@ impl Daemon {
     /// Sets weights by the names of links: all of them or none.
     ///
     /// # Errors
-    /// A name that no link has.
+    /// Returns a name that no link has.
     pub fn handle_weights(
         &mut self,
         now: Instant,
@@ -324,7 +327,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Runs everything that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.control.poll_timeout() {
             self.read_counters(now);
@@ -347,7 +350,7 @@ impl Daemon {
             if self.keeper.is_some() && self.probe.is_none() && seen <= FEW_CONNECTIONS {
                 self.look_at = now + SOON_INTERVAL;
             }
-            // The kernel walks a table whose size depends on the host's memory, whatever is in it.
+            // The kernel iterates over a table whose size depends on the host's memory, not on its content.
             let took = clock::now().since(began_at);
             self.look_at = self.look_at.max(now + took * LOOK_PART);
         }
@@ -363,7 +366,8 @@ impl Daemon {
         self.apply(now, again);
     }
 
-    /// Tells who holds packets how things are, and looks whose packets wait; `true` if that has changed.
+    /// Passes the current state to the thread that delays packets, and checks which links' packets wait. Returns true
+    /// if this has changed.
     fn tell_keeper(&mut self) -> bool {
         let Some(keeper) = &mut self.keeper else {
             return false;
@@ -384,7 +388,7 @@ impl Daemon {
         });
         let waits = |link| {
             let holding = keeper.holding(link);
-            // What waits still is not overtaken by what need not.
+            // As long as packets of a link are waiting, later packets must not overtake them.
             !holding.hold.is_zero() || holding.waiting > Bytes::ZERO
         };
         let waiting = Waiting {
@@ -396,7 +400,7 @@ impl Daemon {
         is_new
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns the time at which [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let due = self
@@ -409,13 +413,13 @@ impl Daemon {
         self.retry_at.map_or(due, |retry_at| due.min(retry_at))
     }
 
-    /// Undoes everything.
+    /// Undoes all changes.
     ///
     /// # Errors
-    /// What could not be undone.
+    /// Returns the error if a change could not be undone.
     pub fn stop(mut self) -> io::Result<()> {
         if self.keeper.is_some() {
-            // Nothing more is given to who holds packets, then all leaves that waits.
+            // First no more packets are passed to the thread that delays them. Then all waiting packets are sent.
             self.waiting = Waiting::default();
             self.put_in_force()?;
             self.keeper = None;
@@ -423,7 +427,7 @@ impl Daemon {
         self.kernel.undo()
     }
 
-    /// Warns of `error`, or not, if there was a warning lately.
+    /// Logs `error` as a warning, unless there was a warning recently.
     fn complain(&mut self, now: Instant, error: &io::Error, text: &str) {
         if now >= self.complain_at {
             self.complain_at = now + COMPLAIN_INTERVAL;
@@ -461,7 +465,7 @@ impl Daemon {
         self.control.handle_counters(now, &counters);
     }
 
-    /// How many connections there are.
+    /// Examines the TCP connections and returns their number.
     fn look_at_connections(&mut self, now: Instant) -> usize {
         let connections = match tcp_diag::connections(MAX_CONNECTIONS) {
             Ok(connections) => connections,
@@ -514,7 +518,7 @@ impl Daemon {
         }
         let mut impairments = self.passive.impairments(self.settings.links.len());
         if self.keeper.is_some() {
-            // Packets wait so that all come alike.
+            // Packets are delayed so that all links have the same delay.
             for impairment in impairments.iter_mut().flatten() {
                 impairment.delay = Duration::ZERO;
             }
@@ -523,7 +527,7 @@ impl Daemon {
         connections.len()
     }
 
-    /// Gives the kernel what has changed, or everything again.
+    /// Passes changes to the kernel, or everything if `again` is set.
     fn apply(&mut self, now: Instant, again: bool) {
         let change = self.control.poll_change();
         let mut is_change = false;
@@ -538,7 +542,7 @@ impl Daemon {
             self.last_change = Some((change, why));
         }
         self.retry_at = None;
-        // Before the kernel forgets a link, so that what waits for it leaves by another.
+        // Before the kernel removes a link, so that packets waiting for it are sent over another link.
         self.tell_keeper();
         if let Err(error) = self.put_in_force() {
             tracing::warn!(%error, "not all of the weights are in force; trying again");
@@ -550,7 +554,7 @@ impl Daemon {
         }
     }
 
-    /// Gives the kernel everything.
+    /// Passes the complete state to the kernel.
     fn put_in_force(&mut self) -> io::Result<()> {
         let of_family = |is_v6: bool| -> Vec<u32> {
             let weight = |(weight, hop): (&u32, &Option<Hop>)| {
@@ -598,7 +602,7 @@ impl Daemon {
     }
 }
 
-/// Of the next hops `before`, those whose link was found, and is the same.
+/// Returns those next hops of `before` whose link was found and is unchanged.
 fn still_there(before: &[Option<Hop>], found: &[Option<Hop>]) -> Vec<Option<Hop>> {
     let both = before.iter().zip(found);
     let kept = both.map(|(before, found)| match (before, found) {
@@ -608,28 +612,28 @@ fn still_there(before: &[Option<Hop>], found: &[Option<Hop>]) -> Vec<Option<Hop>
     kept.collect()
 }
 
-/// Between two looks which devices have a carrier: the kernel tells of a lost one within a second only. A look takes some ten
-/// microseconds a link.
+/// Time between two checks of the devices' carriers: the kernel reports a lost carrier only within a second. A check
+/// takes about ten microseconds per link.
 const RUNNING_INTERVAL: Duration = Duration::from_millis(40);
-/// Between two looks whether next hops answer, once all are known.
+/// Time between two checks whether next hops answer, once all are known.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// The first time to wait for an answer; doubled each time.
+/// First time to wait for an answer. It is doubled each time.
 const FIRST_ASK_INTERVAL: Duration = Duration::from_millis(5);
-/// Between two readings of counters where new weights take their time.
+/// Shortest time between two readings of counters with the nftables back end, where new weights take some time.
 const LEAST_NFT_INTERVAL: Duration = Duration::from_millis(200);
-/// Between two looks at TCP connections.
+/// Time between two examinations of the TCP connections.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same while nobody is known whom to ask about the links, and there are at most [`FEW_CONNECTIONS`].
+/// Time between two examinations while no host for probes is known and there are at most [`FEW_CONNECTIONS`].
 const SOON_INTERVAL: Duration = Duration::from_millis(50);
-/// To look at so many costs some tens of microseconds.
+/// Number of connections whose examination takes some tens of microseconds.
 const FEW_CONNECTIONS: usize = 200;
-/// Of its time it spends at most one part of this many looking at connections.
+/// Divisor of the part of time spent on examining connections: at most one part of this many.
 const LOOK_PART: u32 = 50;
-/// Between two looks whether the routes are still there.
+/// Time between two checks of the routes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two warnings of what fails many times a second.
+/// Time between two warnings about errors that occur many times a second.
 const COMPLAIN_INTERVAL: Duration = Duration::from_secs(10);
-/// After what the kernel refused.
+/// Time until the next attempt after the kernel has refused a change.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 const _: () = assert!(

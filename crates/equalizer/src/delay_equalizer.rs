@@ -1,20 +1,21 @@
-//! Holds packets of quick links so that packets sent together arrive together.
+//! Delays packets of links with a short delay so that packets sent together arrive together.
 //!
-//! One TCP flow over links of unequal delay does not survive the disorder: with 10 and 90 ms and equal weights the paper's
-//! flow never reaches the sum of two links of 10 Mbit/s (section IV.A). Disorder can be taken away where it is made: a
-//! packet for a quick link waits at the sender for as long as a slow link is slower. The flow then sees one link of the slow one's
-//! delay and the sum of the rates. Worth it for transfers, not for what is impatient.
+//! One TCP flow over links of unequal delay suffers from reordering: with 10 and 90 ms and equal weights the paper's
+//! flow never reaches the sum of two links of 10 Mbit/s (section IV.A). The reordering can be prevented at the sender:
+//! a packet for a link with a shorter delay waits for the difference to the link with the longest delay. The flow then
+//! sees one link with the longest delay and the sum of the rates. This is useful for bulk transfers, but not for
+//! traffic that needs a short delay.
 //!
-//! What counts is the difference of the ways to the same far end. The caller sends a probe over every link now and
-//! then; if the answers take one way back, their round trips differ by just that. Of the last 5 to 10 s
-//! the shortest round trip of each link counts: a queue that comes and goes is none of a link's delay, and holding
-//! for it would build the next one. A link whose probes have not come back for that long is left out, and so
-//! is what a link is slower than [`MAX_HOLD`]: no packet waits longer.
+//! The relevant value is the difference of the one-way delays to the same remote host. The caller regularly sends a
+//! probe over every link. If the replies return over the same path, the RTTs differ by exactly this value. For each
+//! link the shortest RTT of the last 5 to 10 s counts: a transient queue is not part of a link's delay, and delaying
+//! packets because of it would build the next queue. A link whose probes have not been answered for that long is
+//! ignored. A link whose delay is longer by more than [`MAX_HOLD`] is ignored too: no packet waits longer than that.
 //!
-//! Holds change from one packet to the next by what the probes say; a link's packets keep their order if the caller sends
-//! none before those that went earlier.
+//! Hold times may change from one packet to the next. A link's packets stay in order if the caller does not send a
+//! packet before the packets that it accepted earlier.
 //!
-//! Not in the paper, which leaves links of too unequal delay alone (its guideline's third rule).
+//! This is not in the paper, which does not combine links whose delays differ too much (third rule of its guideline).
 
 use core::time::Duration;
 
@@ -22,23 +23,23 @@ use pleach_core::time::Instant;
 
 use crate::MAX_LINKS;
 
-/// How long packets of each link have to wait.
+/// Computes how long packets of each link have to wait.
 #[derive(Clone, Debug, Default)]
 pub struct DelayEqualizer {
     links: [Ways; MAX_LINKS],
 }
 
-/// The shortest round trip of two windows.
+/// The shortest RTTs of two windows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ways {
-    /// When the current window began, and the shortest in it.
+    /// Start of the current window, and the shortest RTT in it.
     current: Option<(Instant, Duration)>,
-    /// The shortest in the window before, which ended when the current one began.
+    /// Shortest RTT in the previous window, which ended when the current window began.
     before: Option<Duration>,
 }
 
 impl DelayEqualizer {
-    /// A probe over link `index` was answered at `now`, `round_trip` after it was sent.
+    /// Records that a probe over link `index` was answered at `now`, with an RTT of `round_trip`.
     pub fn on_round_trip(&mut self, now: Instant, index: usize, round_trip: Duration) {
         let Some(ways) = self.links.get_mut(index) else {
             return;
@@ -56,15 +57,15 @@ impl DelayEqualizer {
         }
     }
 
-    /// The shortest round trip over link `index` lately; `None` while nothing is known of it.
+    /// Returns the shortest RTT over link `index` in the last 5 to 10 s. `None` if it is unknown.
     #[must_use]
     pub fn round_trip(&self, now: Instant, index: usize) -> Option<Duration> {
         self.links.get(index)?.least(now)
     }
 
-    /// How long a packet for link `index` waits at `now`; zero while nothing is known of the link.
+    /// Returns how long a packet for link `index` waits at `now`. Zero while the delay of the link is unknown.
     ///
-    /// `is_used`: whether link so-and-so has packets at all; nobody waits for one that has none.
+    /// `is_used`: whether a link has packets at all. Packets do not wait for a link without packets.
     #[must_use]
     pub fn hold(&self, now: Instant, index: usize, is_used: impl Fn(usize) -> bool) -> Duration {
         let Some(own) = self.round_trip(now, index) else {
@@ -91,13 +92,13 @@ impl Ways {
     }
 }
 
-/// A queue has been empty once within so long, or it is a standing one.
+/// Length of a window. If a queue has not been empty within this time, it is a standing queue.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// Shorter waits are those of links as good as alike: the chance of one probe.
+/// Shortest hold time. Smaller differences are within the noise of a probe.
 pub const MIN_HOLD: Duration = Duration::from_micros(500);
 
-/// Longest wait: beyond, a link is too slow to be made one with the others.
+/// Longest hold time. If the difference is larger, the link is too slow to be combined with the others.
 pub const MAX_HOLD: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -139,7 +140,7 @@ mod tests {
             );
         }
         assert_eq!(delays.hold(at(4_800), 0, |_| true), 40 * MS);
-        // The way is longer now: two windows later that is believed.
+        // The path's delay has become longer. This takes effect two windows later.
         for millis in (5_000..=15_000).step_by(200) {
             delays.on_round_trip(at(millis), 0, 20 * MS);
             delays.on_round_trip(at(millis), 1, 100 * MS);

@@ -1,31 +1,32 @@
-//! What a turn is given to: every packet, a flowlet, or a whole flow.
+//! Unit of spreading: every packet, a flowlet, or a whole flow.
 //!
-//! Packets of one flow on links of different delay arrive out of order, and TCP takes too much disorder for loss (the
-//! paper's section IV.A). A *flowlet* is a run of a flow's packets without a pause longer than a gap. If the gap is no shorter
-//! than the difference of the links' delays, a flow can change its link between two flowlets and still arrive in order.
+//! Packets of one flow on links of different delay arrive out of order, and TCP mistakes strong reordering for loss
+//! (section IV.A of the paper). A *flowlet* is a run of a flow's packets without a pause longer than a gap. If the gap
+//! is at least the difference of the links' delays, a flow can change its link between two flowlets and still arrive in
+//! order.
 //!
-//! The table has [`MAX_FLOWS`] places, found by hash; a flow whose place another one takes starts a new flowlet.
-//! The kernel's table is as large and forgets the flow that was silent longest. Flowlets are not in the paper (S. Sinha,
-//! S. Kandula, D. Katabi, *Harnessing TCP's Burstiness with Flowlet Switching*, HotNets 2004).
+//! The table has [`MAX_FLOWS`] entries, indexed by a hash. A flow whose entry is overwritten by another flow starts a
+//! new flowlet. The kernel's table has the same size and removes the flow that was silent longest. Flowlets are not in
+//! the paper (S. Sinha, S. Kandula, D. Katabi, *Harnessing TCP's Burstiness with Flowlet Switching*, HotNets 2004).
 
 use core::time::Duration;
 
 use pleach_core::time::Instant;
 
-/// What keeps its link.
+/// Unit that stays on its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// Nothing: each packet has a turn, as in the paper.
+    /// No unit: a link is chosen for each packet, as in the paper.
     #[default]
     Packet,
-    /// A run of a flow's packets until a pause longer than this.
+    /// A flowlet: a run of a flow's packets until a pause longer than this.
     Flowlet(Duration),
-    /// A flow, as long as its link has weight and it is not silent for [`FLOW_MEMORY`].
+    /// A flow, as long as its link has weight and the flow is not silent for [`FLOW_MEMORY`].
     Flow,
 }
 
 impl Spread {
-    /// The pause after which a flow may take another link; `None`: it need not wait.
+    /// Returns the pause after which a flow may take another link. `None`: a pause is not necessary.
     #[must_use]
     pub const fn gap(self) -> Option<Duration> {
         match self {
@@ -36,10 +37,10 @@ impl Spread {
     }
 }
 
-/// Which link each flow had last.
+/// The last link of each flow.
 #[derive(Clone, Debug, Default)]
 pub struct FlowTable {
-    /// [`MAX_FLOWS`] places once there is a flow.
+    /// The entries. Empty before the first flow, afterwards [`MAX_FLOWS`] entries.
     places: Vec<Option<Place>>,
 }
 
@@ -51,9 +52,10 @@ struct Place {
 }
 
 impl FlowTable {
-    /// The link that a packet of `flow` must take at `now`, and notes that the flow was seen; `None`: it may take any.
+    /// Returns the link that a packet of `flow` must take at `now`, and records that the flow was seen. `None`: the
+    /// packet may take any link.
     ///
-    /// `flow`: hash of the five-tuple. `gap`: of [`Spread::gap`].
+    /// `flow` is a hash of the five-tuple. `gap` is the value of [`Spread::gap`].
     pub fn kept(&mut self, now: Instant, flow: u32, gap: Duration) -> Option<usize> {
         let place = self.places.get_mut(index(flow))?.as_mut()?;
         if place.flow != flow || now.since(place.seen_at) > gap {
@@ -63,7 +65,7 @@ impl FlowTable {
         Some(place.link.into())
     }
 
-    /// `flow` took `link` at `now`.
+    /// Records that `flow` took `link` at `now`.
     pub fn note(&mut self, now: Instant, flow: u32, link: usize) {
         if self.places.is_empty() {
             self.places.resize(MAX_FLOWS, None);
@@ -81,10 +83,10 @@ fn index(flow: u32) -> usize {
     flow as usize % MAX_FLOWS
 }
 
-/// Flows that are remembered.
+/// Number of flows in the table.
 pub const MAX_FLOWS: usize = 1 << 14;
 
-/// A flow that was silent for this long may change its link: longer than the keep-alives of programs.
+/// Silence after which a flow may change its link, longer than the keep-alive intervals of programs.
 pub const FLOW_MEMORY: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

@@ -1,47 +1,49 @@
-//! The paper's guideline on unequal links as a gate: each link's weight is multiplied by a factor from 0 to 1.
+//! The paper's guideline on unequal links: each link's weight is multiplied by a factor from 0 to 1.
 //!
 //! 1. Without a large disparity of loss or delay, weights are proportional to bandwidth: all factors are 1.
-//! 2. As the disparity grows, the link of highest bandwidth is overweighted: the factors of the others fall.
-//! 3. When it is large, all packets take the link of highest bandwidth: the factors of the others are 0.
+//! 2. As the disparity grows, the link of highest bandwidth gets a higher share: the factors of the others fall.
+//! 3. If the disparity is large, all packets take the link of highest bandwidth: the factors of the others are 0.
 //!
-//! What "large" is depends on the bandwidth, as the paper's figures show (R-NAT-1 to 9), and the bounds are read off them:
+//! The meaning of "large" depends on the bandwidth, as the paper's figures show (R-NAT-1 to 9). The bounds are taken
+//! from these figures:
 //!
-//! - **Delay.** Two links of 1 Mbit/s bear any difference up to 80 ms; at 10 Mbit/s throughput takes longer to converge at
-//!   each step, does so within 250 s at 60 ms and never at 80 ms. In packets of the flow that overtake one another,
-//!   difference × bandwidth of the link compared: up to [`DELAY_SMALL_PKTS`] is small, from [`DELAY_LARGE_PKTS`] on large.
-//! - **Loss.** Harmless up to 0.1 at 1 Mbit/s and 0.01 at 10 Mbit/s, of no use beyond 0.04 at 10 Mbit/s. So what counts is
-//!   the rate of lost bits: up to [`LOSS_SMALL`] is small, from [`LOSS_LARGE`] on large; a loss of [`LOSS_LEAST_LARGE`] more
-//!   than the best link's is always large.
+//! - **Delay.** Two links of 1 Mbit/s tolerate any difference up to 80 ms. At 10 Mbit/s, throughput takes longer to
+//!   converge at each step; it converges within 250 s at 60 ms and never at 80 ms. The measure is the number of packets
+//!   of the flow that overtake each other, which is the difference × the bandwidth of the compared link. Up to
+//!   [`DELAY_SMALL_PKTS`] it is small, from [`DELAY_LARGE_PKTS`] on it is large.
+//! - **Loss.** Loss is harmless up to 0.1 at 1 Mbit/s and 0.01 at 10 Mbit/s, and a link is of no use beyond 0.04 at 10
+//!   Mbit/s. So the measure is the rate of lost bits. Up to [`LOSS_SMALL`] it is small, from [`LOSS_LARGE`] on it is
+//!   large. If the loss exceeds that of the best link by [`LOSS_LEAST_LARGE`], it is always large.
 //!
-//! The link of highest bandwidth is that of highest available bandwidth less what it loses; among equals the less lossy,
-//! then the quicker, then the first. Rule 3 ends only when the disparity is a fifth below its bound. Links nobody knows
-//! anything of count as unimpaired.
+//! The link of highest bandwidth is the link with the highest available bandwidth minus its losses. Among equal links
+//! it is the one with less loss, then the one with the shorter delay, then the first one. Rule 3 ends only when the
+//! disparity is a fifth below its bound. Links of unknown loss and delay count as unimpaired.
 
 use core::time::Duration;
 
 use pleach_core::units::Bitrate;
 
-/// What is wrong with a link.
+/// Loss and delay of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Impairment {
-    /// Part of its packets that are lost, 0 to 1.
+    /// Part of the link's packets that are lost, 0 to 1.
     pub loss: f64,
-    /// Its delay, one way or both, but the same for all links: only differences count.
+    /// Delay of the link: one-way delay or RTT, but the same kind for all links, because only differences count.
     pub delay: Duration,
 }
 
-/// A link as the guideline sees it.
+/// Input of the guideline for one link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkState {
-    /// Whether it takes part at all.
+    /// Whether the link is in use.
     pub is_up: bool,
-    /// What is left of its rate for us; `None` if unknown: then only loss and delay decide which link is best.
+    /// Available rate of the link. `None` if unknown: then only loss and delay determine the best link.
     pub available: Option<Bitrate>,
-    /// `None` if unknown.
+    /// Loss and delay. `None` if unknown.
     pub impairment: Option<Impairment>,
 }
 
-/// Which of the rules holds.
+/// The rule that applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// Rule 1.
@@ -53,23 +55,23 @@ pub enum Rule {
     BestOnly,
 }
 
-/// What the guideline says.
+/// Result of the guideline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// The strictest rule that holds for any link.
+    /// The strictest rule that applies to any link.
     pub rule: Rule,
-    /// For each link, 0 to 1.
+    /// Factor of each link, 0 to 1.
     pub factors: Vec<f64>,
 }
 
-/// Remembers which links are shut out.
+/// State of the guideline: the links that are excluded by rule 3.
 #[derive(Clone, Debug, Default)]
 pub struct Guideline {
     shut_out: Vec<bool>,
 }
 
 impl Guideline {
-    /// What holds for `links`.
+    /// Returns the rule and the factors for `links`.
     pub fn judge(&mut self, links: &[LinkState]) -> Verdict {
         self.shut_out.resize(links.len(), false);
         let mut verdict = Verdict {
@@ -107,7 +109,7 @@ impl Guideline {
     }
 }
 
-/// Where `own` lies between small (0 and below) and large (1 and above), as different from `best`, at `rate`.
+/// Returns the disparity between `own` and `best` at `rate`: small is 0 and below, large is 1 and above.
 fn disparity(own: Impairment, best: Impairment, rate: Bitrate) -> f64 {
     let mbps = rate.as_mbps();
     let later = own.delay.abs_diff(best.delay).as_secs_f64();
@@ -120,7 +122,7 @@ fn disparity(own: Impairment, best: Impairment, rate: Bitrate) -> f64 {
     delay.max((lossier - small) / (large - small))
 }
 
-/// The place of the link of highest bandwidth.
+/// Returns the index of the link of highest bandwidth.
 fn best(links: &[LinkState]) -> Option<usize> {
     let order = |a: &LinkState, b: &LinkState| {
         let rate = |link: &LinkState| {
@@ -144,17 +146,19 @@ fn best(links: &[LinkState]) -> Option<usize> {
         .map(|(index, _)| index)
 }
 
-/// 20 ms at 10 Mbit/s: the paper's total is near the sum of the links up to there (R-NAT-2).
+/// Small delay difference in packets: 20 ms at 10 Mbit/s. Up to there the paper's throughput is close to the sum of the
+/// links (R-NAT-2).
 pub const DELAY_SMALL_PKTS: f64 = 17.0;
-/// 70 ms at 10 Mbit/s: between 60 ms, where the paper's connection needs 250 s, and 80 ms, where it never gets there (R-NAT-3).
+/// Large delay difference in packets: 70 ms at 10 Mbit/s. It is between 60 ms, where the paper's connection needs 250
+/// s, and 80 ms, where it never converges (R-NAT-3).
 pub const DELAY_LARGE_PKTS: f64 = 58.0;
-/// Lost Mbit/s: 0.01 of 10 and 0.1 of 1 Mbit/s (R-NAT-5, 6, 7).
+/// Small loss in lost Mbit/s: 0.01 of 10 and 0.1 of 1 Mbit/s (R-NAT-5, 6, 7).
 pub const LOSS_SMALL: f64 = 0.1;
-/// Lost Mbit/s: 0.04 of 10 Mbit/s (R-NAT-6).
+/// Large loss in lost Mbit/s: 0.04 of 10 Mbit/s (R-NAT-6).
 pub const LOSS_LARGE: f64 = 0.4;
-/// From here on a lossy link is of no use at any rate (R-NAT-8).
+/// Loss probability from which a link is of no use at any rate (R-NAT-8).
 pub const LOSS_LEAST_LARGE: f64 = 0.1;
-/// A link that is shut out comes back below this disparity.
+/// Disparity below which an excluded link is used again.
 const STAY_OUT: f64 = 0.8;
 const PACKET_BITS: f64 = 12_000.0;
 

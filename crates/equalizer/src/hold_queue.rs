@@ -1,7 +1,8 @@
-//! The packets of one link that wait, in the order in which they came.
+//! Queue of the delayed packets of one link, in the order of arrival.
 //!
-//! A packet whose wait is shorter than that of the one before it leaves with that one: a link's packets keep their order. Bound:
-//! [`HoldQueue::set_room`], at most [`MAX_HELD_BYTES`]; what exceeds it does not wait.
+//! A packet whose hold time ends before that of its predecessor is sent together with the predecessor, so a link's
+//! packets stay in order. Bound: [`HoldQueue::set_room`], at most [`MAX_HELD_BYTES`]. Packets beyond the bound are not
+//! delayed.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -11,7 +12,7 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 
-/// Packets, and when they leave.
+/// Packets with their sending times.
 #[derive(Clone, Debug)]
 pub struct HoldQueue<T> {
     held: VecDeque<(Instant, Bytes, T)>,
@@ -30,18 +31,19 @@ impl<T> Default for HoldQueue<T> {
 }
 
 impl<T> HoldQueue<T> {
-    /// From now on as much may wait as a link of `rate` is given within `hold`: twice what it carries, as senders send in bursts,
-    /// and some super-packets. Of a link of unknown rate, [`MAX_HELD_BYTES`].
+    /// Sets the capacity of the queue for a link of `rate` and a hold time of `hold`: twice the bytes that the link
+    /// carries in this time, because senders send in bursts, plus some super-packets. If the rate is unknown, the
+    /// capacity is [`MAX_HELD_BYTES`].
     pub fn set_room(&mut self, rate: Option<Bitrate>, hold: Duration) {
         self.room = rate.map_or(MAX_HELD_BYTES, |rate| {
             (rate.bytes_in(hold * 2) + BURST).min(MAX_HELD_BYTES)
         });
     }
 
-    /// Takes a packet that came at `now` and waits for `hold`.
+    /// Queues a packet that arrived at `now` and waits for `hold`.
     ///
     /// # Errors
-    /// The packet, if there is no room for it, or nothing to wait for.
+    /// Returns the packet if the queue has no space for it, or if it need not wait.
     pub fn push(&mut self, now: Instant, hold: Duration, len: Bytes, packet: T) -> Result<(), T> {
         let due = self.held.back().map_or(now, |(due, ..)| *due);
         let due = due.max(now + hold);
@@ -54,29 +56,29 @@ impl<T> HoldQueue<T> {
         Ok(())
     }
 
-    /// The next packet whose time has come.
+    /// Returns the next packet that is due.
     pub fn pop(&mut self, now: Instant) -> Option<T> {
         let (_, len, packet) = self.held.pop_front_if(|(due, ..)| *due <= now)?;
         self.bytes = self.bytes.saturating_sub(len);
         Some(packet)
     }
 
-    /// When [`Self::pop`] gives something.
+    /// Returns the time at which [`Self::pop`] returns a packet.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.held.front().map(|(due, ..)| *due)
     }
 
-    /// How much waits.
+    /// Returns the number of queued bytes.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.bytes
     }
 }
 
-/// Sixteen super-packets.
+/// Allowance for bursts: sixteen super-packets.
 const BURST: Bytes = Bytes::new(1 << 20);
-/// A quarter of a second at 1 Gbit/s.
+/// Largest capacity of the queue: a quarter of a second at 1 Gbit/s.
 pub const MAX_HELD_BYTES: Bytes = Bytes::new(32 << 20);
 
 #[cfg(test)]
@@ -89,7 +91,7 @@ mod tests {
         let mut queue = HoldQueue::default();
         let len = Bytes::new(100);
         assert_eq!(queue.push(at(0), ms(80), len, 'a'), Ok(()));
-        // Waits are shorter now: not before what came earlier.
+        // Hold times are shorter now, but the packet must not be sent before the earlier one.
         assert_eq!(queue.push(at(10), ms(20), len, 'b'), Ok(()));
         assert_eq!(queue.push(at(11), ms(0), len, 'c'), Ok(()));
         assert_eq!(

@@ -8,20 +8,20 @@
 //!
 //! | module | what | does I/O |
 //! | --- | --- | --- |
-//! | [`sequence`] | whose turn it is: slots for packets, credit for bytes | no |
-//! | [`flowlet`] | what a turn is given to: a packet, a flowlet, a flow | no |
-//! | [`splitter`] | joins these two: what the kernel does, in plain Rust | no |
-//! | [`delay_equalizer`] | how long packets of quick links wait so that all arrive together | no |
-//! | [`hold_queue`] | the packets that wait | no |
-//! | [`auto`] | weights from what links carry and what others use of it | no |
-//! | [`background`] | what others send over a link | no |
+//! | [`sequence`] | which link is next: slots for packets, credit for bytes | no |
+//! | [`flowlet`] | unit of spreading: a packet, a flowlet, a flow | no |
+//! | [`splitter`] | combines these two: the kernel's part, in plain Rust | no |
+//! | [`delay_equalizer`] | how long packets of links with a short delay wait so that all arrive together | no |
+//! | [`hold_queue`] | the delayed packets | no |
+//! | [`auto`] | weights from the rates of links and the traffic of others | no |
+//! | [`background`] | the traffic of others on a link | no |
 //! | [`guideline`] | the paper's three rules about loss and delay | no |
 //! | [`passive`] | loss and delay of links from connections on them | no |
-//! | [`weights`] | joins these: the one thing the daemon, and a simulator, talk to | no |
-//! | [`daemon`] | joins them to the kernel | yes |
+//! | [`weights`] | combines these: the interface to the daemon and to simulators | no |
+//! | [`daemon`] | connects them with the kernel | yes |
 //!
-//! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. They are what is left with the
-//! feature `daemon` off. Sources, and how we differ from the paper: `docs/equalizer.md`.
+//! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. Without the feature `daemon`,
+//! only these modules remain. Sources, and differences from the paper: `docs/equalizer.md`.
 
 #![forbid(unsafe_code)]
 
@@ -38,5 +38,5 @@ pub mod sequence;
 pub mod splitter;
 pub mod weights;
 
-/// Most links an equalizer has; they are numbered from 0 in the order of the configuration.
+/// Highest number of links of an equalizer. Links are numbered from 0 in the order of the configuration.
 pub const MAX_LINKS: usize = 16;

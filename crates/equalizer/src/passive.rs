@@ -1,14 +1,16 @@
-//! Loss and delay of each link from TCP connections that stay on one: those that the equalizer does not spread.
+//! Loss and delay of each link, measured from TCP connections that stay on one link: those that the equalizer does not
+//! spread.
 //!
-//! A connection belongs to the link whose device has its source address. Servers differ in distance and in what lies before
-//! them, so links are compared by servers that connections on *each* of two or more links go to, and by nothing else: the mean
-//! over those servers of the shortest round trip, and of segments sent again over segments sent. Without such servers nothing
-//! is known, and the guideline leaves the weights alone.
+//! A connection belongs to the link whose device has its source address. Servers differ in distance and in the networks
+//! before them. So links are compared only by servers to which there are connections on *each* of the links, of which
+//! there must be at least two. The delay is the mean of the shortest RTTs over these servers; the loss is the number of
+//! retransmitted segments divided by the number of sent segments. Without such servers loss and delay are unknown, and
+//! the guideline does not change the weights.
 //!
-//! Bounds: [`MAX_HOSTS`] servers of all links together, forgotten [`IMPAIRMENT_MEMORY`] after
-//! their last connection; [`MAX_CONNECTIONS`] connections.
+//! Bounds: [`MAX_HOSTS`] servers of all links together, removed [`IMPAIRMENT_MEMORY`] after their last connection;
+//! [`MAX_CONNECTIONS`] connections.
 //!
-//! The paper leaves open how loss and delay are measured.
+//! The paper does not say how loss and delay are measured.
 
 use core::{
     net::{IpAddr, SocketAddr},
@@ -20,28 +22,28 @@ use pleach_core::time::Instant;
 
 use crate::{guideline::Impairment, weights::IMPAIRMENT_MEMORY};
 
-/// What TCP knows of a connection.
+/// TCP's counters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// The link it is on.
+    /// Link of the connection.
     pub link: usize,
-    /// This end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The server.
+    /// Address of the server.
     pub remote: SocketAddr,
-    /// Its shortest round trip; zero if there is none yet.
+    /// Shortest RTT. Zero if there is none yet.
     pub min_rtt: Duration,
-    /// Segments it has sent so far.
+    /// Number of segments sent so far.
     pub segments: u32,
-    /// Segments it has sent again so far.
+    /// Number of segments retransmitted so far.
     pub retransmitted: u32,
 }
 
-/// What is known of servers over each link.
+/// Measurements of servers over each link.
 #[derive(Clone, Debug, Default)]
 pub struct Passive {
     hosts: BTreeMap<(IpAddr, usize), Host>,
-    /// Segments of each connection at the last look, of which those sent again.
+    /// Sent and retransmitted segments of each connection at the last examination.
     last: BTreeMap<(SocketAddr, SocketAddr), (u32, u32)>,
 }
 
@@ -54,7 +56,7 @@ struct Host {
 }
 
 impl Passive {
-    /// Takes a look at all connections that are not spread, at `now`.
+    /// Processes the state at `now` of all connections that are not spread.
     pub fn handle_samples(&mut self, now: Instant, samples: &[Sample]) {
         let mut last = BTreeMap::new();
         for sample in samples.iter().take(MAX_CONNECTIONS) {
@@ -74,7 +76,7 @@ impl Passive {
             .retain(|_, host| now.since(host.seen_at) <= IMPAIRMENT_MEMORY);
     }
 
-    /// Loss and delay of links `0..links`; `None` where nothing can be compared.
+    /// Returns loss and delay of links `0..links`. `None` if no comparison is possible.
     #[must_use]
     pub fn impairments(&self, links: usize) -> Vec<Option<Impairment>> {
         let is_shared =
@@ -118,7 +120,7 @@ impl Passive {
             seen_at: now,
         });
         if host.seen_at < now {
-            // The first connection of this look.
+            // This is the first connection of this examination.
             host.min_rtt = sample.min_rtt;
             host.seen_at = now;
         }
@@ -132,13 +134,13 @@ impl Passive {
     }
 }
 
-/// Servers, counted once for each link.
+/// Highest number of servers, counted once for each link.
 pub const MAX_HOSTS: usize = 1024;
-/// Connections looked at.
+/// Highest number of connections examined.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// Fewer say nothing about a loss of a percent.
+/// Number of segments below which a loss of a percent cannot be measured.
 const LEAST_SEGMENTS: f64 = 500.0;
-/// Loss is that of about this many segments of a server.
+/// Number of segments per server over which loss is averaged, approximately.
 const LOSS_MEMORY_SEGMENTS: f64 = 20_000.0;
 
 #[cfg(test)]

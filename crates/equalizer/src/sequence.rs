@@ -1,32 +1,34 @@
-//! Whose turn it is: smooth weighted round robin, as a sequence of slots for packets and as credit for bytes.
+//! Choice of the next link: smooth weighted round robin, as a sequence of slots for packets and as credit for bytes.
 //!
-//! **Slots.** The weights become counts of at most [`SLOTS`] slots. If the weights divided by their common factor sum up
-//! to no more, the counts are the weights and packet shares are exact over each round. Else every link has
-//! the floor of its part of [`SLOTS`], at least one, and the largest remainders have the rest: a share is wrong by less than
-//! `1 / SLOTS`, and by less than one slot from what was asked. The order is that of smooth weighted round robin: each slot,
-//! every link earns its count, the richest takes the slot and pays the sum, so the slots of a link are spread evenly.
+//! **Slots.** The weights are converted to counts of at most [`SLOTS`] slots in total. If the sum of the weights
+//! divided by their common factor is at most [`SLOTS`], the counts are these quotients, and packet shares are exact
+//! over each round. Otherwise every link gets the floor of its part of [`SLOTS`], at least one slot, and the remaining
+//! slots go to the links with the largest remainders. A share is then wrong by less than `1 / SLOTS`, which is less
+//! than one slot. The order is that of smooth weighted round robin: in each slot, every link earns its count, and the
+//! link with the most credit takes the slot and pays the sum. So the slots of a link are spread evenly.
 //!
-//! **Credit.** With segmentation offload a packet at the kernel's hook may be 64 KiB long, so turns by packets share
-//! bytes badly. [`Credit`] is the same rule with the packet's length as price: shares of bytes are right to one packet
-//! for each link, whatever the lengths. The BPF program does exactly this, for each processor apart, and agrees with
-//! [`Credit`] to the last bit ([`shares`] is what both are given).
+//! **Credit.** With segmentation offload a packet at the kernel's hook may be 64 KiB long, so choosing links per packet
+//! gives inexact shares of bytes. [`Credit`] uses the same rule with the packet's length as price: shares of bytes are
+//! exact to one packet for each link, for all packet lengths. The BPF program does exactly this, separately for each
+//! processor, and its results are identical to those of [`Credit`] (both get their input from [`shares`]).
 //!
-//! Source: the paper's section II, which deals packets in turns by weight and says nothing of their order; nginx for
-//! the order. Charging bytes is ours.
+//! Sources: section II of the paper, which assigns packets in turn by weight and does not define their order; nginx for
+//! the order. Charging bytes is not in the paper.
 
 use crate::MAX_LINKS;
 
-/// Most slots of a sequence.
+/// Highest number of slots in a sequence.
 pub const SLOTS: usize = 256;
 
-/// A round of turns.
+/// One round of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
     slots: Vec<u8>,
 }
 
 impl Sequence {
-    /// Turns by `weights`, one for each link, at most [`MAX_LINKS`]; links of weight 0 have none.
+    /// Creates a sequence for `weights`, one weight for each link, at most [`MAX_LINKS`]. Links of weight 0 get no
+    /// slots.
     ///
     /// `None` if no link has weight.
     #[must_use]
@@ -56,13 +58,13 @@ impl Sequence {
         })
     }
 
-    /// The link of each slot, by its number; 1 to [`SLOTS`] of them.
+    /// Returns the link of each slot, by its number. There are 1 to [`SLOTS`] slots.
     #[must_use]
     pub fn slots(&self) -> &[u8] {
         &self.slots
     }
 
-    /// The part of link `index` in all slots, 0 to 1.
+    /// Returns the part of link `index` in all slots, 0 to 1.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "both are small")]
     pub fn share(&self, index: usize) -> f64 {
@@ -74,18 +76,19 @@ impl Sequence {
     }
 }
 
-/// What each link is owed: smooth weighted round robin with a price for every turn.
+/// Credit of each link: smooth weighted round robin with a price for every packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credit {
-    /// The price's unit scaled by 2^[`SHARE_BITS`].
+    /// Credit of each link, in the price's unit scaled by 2^[`SHARE_BITS`].
     owed: [i64; MAX_LINKS],
 }
 
 impl Credit {
-    /// The link that is owed most, the first of equals, after each earned its part of `price`; it pays `price`.
+    /// Adds its part of `price` to the credit of each link and returns the link with the most credit, which pays
+    /// `price`. Among equal links the first is chosen.
     ///
-    /// `shares`: of [`shares`], one for each link; links without share neither earn nor are chosen, and keep what they
-    /// are owed. `price`: at most [`MAX_PRICE`] is charged. `None` if no link has a share.
+    /// `shares` is the result of [`shares`], with one entry for each link. Links without a share earn nothing, are not
+    /// chosen, and keep their credit. At most [`MAX_PRICE`] is charged. `None` if no link has a share.
     pub fn charge(&mut self, shares: &[u32; MAX_LINKS], price: u32) -> Option<usize> {
         if shares.iter().all(|share| *share == 0) {
             return None;
@@ -104,8 +107,9 @@ impl Credit {
         Some(chosen)
     }
 
-    /// A turn of `price` that went to `link` without a choice, because its flow keeps its link. What a link owes in
-    /// this way is bounded by [`MAX_DEBT`], so that one long flow does not keep others off its link for ever.
+    /// Charges `price` to `link` for a packet that was sent on it without a choice, because its flow stays on its link.
+    /// The debt of a link is limited to [`MAX_DEBT`], so that one long flow does not exclude other flows from its link
+    /// forever.
     pub fn pay(&mut self, shares: &[u32; MAX_LINKS], link: usize, price: u32) {
         let price = i64::from(price.min(MAX_PRICE));
         for (owed, share) in self.owed.iter_mut().zip(shares) {
@@ -116,8 +120,8 @@ impl Credit {
     }
 }
 
-/// Parts of 2^[`SHARE_BITS`] by `weights`, of which at most [`MAX_LINKS`] count: they sum up to exactly that, or to zero
-/// if no link has weight. A link with weight has at least one part.
+/// Returns the shares of `weights`, of which at most [`MAX_LINKS`] count, in parts of 2^[`SHARE_BITS`]. Their sum is
+/// exactly 2^[`SHARE_BITS`], or zero if no link has weight. A link with weight has at least one part.
 #[must_use]
 pub fn shares(weights: &[u32]) -> [u32; MAX_LINKS] {
     let mut shares = [0; MAX_LINKS];
@@ -127,7 +131,8 @@ pub fn shares(weights: &[u32]) -> [u32; MAX_LINKS] {
     shares
 }
 
-/// The place of the richest that may be chosen, the first of equals; the first if none may.
+/// Returns the index of the link with the most credit among those that may be chosen. Among equal links it is the
+/// first. If no link may be chosen, the first link.
 fn richest(links: impl Iterator<Item = (i64, bool)>) -> usize {
     let mut best: Option<(i64, usize)> = None;
     for (index, (credit, may_win)) in links.enumerate() {
@@ -138,7 +143,7 @@ fn richest(links: impl Iterator<Item = (i64, bool)>) -> usize {
     best.map_or(0, |(_, index)| index)
 }
 
-/// How many slots each link has.
+/// Returns the number of slots of each link.
 fn counts(weights: &[u32]) -> Vec<i64> {
     let divisor = weights
         .iter()
@@ -157,8 +162,8 @@ fn counts(weights: &[u32]) -> Vec<i64> {
     parts(weights, SLOTS as u64)
 }
 
-/// `whole` divided by `weights`: the floor, at least 1 where there is weight, the rest to the largest remainders, the first
-/// of equals. `whole` is at least the number of weights.
+/// Divides `whole` in proportion to `weights`: the floor, at least 1 for each positive weight, and the rest by the
+/// largest remainders, the first among equals. `whole` is at least the number of weights.
 fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
     let weights = &weights[..weights.len().min(MAX_LINKS)];
     let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
@@ -170,7 +175,7 @@ fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
         .iter()
         .map(|weight| (exact(*weight) / sum).max(u64::from(*weight > 0)))
         .collect();
-    // How far each is from what it should have, in parts of `sum`.
+    // Difference between the exact value and the assigned value, in parts of `sum`.
     let missing =
         |weight: u32, part: u64| i128::from(exact(weight)) - i128::from(part) * i128::from(sum);
     loop {
@@ -182,7 +187,7 @@ fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
                 .max_by_key(|at| missing(weights[*at], parts[*at]));
             parts[most.expect("the sum is not zero")] += 1;
         } else if given > whole {
-            // The least that were raised to 1 cost those that have most to spare.
+            // Links that were raised to 1 are compensated by the links that have most to spare.
             let least = places()
                 .filter(|at| parts[*at] > 1)
                 .min_by_key(|at| missing(weights[*at], parts[*at]));
@@ -197,13 +202,13 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Shares are fractions of 2^this: right to a part in 16 million.
+/// Number of bits of shares: they are fractions of 2^24, exact to one part in 16 million.
 pub const SHARE_BITS: u32 = 24;
 
-/// The most that a link owes or is owed: 16 MB, a second or so of a fast access.
+/// Largest credit or debt of a link: 16 MB, about a second of a fast access link.
 pub const MAX_DEBT: i64 = (1 << 24) << SHARE_BITS;
 
-/// The most that one turn is charged: longer than any packet, offloaded or not. Sums stay far below 2^63.
+/// Largest price of one packet, above the length of any packet, offloaded or not. Sums stay far below 2^63.
 pub const MAX_PRICE: u32 = 1 << 20;
 
 #[cfg(test)]

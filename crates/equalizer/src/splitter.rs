@@ -1,4 +1,4 @@
-//! What the kernel does with a packet, in plain Rust: for the simulator, and to hold the BPF program against.
+//! The kernel's handling of a packet, in plain Rust: for the simulator, and as a reference for the BPF program.
 
 use pleach_core::time::Instant;
 
@@ -8,17 +8,17 @@ use crate::{
     sequence::{Credit, shares},
 };
 
-/// What a turn costs.
+/// Price of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
-    /// Its bytes on the wire: shares hold for bytes, with segmentation offload too.
+    /// The packet's bytes on the wire: shares apply to bytes, also with segmentation offload.
     #[default]
     Bytes,
-    /// One for each packet it is on the wire: shares hold for packets, as in the paper.
+    /// The number of packets on the wire: shares apply to packets, as in the paper.
     Packets,
 }
 
-/// Picks a link for each packet.
+/// Chooses a link for each packet.
 #[derive(Clone, Debug, Default)]
 pub struct Splitter {
     charge: Charge,
@@ -29,7 +29,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Has no weights yet, so that no link is chosen.
+    /// Creates a splitter without weights, which chooses no link.
     #[must_use]
     pub fn new(charge: Charge, spread: Spread) -> Self {
         Self {
@@ -39,12 +39,14 @@ impl Splitter {
         }
     }
 
-    /// From the next packet on, shares follow `weights`, one for each link; a link of weight 0 has no more packets.
+    /// Sets the shares from the next packet on according to `weights`, one for each link. A link of weight 0 gets no
+    /// more packets.
     pub fn set_weights(&mut self, weights: &[u32]) {
         self.shares = shares(weights);
     }
 
-    /// The link for a packet of `flow`, a hash of its five-tuple, that is `bytes` long on the wire and not offloaded.
+    /// Returns the link for a packet of `flow`, a hash of its five-tuple. The packet has `bytes` bytes on the wire and
+    /// is not offloaded.
     ///
     /// `None` if no link has weight: the packet is left to the routing table.
     pub fn choose(&mut self, now: Instant, flow: u32, bytes: u32) -> Option<usize> {

@@ -1,7 +1,8 @@
-//! The weights in force: fixed, set live, or automatic, over the links that are up, under the guideline.
+//! The weights in force: fixed, set by a user, or automatic, for the links that are up, limited by the guideline.
 //!
-//! A link that is down has weight 0. If every link is down, so are all weights, and packets are left to the routing table.
-//! A weight set while running holds until the end, for all links: those that were not named keep what they had.
+//! A link that is down has weight 0. If all links are down, all weights are 0, and packets are left to the routing
+//! table. Weights set while running remain in force until the end, for all links: links that were not named keep their
+//! current weights.
 
 use core::{fmt, time::Duration};
 
@@ -13,71 +14,71 @@ use crate::{
     guideline::{Guideline, Impairment, LinkState, Rule},
 };
 
-/// Where weights come from.
+/// Source of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// From what is available of each link.
+    /// The available rate of each link.
     #[default]
     Auto,
-    /// From the configuration.
+    /// The configuration.
     Fixed,
-    /// From somebody who set them while running.
+    /// A user who set the weights while running.
     Live,
 }
 
-/// A link's part of the configuration.
+/// Configuration of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSettings {
     /// Weight under [`Source::Fixed`].
     pub weight: u32,
-    /// Its rate if somebody told.
+    /// Rate of the link, if configured.
     pub rate: Option<Bitrate>,
 }
 
-/// Why weights changed.
+/// Reason for a change of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Counters showed other background, or another rate.
+    /// Counters showed a change of the background or of a rate.
     Background,
     /// A link went down.
     Down(usize),
-    /// Loss or delay of the links is too different, or no longer.
+    /// Loss or delay of the links has become too different, or no longer is.
     Guideline(Rule),
-    /// Somebody set them.
+    /// A user set the weights.
     Set,
-    /// The beginning.
+    /// The equalizer started.
     Start,
     /// A link came up.
     Up(usize),
 }
 
-/// Weights to put in force.
+/// New weights to be put in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// One for each link, in their order.
+    /// One weight for each link, in their order.
     pub weights: Vec<u32>,
     /// The reason.
     pub why: Why,
-    /// When.
+    /// Time of the change.
     pub at: Instant,
 }
 
-/// What is known of a link.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkView {
-    /// In force now.
+    /// Current weight.
     pub weight: u32,
-    /// Its part in the sum of weights, 0 to 1.
+    /// Part of the link in the sum of weights, 0 to 1.
     pub share: f64,
-    /// It may carry packets.
+    /// Whether the link may carry packets.
     pub is_up: bool,
-    /// Rate, background, available.
+    /// Rate, background and available rate.
     pub load: Load,
     /// Loss and delay, if known.
     pub impairment: Option<Impairment>,
 }
 
-/// Everything that decides about weights.
+/// Computes the weights from all inputs.
 #[derive(Clone, Debug)]
 pub struct WeightControl {
     source: Source,
@@ -97,9 +98,9 @@ struct Link {
 }
 
 impl WeightControl {
-    /// For `links`, of which at most [`MAX_LINKS`] count; all are down until said otherwise.
+    /// Creates the control of `links`, of which at most [`MAX_LINKS`] count. All links are initially down.
     ///
-    /// `source`: where weights come from. `gate`: whether the paper's guideline may change automatic weights.
+    /// `source` is the source of the weights. `gate`: whether the paper's guideline may change automatic weights.
     #[must_use]
     pub fn new(
         source: Source,
@@ -126,7 +127,7 @@ impl WeightControl {
         }
     }
 
-    /// Link `index` is up, or not.
+    /// Records whether link `index` is up.
     pub fn handle_link(&mut self, now: Instant, index: usize, is_up: bool) {
         if let Some(link) = self.links.get_mut(index)
             && link.is_up != is_up
@@ -146,7 +147,7 @@ impl WeightControl {
     /// Sets weights by hand: pairs of link and weight.
     pub fn handle_weights(&mut self, now: Instant, weights: &[(usize, u32)]) {
         if self.source == Source::Auto {
-            // Those not named keep what they have.
+            // Links that are not named keep their current weights.
             for (link, weight) in self.links.iter_mut().zip(self.auto.weights()) {
                 link.weight = weight;
             }
@@ -160,19 +161,20 @@ impl WeightControl {
         self.decide(now, Why::Set, true);
     }
 
-    /// The rate of link `index` is known now, or must be learned (`None`).
+    /// Sets the rate of link `index`. `None`: the rate must be learned.
     pub fn handle_rate(&mut self, now: Instant, index: usize, rate: Option<Bitrate>) {
         self.auto.set_rate(index, rate);
         self.decide(now, Why::Background, false);
     }
 
-    /// Counters of all links, when [`Self::poll_timeout`] asks for them; `None` for a link that is not there.
+    /// Processes counters of all links, when they are due by [`Self::poll_timeout`]. `None` for a link that does not
+    /// exist.
     pub fn handle_counters(&mut self, now: Instant, counters: &[Option<Counters>]) {
         self.auto.handle_counters(now, counters);
         self.decide(now, Why::Background, false);
     }
 
-    /// Loss and delay of each link, `None` where unknown.
+    /// Processes loss and delay of each link. `None` if unknown.
     pub fn handle_impairments(&mut self, now: Instant, impairments: &[Option<Impairment>]) {
         for (link, impairment) in self.links.iter_mut().zip(impairments) {
             link.impairment = *impairment;
@@ -180,24 +182,24 @@ impl WeightControl {
         self.decide(now, Why::Guideline(self.rule), false);
     }
 
-    /// When counters are due. They are in every mode, because [`Self::view`] tells of them.
+    /// Returns the time at which counters are due. They are needed in every mode, because [`Self::view`] reports them.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.auto.poll_timeout()
     }
 
-    /// Weights to put in force, if they changed since the last call.
+    /// Returns the weights to be put in force, if they changed since the last call.
     pub fn poll_change(&mut self) -> Option<Change> {
         self.pending.take()
     }
 
-    /// Where weights come from.
+    /// Returns the source of the weights.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// What is known of link `index`.
+    /// Returns the state of link `index`.
     #[must_use]
     pub fn view(&self, index: usize) -> Option<LinkView> {
         let link = self.links.get(index)?;
@@ -212,7 +214,8 @@ impl WeightControl {
         })
     }
 
-    /// Works out the weights, and notes them if they are different enough, or different at all if `exact`.
+    /// Computes the weights, and stores them if they differ enough from the current ones, or differ at all if `exact`
+    /// is set.
     fn decide(&mut self, now: Instant, why: Why, exact: bool) {
         let wanted = match self.source {
             Source::Auto => self.auto.weights(),
@@ -256,7 +259,7 @@ impl WeightControl {
 
     fn judge(&mut self) -> (Rule, Vec<f64>) {
         let ones = vec![1.0; self.links.len()];
-        // Whoever sets weights knows what for.
+        // The guideline does not change weights that a user set.
         let Some(guideline) = self
             .guideline
             .as_mut()
@@ -285,7 +288,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// `weight` times `factor`: at least 1 unless the factor is 0.
+/// Returns `weight` times `factor`: at least 1 unless the factor is 0.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -298,7 +301,8 @@ fn scaled(weight: u32, factor: f64) -> u32 {
     ((f64::from(weight) * factor.min(1.0)) as u32).max(1)
 }
 
-/// Whether the share of any link differs by more than [`LEAST_CHANGE`] or by [`LEAST_PART`] of itself, or a link came or went.
+/// Whether the share of any link differs by more than [`LEAST_CHANGE`] or by [`LEAST_PART`] of itself, or a link was
+/// added or removed.
 fn moved(new: &[u32], old: &[u32]) -> bool {
     let sum = |weights: &[u32]| {
         weights
@@ -323,12 +327,13 @@ fn fraction(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-/// Automatic weights that change a share by less than this are left as they are.
+/// Change of a share below which automatic weights are left unchanged.
 const LEAST_CHANGE: f64 = 0.005;
-/// A small share counts more finely: half a hundredth too much is a twentieth too much for a link that has a tenth left.
+/// Relative change of a share from which weights are changed. For a link with a tenth left, half a hundredth too much
+/// is a twentieth too much.
 const LEAST_PART: f64 = 0.02;
 
-/// How old the loss and delay of a link may be before they count as unknown: for those who measure them.
+/// Age from which the loss and delay of a link count as unknown, for the modules that measure them.
 pub const IMPAIRMENT_MEMORY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

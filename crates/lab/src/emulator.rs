@@ -1,18 +1,18 @@
 //! Emulated links: the link model of `pleach-sim` driven by real packets and the real clock.
 //!
-//! A link is a TUN device in the client's namespace and one in the gateway's, or a TAP device where daemons need link-layer
-//! addresses; the model sees IP packets in either case. Each direction of all links has a thread
-//! that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes them to the receiving
-//! ends when the model says so. The devices have no virtual header, so the kernel completes checksums and packets have
-//! their real size.
+//! A link is a TUN device in the client's namespace and one in the gateway's. If daemons need link-layer addresses, it
+//! is a pair of TAP devices instead. The model processes IP packets in both cases. Each direction of all links has a
+//! thread that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes them to the
+//! receiving ends at the times that the model determines. The devices have no virtual header, so the kernel completes
+//! checksums and packets have their real size.
 //!
-//! The threads ask for real-time priority and a timer slack of 1 ns, and record how late each packet is written
-//! against the model's time; a run that is late is to be refused. Known limit: the time at which a packet enters the
-//! model is when it is read, so a thread that was held up, or rests between two packets of a fast link, shows in the lateness of
-//! what was due meanwhile, not of what came in.
+//! The threads request real-time priority and a timer slack of 1 ns. They record how late each packet is written
+//! compared with the model's time. The caller should refuse a run that is late. Known limit: a packet enters the model
+//! when it is read. If a thread is delayed, or rests between two packets of a fast link, the lateness of packets that
+//! were due meanwhile shows it, but the late reading of incoming packets is not recorded.
 //!
-//! One thread moves about 290 000 packets per second. It takes what comes in 100 us together, as network cards do, for
-//! what a thread costs that is woken for each packet the programs under test lack.
+//! One thread moves about 290 000 packets per second. It reads the packets of 100 µs together, as network cards do,
+//! because the CPU time of a thread that is woken for each packet is missing for the programs under test.
 
 pub mod tun;
 mod worker;
@@ -39,11 +39,11 @@ use crate::emulator::worker::{Command, Worker};
 /// The two ends of a link.
 #[derive(Debug)]
 pub struct Ends {
-    /// The device in the client.
+    /// The device in the client's namespace.
     pub client: OwnedFd,
-    /// The device in the gateway.
+    /// The device in the gateway's namespace.
     pub gateway: OwnedFd,
-    /// What both are.
+    /// Kind of both devices.
     pub kind: tun::Kind,
 }
 
@@ -62,12 +62,12 @@ struct Direction {
 }
 
 impl Emulator {
-    /// Starts the links of `scenario`. `ends`: one per link, in the scenario's order, then one for each of `far`, the
-    /// delays between the gateway and servers behind it; of these, `client` is the gateway's end and `gateway` the
-    /// server's.
+    /// Starts the links of `scenario`. `ends` has one entry per link, in the scenario's order, followed by one for each
+    /// delay in `far`, the delays between the gateway and the servers behind it. In these entries, `client` is the
+    /// gateway's end and `gateway` the server's end.
     ///
     /// # Errors
-    /// If descriptors or threads cannot be made.
+    /// Fails if descriptors or threads cannot be created.
     pub fn start(
         scenario: &Scenario,
         far: &[Duration],
@@ -92,7 +92,8 @@ impl Emulator {
         })
     }
 
-    /// Sets traces, counters and series to zero at `at`, which should lie ahead, and plays `events` from there on.
+    /// Schedules the start of the run at `at`, which should be in the future: traces, counters and series restart
+    /// there. `events` are relative to it.
     pub fn begin(&self, at: Instant, events: &[Event]) {
         for direction in [&self.down, &self.up] {
             let events = events.to_vec();
@@ -100,10 +101,10 @@ impl Emulator {
         }
     }
 
-    /// What the links did since [`begin`](Self::begin): down, up.
+    /// Returns the measurements since [`begin`](Self::begin): down, up.
     ///
     /// # Errors
-    /// If a thread of the emulator has ended.
+    /// Fails if a thread of the emulator has ended.
     pub fn report(&self) -> anyhow::Result<(DirectionReport, DirectionReport)> {
         Ok((self.down.report()?, self.up.report()?))
     }
@@ -131,7 +132,7 @@ impl Direction {
     }
 
     fn send(&self, command: Command) {
-        // A worker that has ended shows when its report is missing.
+        // If a worker has ended, its missing report shows it.
         let _ = self.commands.send(command);
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }

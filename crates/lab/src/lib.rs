@@ -9,12 +9,13 @@
 //!            link n                              2001:db8::5            fd99::2
 //! ```
 //!
-//! Where a scenario has equalizers it is TAP in place of TUN. The [`emulator`] drives `pleach-sim`'s link model with real
-//! packets and the real clock. Daemons run as child processes in client and gateway, traffic programs ([`traffic`]) as
-//! threads. What they measured becomes `pleach-sim`'s results and report. Nothing outlives the process, not even when it
-//! is killed: namespaces, devices and daemons hang on its descriptors and threads.
+//! In scenarios with equalizers, links are TAP instead of TUN devices. The [`emulator`] drives `pleach-sim`'s link
+//! model with real packets and the real clock. Daemons run as child processes in client and gateway, traffic programs
+//! ([`traffic`]) as threads. Their measurements become `pleach-sim`'s results and report. Nothing outlives the process,
+//! even if it is killed: namespaces, devices and daemons end with its descriptors and threads.
 //!
-//! Needs root, or a kernel that lets users make user namespaces; `/dev/net/tun`; `ip` (iproute2); for films `ffmpeg`.
+//! The lab needs root, or a kernel that permits users to create user namespaces; `/dev/net/tun`; `ip` (iproute2); for
+//! films `ffmpeg`.
 
 pub mod emulator;
 mod media;

@@ -1,9 +1,9 @@
-//! Real film for the traffic `video`: how it is made, cut into packets, put together again, and judged.
+//! Real film for the traffic `video`: encoding, packetisation, reassembly and quality.
 //!
-//! Before the run ffmpeg makes the film ([`film`]): H.264 without B frames, a key frame a second, in an MPEG transport
-//! stream. [`ts`] and [`rtp`] are the framing. What came in time is put together again: [`player`] says which frames a
-//! viewer sees, [`score`] lets ffmpeg decode exactly those and hold them against the film. ffmpeg is called as a program
-//! ([`ffmpeg`]); nothing else of the lab needs it.
+//! Before the run ffmpeg encodes the film ([`film`]): H.264 without B frames, with one key frame per second, in an MPEG
+//! transport stream. [`ts`] and [`rtp`] are the framing. The packets that arrived in time are reassembled. [`player`]
+//! determines the frames that a viewer sees. [`score`] lets ffmpeg decode exactly these frames and compare them with
+//! the film. ffmpeg is run as a program ([`ffmpeg`]); nothing else in the lab needs it.
 
 pub(crate) mod ffmpeg;
 pub(crate) mod film;
@@ -19,10 +19,10 @@ use pleach_sim::scenario::{Scenario, TrafficKind};
 
 use film::Film;
 
-/// The films of `scenario`, one entry a traffic; made below the directory `out`.
+/// Makes the films of `scenario` below the directory `out`. Returns one entry for each traffic.
 ///
 /// # Errors
-/// If ffmpeg is missing or fails.
+/// Fails if ffmpeg is missing or fails.
 pub(crate) fn films(scenario: &Scenario, out: &Path) -> anyhow::Result<Vec<Option<Arc<Film>>>> {
     let film = |(index, traffic): (usize, &pleach_sim::scenario::Traffic)| {
         let TrafficKind::Video(spec) = traffic.kind else {

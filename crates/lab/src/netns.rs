@@ -1,8 +1,8 @@
-//! Hosts of the lab: network namespaces held by a descriptor.
+//! Hosts of the lab: network namespaces that are referenced by a descriptor.
 //!
-//! No `ip netns`, no mounts, no names in the file system: a namespace is made by a thread that unshares and is held
-//! open by its descriptor, so the kernel removes it with the process, however that ends. Child processes are told to
-//! die with the thread that started them.
+//! This needs no `ip netns`, no mounts and no names in the file system. A thread creates a namespace by unsharing, and
+//! its descriptor keeps the namespace alive, so the kernel removes the namespace when the process ends in any way.
+//! Child processes are killed when the thread that started them ends.
 
 use std::{
     fs::{self, File},
@@ -24,7 +24,7 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
-/// A network namespace. Clones are the same namespace.
+/// A network namespace. Clones refer to the same namespace.
 #[derive(Clone, Debug)]
 pub struct Netns {
     name: String,
@@ -32,10 +32,10 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// A new, empty namespace with its loopback device up. `name` is for messages.
+    /// Creates a new, empty namespace with its loopback device up. `name` is for messages.
     ///
     /// # Errors
-    /// If namespaces are not allowed; see [`prepare`].
+    /// Fails if namespaces are not permitted; see [`prepare`].
     pub fn new(name: &str) -> anyhow::Result<Self> {
         let namespace = on_new_thread(|| {
             unshare(UnshareFlags::NEWNET)?;
@@ -50,23 +50,24 @@ impl Netns {
         Ok(this)
     }
 
-    /// What it is called in messages.
+    /// Returns the name used in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A path that names the namespace as long as this process holds it.
+    /// Returns a path that refers to the namespace as long as this process keeps it open.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let fd = self.namespace.as_raw_fd();
         PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()))
     }
 
-    /// Runs `work` on a new thread inside and returns its result. Sockets and devices it opens stay inside.
+    /// Runs `work` on a new thread inside the namespace and returns its result. Sockets and devices that it opens stay
+    /// inside.
     ///
     /// # Errors
-    /// If the namespace cannot be entered, or `work` fails.
+    /// Fails if the namespace cannot be entered, or `work` fails.
     pub fn run<T: Send>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send,
@@ -78,10 +79,10 @@ impl Netns {
         .with_context(|| format!("in {}", self.name))?
     }
 
-    /// Starts `work` on a new thread inside.
+    /// Starts `work` on a new thread inside the namespace.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub fn spawn<T: Send + 'static>(
         &self,
         thread_name: &str,
@@ -96,7 +97,7 @@ impl Netns {
             })
     }
 
-    /// A command that will run inside and dies with the thread that starts it.
+    /// Returns a command that will run inside the namespace, and that is killed when the thread that starts it ends.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
@@ -111,10 +112,11 @@ impl Netns {
         command
     }
 
-    /// Runs `lines` of `ip` commands inside, without the word `ip`. Lines that begin with `-6` run after the others.
+    /// Runs `lines` of `ip` commands inside the namespace, each without the word `ip`. Lines that begin with `-6` run
+    /// after the others.
     ///
     /// # Errors
-    /// With the message of `ip` about the first line that fails.
+    /// Returns the message of `ip` about the first line that fails.
     pub fn ip(&self, lines: &str) -> anyhow::Result<()> {
         let (mut v6, mut rest) = (String::new(), String::new());
         for line in lines.lines() {
@@ -153,10 +155,10 @@ impl Netns {
         Ok(())
     }
 
-    /// Sets kernel parameters inside: pairs of a path below `/proc/sys/net/` and a value.
+    /// Sets kernel parameters inside the namespace: pairs of a path below `/proc/sys/net/` and a value.
     ///
     /// # Errors
-    /// If one cannot be written.
+    /// Fails if a parameter cannot be written.
     pub fn sysctl(&self, settings: &[(&str, &str)]) -> anyhow::Result<()> {
         self.run(|| {
             for (key, value) in settings {
@@ -172,13 +174,13 @@ impl Netns {
     }
 }
 
-/// Makes sure that this process may make namespaces: as it is, or by entering a user namespace of its own.
+/// Ensures that this process may create namespaces, by entering a user namespace of its own if necessary.
 ///
-/// Call it before the process has started threads if it does not run as root. In a user namespace `/run` is empty and
-/// private, so results do not go there.
+/// If the process does not run as root, call this before it starts threads. In a user namespace `/run` is empty and
+/// private, so results must not be written there.
 ///
 /// # Errors
-/// With what to do, if namespaces are not allowed.
+/// Returns a remedy if namespaces are not permitted.
 pub fn prepare() -> anyhow::Result<()> {
     match on_new_thread(|| unshare(UnshareFlags::NEWNET)) {
         Ok(()) => return Ok(()),
@@ -201,8 +203,8 @@ pub fn prepare() -> anyhow::Result<()> {
     mount_run_directory().context("cannot mount /run in a namespace of its own")
 }
 
-/// Gives this process an empty `/run` that nobody else sees: daemons keep their state there, and the real one belongs
-/// to root.
+/// Mounts an empty `/run` that only this process sees: daemons store their state there, and the real one belongs to
+/// root.
 fn mount_run_directory() -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     // SAFETY: all arguments are constant strings that end in NUL; a null pointer means no options.
@@ -231,7 +233,7 @@ fn enter(namespace: &File) -> io::Result<()> {
     move_into_link_name_space(namespace.as_fd(), kind).map_err(Into::into)
 }
 
-/// Runs `work` on a thread of its own: whatever namespace it enters, the caller stays where it is.
+/// Runs `work` on a separate thread, so that the caller's namespace does not change.
 fn on_new_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().spawn_scoped(scope, work)?;

@@ -1,21 +1,21 @@
-//! One scenario in both worlds: does the simulator say what the lab measures?
+//! One scenario in both worlds: checks whether the simulator's results agree with the lab's measurements.
 //!
-//! Each scenario runs in the lab and in the simulator with the same seeds, hence with the same losses: the emulator draws
-//! by packet, so the packet of a number is lost in both worlds or in none. Then number stands beside number
-//! ([`compare()`]). How far apart two honest worlds may lie is derived, not chosen:
+//! Each scenario runs in the lab and in the simulator with the same seeds, and therefore with the same losses: the
+//! emulator draws losses by packet, so a packet with a given number is lost in both worlds or in neither. Then the
+//! results are compared ([`compare()`]). The permitted differences are derived, not chosen:
 //!
-//! - *What the simulator cannot know.* The hosts of the lab take time to wake up. Each lab run measures it itself, with
-//!   the ping before the traffic and the lateness of the link emulator: [`HostDelay`].
-//! - *Chance.* The exact instants of packets decide which of them meet a full queue. So the scenario is simulated
-//!   [`SHIFTS`] times more, with all delays a little longer, up to what the emulator was late in the lab. The variance s²
-//!   of a number over these runs is what chance contributes to one run; for losses and the goodput of datagrams at least
-//!   the binomial p (1 - p) / n, because another of the tunnel's own packets may take the blow. The means of n runs in
-//!   each world then differ by at most `t · s · sqrt(2/n)` in 99 of 100 comparisons (Student, [`SHIFTS`] degrees of
-//!   freedom).
-//! - *The model.* A model of TCP or QUIC is asked to be right within a tenth ([`MODEL_SHARE`]). The engine is no model: it is the
-//!   daemon's own code, and gets nothing.
+//! - *Effects that the simulator cannot know.* The hosts of the lab take time to wake up. Each lab run measures this
+//!   time itself, with the ping before the traffic and the lateness of the link emulator: [`HostDelay`].
+//! - *Chance.* The exact times of packets determine which packets find a full queue. So the scenario is simulated
+//!   [`SHIFTS`] more times, with all delays slightly longer, up to the lateness of the emulator in the lab. The
+//!   variance s² of a number over these runs is the contribution of chance to one run. For losses and the goodput of
+//!   datagrams it is at least the binomial p (1 - p) / n, because another packet of the tunnel may be lost instead. The
+//!   means of n runs in each world then differ by at most `t · s · sqrt(2/n)` in 99 of 100 comparisons (Student,
+//!   [`SHIFTS`] degrees of freedom).
+//! - *The model.* A model of TCP or QUIC must be right within a tenth ([`MODEL_SHARE`]). The engine is not a model but
+//!   the daemon's own code, so it has no such allowance.
 //!
-//! A lab run that the lab itself refuses proves nothing and is not compared.
+//! A lab run that the lab itself refuses is not compared.
 
 mod compare;
 
@@ -31,46 +31,46 @@ use pleach_sim::{
 pub use self::compare::{Check, HostDelay, MODEL_SHARE, Pair, Quantity, compare};
 use crate::{Options, netns};
 
-/// Simulated runs with longer delays.
+/// Number of simulated runs with longer delays.
 pub const SHIFTS: u32 = 15;
 
-/// How to run scenarios in both worlds.
+/// Settings for running scenarios in both worlds.
 #[derive(Clone, Debug)]
 pub struct Parity {
     /// The daemon's binary.
     pub binary: PathBuf,
-    /// Directory for what the daemons leave.
+    /// Directory for the files of the daemons.
     pub out: PathBuf,
-    /// Runs in the lab, with seeds from the scenario's on. At least 1.
+    /// Number of runs in the lab, with consecutive seeds starting with the scenario's. At least 1.
     pub runs: u64,
 }
 
-/// What came of a scenario.
+/// Result of comparing a scenario.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The lab does not run here, and why.
+    /// The lab does not run on this machine. Contains the reason.
     NoLab(String),
-    /// The lab ran, but the machine was too busy for its figures to count, and why.
+    /// The lab ran, but the machine was too busy for valid measurements. Contains the reason.
     TooBusy(String),
-    /// The numbers side by side.
+    /// The compared numbers.
     Compared {
-        /// One a number.
+        /// One entry for each number.
         checks: Vec<Check>,
-        /// What the lab's hosts added, mean of the runs.
+        /// Delay that the lab's hosts added, as a mean over the runs.
         host: HostDelay,
-        /// How many lab runs were used.
+        /// Number of lab runs that were used.
         runs: usize,
     },
 }
 
 impl Parity {
-    /// Runs `scenario` in both worlds, once each, without its baselines.
+    /// Runs `scenario` in both worlds, [`Parity::runs`] times, without its baselines.
     ///
-    /// A lab that does not come up here (no namespaces) gives [`Outcome::NoLab`], one whose runs are all refused
-    /// [`Outcome::TooBusy`].
+    /// Returns [`Outcome::NoLab`] if the lab cannot run (no namespaces), and [`Outcome::TooBusy`] if all its runs are
+    /// refused.
     ///
     /// # Errors
-    /// If the scenario cannot be simulated.
+    /// Fails if the scenario cannot be simulated.
     pub fn run(&self, scenario: &Scenario) -> Result<Outcome, RunError> {
         let mut outcome = Outcome::NoLab("no run was asked for".to_owned());
         let mut pairs = Vec::new();
@@ -94,7 +94,7 @@ impl Parity {
         })
     }
 
-    /// A run in the lab, or the outcome if there is none that counts.
+    /// Runs `scenario` in the lab. Returns the outcome if there is no valid run.
     fn measure(&self, scenario: &Scenario) -> Result<Results, Outcome> {
         let options = Options {
             binary: Some(self.binary.clone()),
@@ -116,7 +116,7 @@ impl Parity {
 }
 
 impl fmt::Display for Outcome {
-    /// A table, or why there is none.
+    /// Prints a table, or the reason why there is none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoLab(why) => writeln!(f, "  SKIPPED: {why}"),
@@ -133,7 +133,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Simulates what `lab` measured: as it is, and with longer delays.
+/// Simulates the scenario of `lab`: unchanged, and with longer delays.
 fn pair(scenario: &Scenario, lab: Results) -> Result<Pair, RunError> {
     let late_us = lab.lateness_us.map_or(0.0, |lateness| lateness.p99);
     let late = Duration::try_from_secs_f64(late_us * 1e-6).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! From a scenario to results.
+//! Runs a scenario in the lab and returns its results.
 //!
-//! A run is a sequence of *phases*, one after the other on a fresh world each: the scenario itself (as often as it
-//! says), then the same traffic over each baseline. Within a phase: build the world, start the daemons and wait until
-//! the tunnel answers, agree on the instant at which time is zero, let traffic and events run by the clock, collect.
+//! A run is a sequence of *phases*, each in a new world: the scenario itself (repeated as often as it says), then the
+//! same traffic over each baseline. A phase builds the world, starts the daemons, waits until the tunnel answers, sets
+//! the instant of time zero, lets traffic and events run by the clock, and collects the measurements.
 //!
-//! Into the output directory go each phase's configuration and logs of the daemons.
+//! The output directory contains the configuration and the logs of the daemons of each phase.
 
 mod daemon;
 mod equalizers;
@@ -28,27 +28,27 @@ use pleach_sim::{
 
 use crate::{media, run::phase::Phase};
 
-/// How to run a scenario.
+/// Options for running a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The daemon's binary; `None`: `$PLEACH_BIN`, else this very program.
+    /// The daemon's binary. `None`: `$PLEACH_BIN`, otherwise this program.
     pub binary: Option<PathBuf>,
-    /// Whether to leave out the baselines.
+    /// Whether to omit the baselines.
     pub skip_baselines: bool,
-    /// Whether to show no progress.
+    /// Whether to hide the progress.
     pub quiet: bool,
-    /// Whether the daemons write what they decide, into `NAME.trace.jsonl` beside their logs.
+    /// Whether the daemons write their decisions to `NAME.trace.jsonl` beside their logs.
     pub trace: bool,
 }
 
-/// Runs `scenario` in network namespaces; the daemons' configuration and logs go below the directory `out`.
+/// Runs `scenario` in network namespaces. The daemons' configuration and logs are written below the directory `out`.
 ///
-/// Takes as long as the scenario's phases; [`Scenario::duration`] each, and a few seconds around it. Call
-/// [`netns::prepare`](crate::netns::prepare) before.
+/// Each phase takes [`Scenario::duration`] and a few seconds more. Call [`netns::prepare`](crate::netns::prepare)
+/// before.
 ///
 /// # Errors
-/// If the machine does not allow the world the scenario needs, or a daemon fails to come up. A run that is not to be
-/// trusted is no error: see [`Results::refused`].
+/// Fails if the machine does not permit the world that the scenario needs, or if a daemon fails to start. A run that
+/// must not be trusted is not an error: see [`Results::refused`].
 pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result<Results> {
     anyhow::ensure!(
         scenario.recovery != Recovery::Fack,

@@ -1,19 +1,20 @@
-//! The hosts of a scenario and how they are joined.
+//! The hosts of a scenario and their connections.
 //!
 //! | host | addresses | routes |
 //! | --- | --- | --- |
 //! | client | `10.(100+i).0.2/24`, `fd00:(100+i)::2/64` on link *i* | a default route per link: in table 100+i for its source address, and in the main table with metric 100+i |
 //! | gateway | `10.(100+i).0.1/24`, `fd00:(100+i)::1/64`; public `203.0.113.5`, `2001:db8::5` on `lo`; `10.99.0.1/24`, `fd99::1/64` towards the server | forwards |
-//! | server | `10.99.0.2/24`, `fd99::2/64` | to everything by the gateway, or only to the tunnel's network |
-//! | far server *j* | `10.98.j.2/24`, `fd98:j::2/64`; the gateway is `.1` | cross traffic's: to everything; others': as the server's |
+//! | server | `10.99.0.2/24`, `fd99::2/64` | to all networks by the gateway, or only to the tunnel's network |
+//! | far server *j* | `10.98.j.2/24`, `fd98:j::2/64`; the gateway is `.1` | for cross traffic: to all networks; otherwise: as the server's |
 //!
-//! In a world with equalizers links are Ethernet with fixed neighbours, and the client's spread traffic has the address that
-//! would be in the tunnel, `10.77.0.2`, `fd77::2`, on `lo`; without an equalizer at the gateway that is reached over the first link.
+//! In a world with equalizers, links are Ethernet with fixed neighbours. The client's spread traffic uses the address
+//! that the client would have in the tunnel, `10.77.0.2`, `fd77::2`, on `lo`. Without an equalizer at the gateway, this
+//! address is reached over the first link.
 //!
-//! In a world with a tunnel the server knows no way to the links' own networks, so what bypasses the tunnel gets no
-//! answer. Traffic that is to take one link beside the tunnel, and traffic with a server at a distance, have servers of
-//! their own, one for each distance, behind an emulated line without limits. TCP keeps no metrics between connections,
-//! so that runs do not learn from each other.
+//! In a world with a tunnel, the server has no route to the links' own networks, so traffic that bypasses the tunnel
+//! gets no answer. Traffic over one link outside the tunnel, and traffic with a server at a distance, have servers of
+//! their own, one for each distance, behind an emulated line without limits. TCP stores no metrics between connections,
+//! so that runs do not influence each other.
 
 use core::{fmt::Write as _, net::IpAddr, time::Duration};
 use std::os::fd::OwnedFd;
@@ -35,23 +36,23 @@ use crate::{
     netns::Netns,
 };
 
-/// What the server can reach.
+/// Networks that the server can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Everything: plain routing.
+    /// All networks: plain routing.
     Links,
-    /// The tunnel's network only.
+    /// Only the tunnel's network.
     Tunnel,
 }
 
-/// A world of three hosts or more. Dropping it removes everything.
+/// A world of three or more hosts. Dropping it removes all of it.
 #[derive(Debug)]
 pub struct Topology {
-    /// The host with the links.
+    /// The client, which has the links.
     pub client: Netns,
-    /// The host they end at.
+    /// The gateway, at the other end of the links.
     pub gateway: Netns,
-    /// A host behind it.
+    /// The server behind the gateway.
     pub server: Netns,
     /// Servers of cross traffic and of traffic with a distance.
     far: Vec<(Place, Netns)>,
@@ -63,7 +64,7 @@ impl Topology {
     /// Builds the hosts and links of `scenario`.
     ///
     /// # Errors
-    /// If namespaces, devices or routes cannot be made.
+    /// Fails if namespaces, devices or routes cannot be created.
     pub fn build(scenario: &Scenario, reach: Reach, seed: u64) -> anyhow::Result<Self> {
         let client = Netns::new("client")?;
         let gateway = Netns::new("gateway")?;
@@ -142,7 +143,7 @@ impl Topology {
         })
     }
 
-    /// The server of `traffic`, and its address.
+    /// Returns the server of `traffic`, and its address.
     #[must_use]
     pub fn server_of(&self, traffic: &Traffic) -> (&Netns, IpAddr) {
         let place = Place::of(traffic);
@@ -156,10 +157,10 @@ impl Topology {
         }
     }
 
-    /// Lets the kernels of client and gateway use Multipath TCP over all links.
+    /// Enables Multipath TCP over all links in the kernels of client and gateway.
     ///
     /// # Errors
-    /// If the kernel has none.
+    /// Fails if the kernel does not support Multipath TCP.
     pub fn enable_mptcp(&self, scenario: &Scenario) -> anyhow::Result<()> {
         let limits = "mptcp limits set subflows 8 add_addr_accepted 8\n";
         let mut lines = limits.to_owned();
@@ -182,7 +183,7 @@ impl Topology {
     }
 }
 
-/// The gateway's device towards far server `index`; no link's name has a dot.
+/// Returns the name of the gateway's device towards far server `index`. Names of links contain no dot.
 fn far_device(index: usize) -> String {
     format!("far.{index}")
 }
@@ -193,7 +194,7 @@ fn open_device(name: &str, kind: Kind) -> anyhow::Result<OwnedFd> {
     )
 }
 
-/// Adds one line. Writing to a `String` cannot fail.
+/// Adds one line to `lines`. Writing to a `String` cannot fail.
 fn push(lines: &mut String, line: core::fmt::Arguments<'_>) {
     let _ = writeln!(lines, "{line}");
 }
@@ -237,14 +238,15 @@ fn client_setup(scenario: &Scenario) -> String {
     lines
 }
 
-/// Link-layer addresses of links' devices at the host that is number `own` on each, and of the other end, number `other`. Known
-/// from the beginning: what asks for them would be lost and delayed as all else, and be in the counters.
+/// Returns the commands that set the link-layer addresses of the links' devices, at the host with number `own` and for
+/// the other end with number `other`. They are static, because packets of an address resolution would be lost and
+/// delayed like all others, and would be counted.
 fn ethernet_setup(scenario: &Scenario, own: u8, other: u8) -> String {
     let mut lines = String::new();
     for (index, link) in scenario.links.iter().enumerate() {
         let (dev, n) = (&link.name, 100 + index);
         let mac = |host: u8| format!("02:00:00:00:{index:02x}:{host:02x}");
-        // A device that is up keeps its neighbours.
+        // A device that is up keeps its neighbour entries.
         push(
             &mut lines,
             format_args!("link set dev {dev} address {}", mac(own)),
@@ -269,7 +271,7 @@ fn ethernet_setup(scenario: &Scenario, own: u8, other: u8) -> String {
     lines
 }
 
-/// The gateway's way to the client's spread traffic, unless an equalizer knows another.
+/// Returns the gateway's routes to the client's spread traffic, for packets that no equalizer routes.
 fn unspread_routes(scenario: &Scenario) -> String {
     let mut lines = String::new();
     let Some(first) = scenario.links.first() else {
@@ -340,7 +342,7 @@ fn gateway_setup(scenario: &Scenario, server: &Netns, far: usize) -> String {
     lines
 }
 
-/// `v4` and `v6`: the network's beginning, for example `10.99.0` and `fd99:`.
+/// Returns the setup of a server. `v4` and `v6` are the prefix of its network, for example `10.99.0` and `fd99:`.
 fn server_setup(reach: Reach, v4: &str, v6: &str) -> String {
     let (to_v4, to_v6) = match reach {
         Reach::Links => ("default", "default"),

@@ -1,7 +1,7 @@
 //! Traffic programs: threads inside the namespaces that send, receive and measure.
 //!
-//! Both ends run in one process and read one clock, so one-way delays are exact. All programs know when the run begins
-//! and work by the clock: no message tells them to start or stop. Every wait has a deadline, every record a bound that
+//! Both ends run in one process and read the same clock, so one-way delays are exact. All programs know when the run
+//! begins and start and stop by the clock, without messages. Every wait has a deadline. Every record has a bound that
 //! follows from the scenario's duration.
 
 mod ping;
@@ -33,14 +33,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{media::film::Film, netns::Netns, wait};
 
-/// How long receivers wait for what is under way when the senders stop.
+/// Time for which receivers wait for packets in flight after the senders stop.
 const GRACE: Duration = Duration::from_secs(1);
-/// Longest wait in one system call, so that programs see the clock.
+/// Longest wait in one system call, so that programs check the clock regularly.
 const TICK: Duration = Duration::from_millis(100);
 /// Time after which a probe counts as lost: longer than the round trip over a geostationary satellite.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where a flow runs.
+/// Hosts and addresses of a flow.
 #[derive(Clone, Debug)]
 pub struct Ends {
     /// The host that connects.
@@ -49,27 +49,27 @@ pub struct Ends {
     pub server: Netns,
     /// The server's address.
     pub server_address: IpAddr,
-    /// The client's source address; `None`: the kernel chooses.
+    /// The client's source address. `None`: the kernel selects it.
     pub bind: Option<IpAddr>,
     /// Whether TCP is Multipath TCP.
     pub mptcp: bool,
-    /// What a traffic `video` sends.
+    /// The film that a traffic of kind `video` sends.
     pub(crate) film: Option<Arc<Film>>,
-    /// Where a traffic may write files.
+    /// Directory into which a traffic may write files.
     pub(crate) dir: PathBuf,
 }
 
-/// A flow under way.
+/// A running flow.
 #[derive(Debug)]
 pub struct Flow {
     name: String,
     threads: Vec<JoinHandle<anyhow::Result<FlowReport>>>,
 }
 
-/// When a program runs.
+/// Time at which a program runs.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
-    /// Time zero of the run.
+    /// Start of the run.
     begin: Instant,
     start: Instant,
     stop: Instant,
@@ -83,17 +83,18 @@ impl Schedule {
         }
     }
 
-    /// Time since the run began; `None` before.
+    /// Returns the time since the run began. `None` before the run.
     fn elapsed(&self) -> Option<Duration> {
         let now = clock::now();
         (now >= self.begin).then(|| now.since(self.begin))
     }
 }
 
-/// Starts `traffic` as item `index` of a run that begins at `begin`; listeners are ready when this returns.
+/// Starts `traffic`, number `index` of the scenario, in a run that begins at `begin`. Listeners are ready when this
+/// returns.
 ///
 /// # Errors
-/// If a socket or thread cannot be made, for example for an unknown congestion control.
+/// Fails if a socket or thread cannot be created, for example for an unknown congestion control.
 pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> anyhow::Result<Flow> {
     let schedule = Schedule {
         begin,
@@ -163,10 +164,10 @@ pub fn start(traffic: &Traffic, index: usize, ends: &Ends, begin: Instant) -> an
 }
 
 impl Flow {
-    /// Waits for the end of the flow and adds up what its programs measured.
+    /// Waits for the end of the flow and adds the measurements of its programs.
     ///
     /// # Errors
-    /// If a program failed. A transfer that never got through is a result, not an error.
+    /// Fails if a program failed. A transfer that never got a connection is a result, not an error.
     pub fn finish(self) -> anyhow::Result<FlowReport> {
         let mut sum = FlowReport::default();
         for thread in self.threads {
@@ -180,8 +181,8 @@ impl Flow {
     }
 }
 
-/// Whether a datagram sent from inside `host` to `server` gets an answer, and leaves with source address `source`.
-/// Waits at most [`ANSWER_TIMEOUT`].
+/// Whether a datagram sent from inside `host` to `server` is answered and has the source address `source`. Waits at
+/// most [`ANSWER_TIMEOUT`].
 pub(crate) fn answers(host: &Netns, server: SocketAddr, source: IpAddr) -> bool {
     host.run(|| {
         let socket = udp_socket(None, server)?;
@@ -196,7 +197,7 @@ pub(crate) fn answers(host: &Netns, server: SocketAddr, source: IpAddr) -> bool 
     .unwrap_or(false)
 }
 
-/// Answers every datagram at `address` inside `host` with itself until `stop`.
+/// Returns every datagram at `address` inside `host` to its sender until `stop`.
 pub(crate) fn echo(
     host: &Netns,
     address: SocketAddr,
@@ -205,7 +206,7 @@ pub(crate) fn echo(
     ping::echo(host, address, stop)
 }
 
-/// A TCP or Multipath TCP socket.
+/// Creates a TCP or Multipath TCP socket.
 fn tcp_socket(address: SocketAddr, mptcp: bool, cc: Option<&str>) -> anyhow::Result<Socket> {
     let protocol = if mptcp {
         Protocol::MPTCP
@@ -233,13 +234,13 @@ fn listen(
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(128)?;
-        // Bounds the wait of `accept`.
+        // The timeout limits the wait of `accept`.
         socket.set_read_timeout(Some(TICK))?;
         Ok(socket)
     })
 }
 
-/// Connects before `deadline`, trying again when refused; `None` if there is no way through.
+/// Connects before `deadline`, and retries after a refusal. `None` if no connection is possible.
 fn connect(
     host: &Netns,
     address: SocketAddr,
@@ -248,7 +249,7 @@ fn connect(
     cc: Option<&str>,
     deadline: Instant,
 ) -> anyhow::Result<Option<Socket>> {
-    // A socket belongs to the namespace of the thread that makes it.
+    // A socket belongs to the namespace of the thread that creates it.
     host.run(|| {
         loop {
             let socket = tcp_socket(address, mptcp, cc)?;
@@ -267,7 +268,7 @@ fn connect(
     })
 }
 
-/// A connected UDP socket of the calling thread's namespace.
+/// Creates a connected UDP socket in the calling thread's namespace.
 fn udp_socket(bind: Option<IpAddr>, server: SocketAddr) -> anyhow::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(server),
@@ -277,7 +278,8 @@ fn udp_socket(bind: Option<IpAddr>, server: SocketAddr) -> anyhow::Result<Socket
     if let Some(bind) = bind {
         socket.bind(&SocketAddr::new(bind, 0).into())?;
     }
-    // Large buffers, so that loss on this machine does not pass for loss of a link; refused above the system's limit.
+    // Large buffers prevent losses on this machine from being mistaken for losses of a link. Sizes above the system's
+    // limit are refused.
     let _ = socket.set_recv_buffer_size(4 << 20);
     let _ = socket.set_send_buffer_size(4 << 20);
     socket.connect(&server.into())?;
@@ -291,12 +293,12 @@ fn is_timeout(error: &io::Error) -> bool {
     )
 }
 
-/// Nanoseconds of an instant as they stand in a datagram.
+/// Returns the nanoseconds of an instant in the form used in datagrams.
 fn stamp(at: Instant) -> [u8; 8] {
     at.as_nanos().to_be_bytes()
 }
 
-/// Eight bytes of a datagram at `offset` as a number; zero if it is shorter.
+/// Returns eight bytes of a datagram at `offset` as a number. Zero if the datagram is shorter.
 fn number_at(datagram: &[u8], offset: usize) -> u64 {
     datagram
         .get(offset..)
@@ -312,7 +314,7 @@ fn unspecified(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(any, address.port())
 }
 
-/// `interval * count` without overflow.
+/// Returns `interval * count` without overflow.
 fn times(interval: Duration, count: u64) -> Duration {
     Duration::from_nanos(saturating_nanos(interval).saturating_mul(count))
 }

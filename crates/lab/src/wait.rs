@@ -9,7 +9,7 @@ use rustix::{
     thread::{ClockId, clock_nanosleep_absolute},
 };
 
-/// `duration` as the kernel wants it; what does not fit becomes the longest time that does.
+/// Converts `duration` for the kernel. A value out of range becomes the longest possible time.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -23,7 +23,7 @@ pub(crate) fn until(at: Instant) {
     while clock_nanosleep_absolute(ClockId::Boottime, &request) == Err(Errno::INTR) {}
 }
 
-/// Asks `ready` every 20 ms until it says yes or `deadline` has passed; whether it said yes.
+/// Calls `ready` every 20 ms until it returns true or `deadline` has passed. Returns whether it returned true.
 pub(crate) fn for_condition(deadline: Instant, mut ready: impl FnMut() -> bool) -> bool {
     loop {
         if ready() {

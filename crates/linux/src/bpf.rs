@@ -1,8 +1,9 @@
 //! The `bpf(2)` system call, as far as two hooks need it: maps, programs of [`asm`], links to cgroups and devices.
 //!
-//! Without a loader library and without compiled objects: the programs are a few dozen instructions, and maps without
-//! type information, so there is nothing for a loader to do, and nothing but Rust is needed to build. Descriptors are
-//! closed on exec by the kernel's own choice; what is attached by a link goes when its last descriptor does.
+//! There is no loader library and there are no compiled objects: the programs are a few dozen instructions, and the
+//! maps have no type information. So a loader is not needed, and building needs nothing but Rust. The kernel sets
+//! close-on-exec on the descriptors. A program attached by a link is detached when the last descriptor of the link is
+//! closed.
 
 pub(crate) mod asm;
 
@@ -19,19 +20,20 @@ use ipnet::IpNet;
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(crate) enum MapKind {
-    /// From keys to values.
+    /// Maps keys to values.
     Hash = 1,
-    /// Indexed by `u32`; all elements are there from the beginning, zero.
+    /// Is indexed by `u32`. All elements exist from the beginning and are zero.
     Array = 2,
-    /// The same, with a value of its own for each processor.
+    /// Is indexed by `u32`, with a separate value for each processor.
     ArrayPerCpu = 6,
-    /// From keys to values; forgets what was not used for longest.
+    /// Maps keys to values, and removes the least recently used entries.
     LruHash = 9,
-    /// From prefixes to values: finds the longest.
+    /// Maps prefixes to values, and finds the longest matching prefix.
     Trie = 11,
 }
 
-/// A key of a [`MapKind::Trie`] of addresses: length of the prefix, then the address, IPv4 as IPv4-mapped.
+/// Returns the key of an address prefix in a [`MapKind::Trie`]: length of the prefix, then the address. IPv4 addresses
+/// are IPv4-mapped.
 pub(crate) fn prefix_key(net: IpNet) -> [u8; 20] {
     let (len, address) = match net.network() {
         IpAddr::V4(ip) => (96 + u32::from(net.prefix_len()), ip.to_ipv6_mapped()),
@@ -43,7 +45,7 @@ pub(crate) fn prefix_key(net: IpNet) -> [u8; 20] {
     key
 }
 
-/// A map of the kernel; gone with its last descriptor.
+/// A map of the kernel. It is removed with its last descriptor.
 #[derive(Debug)]
 pub(crate) struct Map {
     fd: OwnedFd,
@@ -52,7 +54,7 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Makes a map of at most `entries`.
+    /// Creates a map of at most `entries`.
     pub(crate) fn new(
         kind: MapKind,
         key_len: u32,
@@ -67,7 +69,7 @@ impl Map {
             entries: u32,
             flags: u32,
         }
-        // The kernel insists on it for tries, which grow.
+        // The kernel requires this flag for tries, which grow.
         const NO_PREALLOC: u32 = 1;
         let flags = if matches!(kind, MapKind::Trie) {
             NO_PREALLOC
@@ -90,7 +92,7 @@ impl Map {
         })
     }
 
-    /// The same map by another descriptor.
+    /// Returns the same map with another descriptor.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             fd: self.fd.try_clone()?,
@@ -106,7 +108,7 @@ impl Map {
         unsafe { call(Command::MapUpdate, &mut attr) }.map(drop)
     }
 
-    /// The value of `key`, a number; `None` if there is none.
+    /// Returns the value of `key`, a number. `None` if the map has no such key.
     pub(crate) fn get_u64(&self, key: &[u8]) -> Option<u64> {
         assert!(key.len() == self.key_len && self.value_len == 8);
         let mut value = 0_u64;
@@ -116,18 +118,19 @@ impl Map {
         Some(value)
     }
 
-    /// The values of `key` on all processors, one after the other, each of the map's length rounded up to 8 bytes.
+    /// Returns the values of `key` on all processors in sequence, each with the map's value length rounded up to 8
+    /// bytes.
     pub(crate) fn get_per_cpu(&self, key: &[u8]) -> io::Result<Vec<u8>> {
         assert!(key.len() == self.key_len);
         let mut values = vec![0_u8; self.value_len.next_multiple_of(8) * possible_cpus()?];
         let mut attr = self.element(key, values.as_mut_ptr().cast_const());
-        // SAFETY: the key has the map's length; the kernel writes a rounded value for each possible processor, for which
-        // there is room.
+        // SAFETY: the key has the map's length; the kernel writes a rounded value for each possible processor, and
+        // `values` has space for them.
         unsafe { call(Command::MapLookup, &mut attr) }?;
         Ok(values)
     }
 
-    /// Takes `key` out, if it is there.
+    /// Removes `key`, if it exists.
     pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
         assert!(key.len() == self.key_len);
         let mut attr = self.element(key, std::ptr::null());
@@ -155,7 +158,7 @@ impl AsFd for Map {
     }
 }
 
-/// Where a program is called (`enum bpf_attach_type`).
+/// Hook at which a program is called (`enum bpf_attach_type`).
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(crate) enum Attach {
@@ -163,14 +166,14 @@ pub(crate) enum Attach {
     Connect4 = 10,
     /// `connect(2)` of an IPv6 socket.
     Connect6 = 11,
-    /// A packet came in by a device, before anything else sees it (TCX).
+    /// Receipt of a packet by a device, before anything else sees the packet (TCX).
     TcxIngress = 46,
-    /// A packet leaves by a device, before its queueing discipline (TCX).
+    /// Transmission of a packet by a device, before its queueing discipline (TCX).
     TcxEgress = 47,
 }
 
 impl Attach {
-    /// Kind of program (`enum bpf_prog_type`), its name, and what it expects to be attached to.
+    /// Returns the kind of the program (`enum bpf_prog_type`), its name, and the expected attach type.
     fn program(self) -> (u32, [u8; 16], u32) {
         const SCHED_CLS: u32 = 3;
         const CGROUP_SOCK_ADDR: u32 = 18;
@@ -183,12 +186,12 @@ impl Attach {
     }
 }
 
-/// Loads a program for `attach`, after the kernel has verified it.
+/// Loads a program for `attach`. The kernel verifies it.
 pub(crate) fn load(insns: &[Insn], attach: Attach) -> io::Result<OwnedFd> {
     let mut log = vec![0_u8; 64 << 10];
     match load_with(insns, attach, &mut []) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EINVAL)) => {
-            // Asked again for the reason, which is of use to whoever changes the program.
+            // The program is loaded again to get the verifier's log, which helps developers who change the program.
             let _ = load_with(insns, attach, &mut log);
             let text = String::from_utf8_lossy(&log);
             let text = text.trim_end_matches(['\0', '\n']);
@@ -235,21 +238,23 @@ fn load_with(insns: &[Insn], attach: Attach, log: &mut [u8]) -> io::Result<Owned
         ifindex: 0,
         attach: expected,
     };
-    // SAFETY: instructions, licence and log live through the call; the kernel writes at most `log_len` bytes to the log.
+    // SAFETY: instructions, licence and log live through the call; the kernel writes at most `log_len` bytes to the
+    // log.
     unsafe { call_for_fd(Command::ProgLoad, &mut attr) }
 }
 
-/// Attaches `program` to the cgroup whose directory is `cgroup`, until the returned descriptor is closed.
+/// Attaches `program` to the cgroup with the directory `cgroup`, until the returned descriptor is closed.
 pub(crate) fn link(program: impl AsFd, cgroup: impl AsFd, attach: Attach) -> io::Result<OwnedFd> {
     link_to(&program, raw(&cgroup), attach)
 }
 
-/// Attaches `program` to the device `ifindex`, until the returned descriptor is closed or the device is gone.
+/// Attaches `program` to the device `ifindex`, until the returned descriptor is closed or the device is removed.
 pub(crate) fn link_device(program: impl AsFd, ifindex: u32, attach: Attach) -> io::Result<OwnedFd> {
     link_to(&program, ifindex, attach)
 }
 
-/// Whether the kernel has [`Attach::TcxEgress`]: it looks for a device that nobody has, or does not know what is asked.
+/// Whether the kernel supports [`Attach::TcxEgress`]. Then it looks up a device that does not exist; otherwise it
+/// rejects the attach type.
 pub(crate) fn has_tcx(program: impl AsFd) -> bool {
     let nobody = i32::MAX.cast_unsigned();
     link_to(&program, nobody, Attach::TcxEgress)
@@ -274,7 +279,7 @@ fn link_to(program: &impl AsFd, target: u32, attach: Attach) -> io::Result<Owned
     unsafe { call_for_fd(Command::LinkCreate, &mut attr) }
 }
 
-/// How many processors this machine may ever have, which is what maps have values for.
+/// Returns the highest possible number of processors of this machine, for which maps have values.
 fn possible_cpus() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit([',', '-']).next();
@@ -283,7 +288,7 @@ fn possible_cpus() -> io::Result<usize> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "list of processors"))
 }
 
-/// Attributes of the commands on elements of maps.
+/// Attributes of the commands for elements of maps.
 #[repr(C)]
 struct Element {
     map: u32,
@@ -304,10 +309,11 @@ enum Command {
 }
 
 /// # Safety
-/// `attr` is the beginning of what the kernel expects for `command`, and its pointers are good through the call.
+/// `attr` is the beginning of the attributes that the kernel expects for `command`, and its pointers are valid during
+/// the call.
 unsafe fn call<T>(command: Command, attr: &mut T) -> io::Result<libc::c_long> {
     let attr: *mut T = attr;
-    // SAFETY: the caller's promise; the kernel is told how long `attr` is.
+    // SAFETY: guaranteed by the caller; the kernel gets the length of `attr`.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command as libc::c_int, attr, size_of::<T>()) };
     if result < 0 {
@@ -317,16 +323,16 @@ unsafe fn call<T>(command: Command, attr: &mut T) -> io::Result<libc::c_long> {
 }
 
 /// # Safety
-/// As [`call`]; `command` returns a new descriptor.
+/// The conditions of [`call`]; `command` returns a new descriptor.
 unsafe fn call_for_fd<T>(command: Command, attr: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let fd = unsafe { call(command, attr)? };
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel just made it for us.
+    // SAFETY: the kernel has just created it for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A descriptor as the kernel's attributes have it.
+/// Returns a descriptor in the form that the kernel's attributes require.
 fn raw(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }

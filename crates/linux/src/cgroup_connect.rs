@@ -1,21 +1,21 @@
-//! Binding programs' own sockets to links: BPF programs called by `connect(2)` in a cgroup.
+//! Binds other programs' sockets to links: BPF programs called by `connect(2)` in a cgroup.
 //!
-//! No proxy is in the way of the data and nothing is copied. The programs cannot ask this process anything, so it
-//! keeps three maps for them:
+//! Data does not pass through a proxy and is not copied. The BPF programs cannot send requests to this process, so this
+//! process maintains three maps for them:
 //!
-//! | map | from | to |
+//! | map | key | value |
 //! | --- | --- | --- |
 //! | `places` | network, IPv4 as `::ffff:0:0/96` | its [`Verdict`] |
-//! | `slots` | number modulo [`SLOTS`], a half for each family | device to take in this turn |
-//! | `counts` | device | sockets bound to it |
+//! | `slots` | number modulo [`SLOTS`], one half for each family | device for this slot |
+//! | `counts` | device | number of sockets bound to it |
 //!
-//! A new TCP connection takes the next slot, by an atomic counter both programs share, unless a place says otherwise. Left alone
-//! are sockets that have a device, a source address or a mark already (the daemon's own have a device), and those of
-//! other network namespaces. Where anything is missing the hook does nothing, and the connection goes where the routing table
-//! says. The maps are changed element by element: each is right before and after.
+//! A new TCP connection uses the next slot, unless a place requires otherwise. Both programs share an atomic counter of
+//! slots. The programs do not change sockets that already have a device, a source address or a mark (the daemon's own
+//! sockets have a device), nor sockets of other network namespaces. If data is missing, the hook does nothing, and the
+//! routing table decides. The maps are changed element by element; every intermediate state is valid.
 //!
-//! The programs hang on descriptors of this process: however it ends, they go with it. Kernel 6.1 or newer
-//! (`SO_BINDTOIFINDEX` for BPF).
+//! Descriptors of this process keep the programs attached: they are detached when the process ends in any way. Needs
+//! kernel 6.1 or newer (`SO_BINDTOIFINDEX` for BPF).
 
 use std::{
     collections::BTreeMap,
@@ -34,16 +34,16 @@ use crate::bpf::{
     prefix_key,
 };
 
-/// What happens to connections to a network.
+/// Treatment of connections to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing: the routing table decides.
+    /// The connections are not changed: the routing table decides.
     Leave,
-    /// They are bound to the device of this index.
+    /// The connections are bound to the device of this index.
     Bind(u32),
     /// `connect(2)` fails with EPERM.
     Refuse,
-    /// They take turns, as those to networks that are named nowhere.
+    /// The connections are distributed over the slots, like connections to networks without a verdict.
     Spread,
 }
 
@@ -64,18 +64,19 @@ pub struct CgroupConnect {
     places: Map,
     slots: Map,
     counts: Map,
-    /// What the maps hold.
+    /// Content of the maps.
     placed: BTreeMap<IpNet, Verdict>,
     turns: [Vec<u32>; 2],
     _links: [OwnedFd; 2],
 }
 
 impl CgroupConnect {
-    /// Attaches to the cgroup (version 2) at `path`: from now on, every process in it and below, and in the network namespace
-    /// of the caller. Nothing is bound before [`Self::set_turns`].
+    /// Attaches to the cgroup (version 2) at `path`: from now on, the hook applies to every process in it and below, in
+    /// the network namespace of the caller. No socket is bound before [`Self::set_turns`].
     ///
     /// # Errors
-    /// It is no cgroup of version 2; the right is missing; the kernel is too old. Each is said.
+    /// Fails if `path` is not a cgroup of version 2, if the permission is missing, or if the kernel is too old. The
+    /// error says which.
     pub fn attach(path: &Path) -> io::Result<Self> {
         let told = |what: &str, error: &io::Error| {
             let why = match error.raw_os_error() {
@@ -119,10 +120,10 @@ impl CgroupConnect {
         })
     }
 
-    /// From now on connections take turns over the devices of `turns` of `v4` and `v6`: pairs of index and weight.
+    /// Distributes new connections over the devices in `v4` and `v6`: pairs of device index and weight.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn set_turns(&mut self, v4: &[(u32, u64)], v6: &[(u32, u64)]) -> io::Result<()> {
         for (ifindex, _) in v4.iter().chain(v6) {
             let key = ifindex.to_ne_bytes();
@@ -143,10 +144,11 @@ impl CgroupConnect {
         Ok(())
     }
 
-    /// Replaces all places. The longest prefix counts; those past [`MAX_PLACES`] are left out.
+    /// Replaces all places. The place with the longest matching prefix applies. Places beyond [`MAX_PLACES`] are
+    /// omitted.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn set_places(&mut self, places: &BTreeMap<IpNet, Verdict>) -> io::Result<()> {
         for (net, verdict) in places.iter().take(MAX_PLACES as usize) {
             if self.placed.get(net) != Some(verdict) {
@@ -156,7 +158,7 @@ impl CgroupConnect {
                     self.counts.set(&ifindex.to_ne_bytes(), &[0; 8])?;
                 }
                 if !self.placed.contains_key(net) && self.placed.len() >= MAX_PLACES as usize {
-                    // Makes room first.
+                    // Removes old places first, to free space.
                     self.forget_places(places)?;
                 }
                 self.places
@@ -167,7 +169,7 @@ impl CgroupConnect {
         self.forget_places(places)
     }
 
-    /// How many sockets were bound to the device `ifindex` so far.
+    /// Returns the number of sockets bound to the device `ifindex` so far.
     #[must_use]
     pub fn bound(&self, ifindex: u32) -> u64 {
         self.counts.get_u64(&ifindex.to_ne_bytes()).unwrap_or(0)
@@ -188,10 +190,10 @@ impl CgroupConnect {
     }
 }
 
-/// The root of the mounted cgroups of version 2, where all processes are.
+/// Returns the root of the mounted cgroups of version 2, which contains all processes.
 ///
 /// # Errors
-/// None is mounted.
+/// Fails if no such root is mounted.
 pub fn root() -> io::Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let found = mounts.lines().find_map(|line| {
@@ -205,8 +207,9 @@ pub fn root() -> io::Result<PathBuf> {
     })
 }
 
-/// [`SLOTS`] turns over `devices`, pairs of index and weight, each as often as its weight says and spread evenly: every
-/// turn each earns its weight, the richest is taken and pays the sum. Zeros, which bind nothing, if there is none.
+/// Distributes [`SLOTS`] slots over `devices`, pairs of index and weight, in proportion to the weights and evenly
+/// spaced. In each slot every device earns its weight, and the device with the most credit gets the slot and pays the
+/// sum. Returns zeros, which bind nothing, if there is no device.
 fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
     let sum: i128 = devices.iter().map(|(_, weight)| i128::from(*weight)).sum();
     let mut credits = vec![0_i128; devices.len()];
@@ -214,7 +217,7 @@ fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
         for (credit, (_, weight)) in credits.iter_mut().zip(devices) {
             *credit += i128::from(*weight);
         }
-        // The first of equals.
+        // Among equal devices the first is chosen.
         let richest = (0..credits.len()).rev().max_by_key(|at| credits[*at]);
         richest.map_or(0, |at| {
             credits[at] -= sum;
@@ -224,7 +227,7 @@ fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
     (0..SLOTS).map(turn).collect()
 }
 
-/// The program for `attach`. `maps`: places, turn, slots, counts.
+/// Returns the program for `attach`. `maps` are places, turn, slots and counts.
 fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]) -> Vec<Insn> {
     use Reg::{Fp, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
     let [pass, refused, spread, bind, family_known] = [0, 1, 2, 3, 4].map(Label);
@@ -241,7 +244,7 @@ fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]
     const MAP_LOOKUP: i32 = 1;
     const SETSOCKOPT: i32 = 49;
     const NETNS_COOKIE: i32 = 122;
-    // On the stack: the place looked up, and one word for keys and the device.
+    // Stack: the key of the place, and one word for keys and the device.
     const KEY: i16 = -24;
     const KEY_ADDRESS: i16 = -20;
     const WORD: i16 = -4;
@@ -251,14 +254,14 @@ fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]
 
     let mut asm = Asm::default();
     asm.copy(R6, R1);
-    // Only TCP: name servers and the like are often particular to a link.
+    // Only TCP connections are bound: for example, name servers are often specific to a link.
     asm.load_u32(R0, R6, PROTOCOL);
     asm.jump_unless_is(R0, libc::IPPROTO_TCP, pass);
-    // Indices of devices mean something else in other namespaces.
+    // Indices of devices have another meaning in other namespaces.
     asm.call(NETNS_COOKIE);
     asm.set_u64(R1, cookie);
     asm.jump_unless_equal(R0, R1, pass);
-    // Whoever chose a device, a source or a mark has its reasons.
+    // Sockets with a device, a source or a mark were configured by their program.
     asm.load_u64(R7, R6, SOCK);
     let source = if is_v6 {
         SRC_IP6..SRC_IP6 + 16
@@ -269,7 +272,7 @@ fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]
         asm.load_u32(R0, R7, field);
         asm.jump_unless_is(R0, 0, pass);
     }
-    // The key, and in R8 the family's half of the slots.
+    // Writes the key, and sets R8 to the family's half of the slots.
     asm.store_u32_value(Fp, KEY, 128);
     if is_v6 {
         for word in (0..16).step_by(4) {
@@ -281,7 +284,7 @@ fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]
             asm.load_u32(R0, Fp, KEY_ADDRESS + word);
             asm.jump_unless_is(R0, 0, family_known);
         }
-        // An IPv4 address on an IPv6 socket.
+        // An IPv4-mapped address on an IPv6 socket.
         asm.load_u32(R0, Fp, KEY_ADDRESS + 8);
         asm.set_u64(R1, mapped.into());
         asm.jump_unless_equal(R0, R1, family_known);
@@ -294,7 +297,7 @@ fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]
     }
     asm.set(R8, 0);
     asm.label(family_known);
-    // Says a place something of this destination?
+    // Looks up a place for this destination.
     asm.set_map(R1, places);
     asm.copy(R2, Fp);
     asm.add(R2, KEY.into());
@@ -307,7 +310,7 @@ fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]
     asm.jump(bind);
 
     asm.label(spread);
-    // Whose turn?
+    // Selects the slot.
     asm.store_u32_value(Fp, WORD, 0);
     let look_up = |asm: &mut Asm, map: &Map| {
         asm.set_map(R1, map);
@@ -353,7 +356,7 @@ fn is_cgroup2(directory: &File) -> io::Result<bool> {
     Ok(rustix::fs::fstatfs(directory)?.f_type == CGROUP2_MAGIC)
 }
 
-/// The kernel's number for the network namespace of the calling thread.
+/// Returns the kernel's number of the network namespace of the calling thread.
 fn netns_cookie() -> io::Result<u64> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let socket = UdpSocket::bind(("127.0.0.1", 0)).or_else(|_| UdpSocket::bind(("0.0.0.0", 0)))?;
@@ -375,16 +378,16 @@ fn netns_cookie() -> io::Result<u64> {
     Ok(cookie)
 }
 
-/// Turns of each family, after which they repeat; a power of two. Shares are right to a sixty-fourth.
+/// Number of slots of each family, after which they repeat. A power of two. Shares are exact to a sixty-fourth.
 pub const SLOTS: u32 = 64;
 
-/// Most networks with a verdict of their own: more than any host has routes, but for those that speak BGP.
+/// Highest number of networks with a verdict. Only hosts that speak BGP have more routes.
 pub const MAX_PLACES: u32 = 4096;
 
-/// Devices that are counted; others are bound and not counted.
+/// Highest number of devices whose sockets are counted. Sockets of further devices are bound but not counted.
 const MAX_COUNTED: u32 = 256;
 
-// Values in `places` that are no index of a device: those are below 2^30 in practice and never zero.
+// Values in `places` that are not indices of a device. In practice indices are below 2^30 and never zero.
 const LEAVE: u32 = 0;
 const REFUSE: u32 = 0x7fff_ffff;
 const SPREAD: u32 = 0x7fff_fffe;

@@ -1,12 +1,12 @@
-//! The clock: the only place that reads it. And 32 random bytes, for who needs no more.
+//! The clock, which is read only here, and 32 random bytes for simple needs.
 //!
-//! Time is `CLOCK_BOOTTIME`: monotonic, and it goes on while the machine sleeps, so that keys age and dead peers are
-//! noticed after a laptop wakes up. Its epoch is the boot of the machine.
+//! Time is `CLOCK_BOOTTIME`: monotonic, and it continues while the machine sleeps, so that keys age and dead peers are
+//! detected after a laptop wakes up. Its epoch is the boot of the machine.
 
 use pleach_core::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Now, in nanoseconds since boot.
+/// Returns the current time in nanoseconds since boot.
 #[must_use]
 pub fn now() -> Instant {
     let time = clock_gettime(ClockId::Boottime);
@@ -15,13 +15,15 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// The time of day: seconds since 1970-01-01 UTC. It may be set, forwards and backwards; for billing, not for timers.
+/// Returns the time of day: seconds since 1970-01-01 UTC. This clock may be set forwards and backwards. It is for
+/// billing, not for timers.
 #[must_use]
 pub fn unix_seconds() -> u64 {
     u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
 }
 
-/// The same in nanoseconds, for handshakes; see `Endpoint::set_time_of_day` of the engine.
+/// Returns the time of day in nanoseconds since 1970-01-01 UTC, for handshakes; see `Endpoint::set_time_of_day` of the
+/// engine.
 #[must_use]
 pub fn unix_nanos() -> u64 {
     let time = clock_gettime(ClockId::Realtime);
@@ -30,12 +32,12 @@ pub fn unix_nanos() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// 32 bytes fit for keys, from the kernel's generator.
+/// Returns 32 bytes from the kernel's generator, suitable for keys.
 ///
-/// Waits until the generator is seeded, which on a running system it is.
+/// Waits until the generator is seeded, which is always the case on a running system.
 ///
 /// # Errors
-/// The error of `getrandom(2)`, for example under a filter that forbids the call.
+/// Returns the error of `getrandom(2)`, for example under a filter that forbids the call.
 pub fn entropy() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     crate::entropy::draw(&mut bytes)?;

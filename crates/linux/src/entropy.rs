@@ -1,7 +1,7 @@
 //! The kernel's random number generator as the engine's source of secret bytes.
 //!
-//! Each request is a call of `getrandom(2)`: nothing is buffered in this process. The kernel reseeds its generator when
-//! the machine is a virtual one that was cloned or restored (vmgenid, Linux 5.18), so that two copies draw different bytes.
+//! Each request is a call of `getrandom(2)`: nothing is buffered in this process. If the machine is virtual and was
+//! cloned or restored, the kernel reseeds its generator (vmgenid, Linux 5.18), so that two copies draw different bytes.
 
 use std::io;
 
@@ -16,10 +16,10 @@ use rustix::{
 pub struct KernelEntropy(());
 
 impl KernelEntropy {
-    /// Waits until the generator is seeded, which on a running system it is.
+    /// Waits until the generator is seeded, which is always the case on a running system.
     ///
     /// # Errors
-    /// The error of `getrandom(2)`, for example under a filter that forbids the call.
+    /// Returns the error of `getrandom(2)`, for example under a filter that forbids the call.
     pub fn open() -> io::Result<Self> {
         draw(&mut [0; 32])?;
         Ok(Self(()))
@@ -28,7 +28,7 @@ impl KernelEntropy {
 
 impl Entropy for KernelEntropy {
     /// # Panics
-    /// If `getrandom(2)` fails though it worked before: to go on would mean predictable keys.
+    /// Panics if `getrandom(2)` fails although it worked before. Continuing would mean predictable keys.
     fn fill(&mut self, out: &mut [u8]) {
         draw(out).expect("getrandom worked when this source was opened");
     }

@@ -1,25 +1,25 @@
-//! Spreading packets over links in the kernel, and everything in the host's configuration that this takes.
+//! Spreads packets over links in the kernel, and makes the necessary changes to the host's configuration.
 //!
-//! What chooses the link of a packet: a BPF program, attached in one of two ways ([`Backend::Bpf`], [`Backend::Clsact`],
-//! `equalize/tc.rs`), or nftables ([`Backend::Nft`], `equalize/nft.rs`).
+//! The link of a packet is chosen by a BPF program, attached in one of two ways ([`Backend::Bpf`], [`Backend::Clsact`],
+//! `equalize/tc.rs`), or by nftables ([`Backend::Nft`], `equalize/nft.rs`).
 //!
 //! # Routes
 //!
-//! Packets must leave by a device of some link for a program to see them, whatever the main table says. So a table of our own
-//! has a route to each destination over each link that is up, the first link's preferred; rules as a tunnel's
-//! ([`crate::routes`]) let longer prefixes of the main table win. If the device of the preferred link vanishes, the
-//! kernel drops its route and the next one holds at once. Sockets take the source address of the preferred link.
-//! The routes have the MTU of the smallest link.
+//! A program sees only packets that are sent by the device of a link, so packets must take such a device regardless of
+//! the main table. Therefore a separate table has a route to each destination over each link that is up, with the first
+//! link preferred. Rules like those of a tunnel ([`crate::routes`]) give precedence to longer prefixes of the main
+//! table. If the device of the preferred link disappears, the kernel removes its route, and the next route applies at
+//! once. Sockets take the source address of the preferred link. The routes have the smallest MTU of the links.
 //!
-//! Answers come in by whichever link the other end likes; the strict reverse path filter of a link's device is
-//! loosened as for tunnels.
+//! The other end may send its packets over any link. So a strict reverse path filter of a link's device is set to
+//! loose, as for tunnels.
 //!
 //! # Undoing
 //!
-//! One equalizer runs in a network namespace at a time, so tables, marks and priorities are fixed. What is changed
-//! beside those (longest offloaded packets, filters, nftables) is written down before ([`crate::state`]).
-//! [`Equalizer::undo`], or dropping the value, takes all back; [`Equalizer::begin`] and [`recover`] first do so for what a
-//! crashed process left. The BPF program goes with its process, but under clsact.
+//! Only one equalizer runs in a network namespace at a time, so tables, marks and priorities are fixed. All other
+//! changes (longest offloaded packets, filters, nftables) are recorded in a file before they are made
+//! ([`crate::state`]). [`Equalizer::undo`], or dropping the value, undoes all changes. [`Equalizer::begin`] and
+//! [`recover`] first do so for a crashed process. The BPF program is removed with its process, except under clsact.
 
 mod holding;
 mod nft;
@@ -53,28 +53,28 @@ use crate::{
     sysctl,
 };
 
-/// Most links.
+/// Highest number of links.
 pub const MAX_LINKS: usize = 16;
-/// Shares are fractions of 2^this.
+/// Number of bits of shares: they are fractions of 2^24.
 pub const SHARE_BITS: u32 = 24;
-/// The most that a link owes or is owed in the modes that keep flows together, scaled by 2^[`SHARE_BITS`].
+/// Largest credit or debt of a link in the modes that keep flows on their link, scaled by 2^[`SHARE_BITS`].
 pub const MAX_DEBT: i64 = (1 << 24) << SHARE_BITS;
-/// Most destinations.
+/// Highest number of destinations.
 pub const MAX_DESTINATIONS: usize = 32;
 
-/// Mark of packets that ask how long a link's way is: they leave by the device they were sent by.
+/// Mark of probes that measure the delays of links. They leave by the device through which they were sent.
 pub const PROBE_MARK: u32 = 0x0070_6510;
-/// After so long without a word from who holds packets, none is given to it.
+/// Time after the last sign of life from the process that delays packets, after which no packets are passed to it.
 pub const ALIVE_FOR: Duration = Duration::from_millis(200);
 
-/// What chooses links.
+/// The part of the kernel that chooses links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// A BPF program at the egress of devices.
     Bpf,
-    /// The same by a filter of traffic control: for kernels without TCX.
+    /// The BPF program as a filter of traffic control, for kernels without TCX.
     Clsact,
-    /// Rules of nftables with marks: for devices without link-layer addresses.
+    /// Rules of nftables with marks, for devices without link-layer addresses.
     Nft,
 }
 
@@ -88,36 +88,36 @@ impl fmt::Display for Backend {
     }
 }
 
-/// How packets are spread.
+/// Mode of spreading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mode {
-    /// Shares are of packets and not of bytes.
+    /// Whether shares apply to packets instead of bytes.
     pub by_packets: bool,
-    /// A flow keeps its link until a pause longer than this; `None`: every packet may take another.
+    /// Pause after which a flow may change its link. `None`: every packet may take another link.
     pub gap: Option<Duration>,
-    /// Devices of links are told to take no offloaded packets, so that every packet has its own turn.
+    /// Whether the devices of links accept no offloaded packets, so that a link is chosen for every packet.
     pub interleave: bool,
-    /// Packets of some links wait for a time, in user space: [`Equalizer::hold`].
+    /// Whether packets of some links are delayed in user space: [`Equalizer::hold`].
     pub hold: bool,
 }
 
-/// Whose packets wait, where [`Mode::hold`] is set.
+/// The links whose packets are delayed, if [`Mode::hold`] is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Whether packets of each link go into the device of [`Equalizer::hold`] first, if that was called.
+    /// Whether packets of each link are passed to the device of [`Equalizer::hold`] first, if that was called.
     pub links: [bool; MAX_LINKS],
-    /// Whether flows keep their link, as long as it is not known how long packets have to wait.
+    /// Whether flows stay on their link because the hold times are not known yet.
     pub keeps_flows: bool,
 }
 
-/// A link that packets may take.
+/// A link that packets may use, with its next hops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Its device.
+    /// Name of the link's device.
     pub device: String,
     /// Index of the device.
     pub ifindex: u32,
-    /// Largest packet in bytes.
+    /// MTU in bytes.
     pub mtu: u32,
     /// Next hop for IPv4.
     pub v4: Option<Ipv4Addr>,
@@ -135,16 +135,16 @@ impl Hop {
     }
 }
 
-/// What was sent over a link.
+/// Packets and bytes sent over a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Packets as the wire sees them.
+    /// Number of packets on the wire.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub bytes: u64,
 }
 
-/// An equalizer's hold on the host, given back when dropped.
+/// An equalizer's changes to the host, undone when dropped.
 #[derive(Debug)]
 pub struct Equalizer {
     dir: StateDir,
@@ -153,23 +153,23 @@ pub struct Equalizer {
     mode: Mode,
     destinations: Vec<IpNet>,
     splitter: Splitter,
-    /// Ifindex and MTU of the routes that are set: family, destination, place of the link.
+    /// The routes that are set. Key: family, destination, index of the link. Value: ifindex and MTU.
     routes: BTreeMap<(bool, IpNet, usize), (u32, u32)>,
-    /// Devices whose settings are as they must be, by index.
+    /// Indices of devices whose settings are complete.
     prepared: BTreeSet<u32>,
     is_undone: bool,
     _lock: Lock,
 }
 
-/// What tells the kernel that packets that wait are taken care of: to be called more often than every [`ALIVE_FOR`].
+/// Tells the kernel that the process which delays packets is alive. Must be used more often than every [`ALIVE_FOR`].
 #[derive(Debug)]
 pub struct Alive(Map);
 
 impl Alive {
-    /// Tells so now.
+    /// Records the current time as the last sign of life.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn tell(&self) -> io::Result<()> {
         self.0.set(&[0; 4], &clock::now().as_nanos().to_ne_bytes())
     }
@@ -189,31 +189,31 @@ impl fmt::Debug for Splitter {
     }
 }
 
-/// What an equalizer has changed beside its own tables and rules.
+/// Changes of an equalizer other than its tables and rules.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     has_nft: bool,
-    /// Device to what `gso_max_segs` was.
+    /// Original value of `gso_max_segs` of each device.
     gso_max_segs: BTreeMap<String, u32>,
-    /// Devices that may have filters of ours.
+    /// Devices that may have filters of the equalizer.
     #[serde(default)]
     filter_devices: Vec<String>,
-    /// Device to its index, for those whose place for filters was made for ours.
+    /// Index of each device on which the equalizer created the queueing discipline for filters.
     #[serde(default)]
     filter_places: BTreeMap<String, u32>,
 }
 
 impl Equalizer {
-    /// Clears what a crashed process left, and prepares to spread packets to `destinations` over `links` links. Nothing
-    /// is spread before [`Self::set`].
+    /// Removes the remains of a crashed process, and prepares to spread packets to `destinations` over `links` links.
+    /// Nothing is spread before [`Self::set`].
     ///
-    /// `base`: directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`]. `backend`: `None` takes BPF if
-    /// that works and every device of `devices` that exists has link-layer addresses, else nftables; the reason is the
-    /// second result. Works in the network namespace of the calling thread.
+    /// `base` is the directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`]. If `backend` is `None`,
+    /// BPF is used if it works and every existing device in `devices` has link-layer addresses; otherwise nftables. The
+    /// second result is the reason. Works in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// An equalizer runs in this namespace already, with [`io::ErrorKind::AddrInUse`]; the back end does not work here; the
-    /// state cannot be written; the kernel's.
+    /// Returns [`io::ErrorKind::AddrInUse`] if an equalizer already runs in this namespace. Fails if the back end does
+    /// not work on this host, if the state cannot be written, or with an error of the kernel.
     pub fn begin(
         base: &Path,
         backend: Option<Backend>,
@@ -271,12 +271,12 @@ impl Equalizer {
             is_undone: false,
             _lock: lock,
         };
-        // Dropping it takes back what was done so far.
+        // If this fails, dropping `this` undoes the changes made so far.
         this.prepare(links)?;
         Ok((this, why))
     }
 
-    /// Which back end is at work.
+    /// Returns the back end in use.
     #[must_use]
     pub fn backend(&self) -> Backend {
         match &self.splitter {
@@ -286,13 +286,14 @@ impl Equalizer {
         }
     }
 
-    /// From now on packets go over `hops`, `None` for links that are down.
+    /// Sets the links that packets use from now on. `None` in `hops` is a link that is down.
     ///
-    /// `shares`: of IPv4 and of IPv6, one for each link, 0 or adding up to 2^[`SHARE_BITS`]; those of a link that is down or has
-    /// no next hop of the family must be 0. `slots`: for the back end that deals in turns, the link of each turn, alike.
+    /// `shares` are the shares for IPv4 and for IPv6, one for each link, all 0 or with the sum 2^[`SHARE_BITS`]. The
+    /// share of a link that is down or has no next hop of the family must be 0. `slots`, for the back end that uses
+    /// slots, are the links of the slots for IPv4 and for IPv6.
     ///
     /// # Errors
-    /// The kernel's. Everything is tried; the first error is returned.
+    /// Returns the first error of the kernel. All changes are attempted.
     pub fn set(
         &mut self,
         hops: &[Option<Hop>],
@@ -315,17 +316,17 @@ impl Equalizer {
         split.and(routed).and(prepared)
     }
 
-    /// Makes the device in which packets wait, which is used from the next [`Self::set`] on that says so.
+    /// Creates the device in which packets are delayed. It is used from the next [`Self::set`] on that requests it.
     ///
     /// # Errors
-    /// The back end cannot do it; there is no such device here; the kernel's.
+    /// Fails if the back end does not support this, if the kernel has no such device, or with an error of the kernel.
     pub fn hold(&mut self) -> io::Result<(HoldingDevice, Alive)> {
         let Splitter::Bpf(splitter) = &mut self.splitter else {
             return Err(nft::cannot_hold());
         };
         let device = HoldingDevice::create()?;
         if Path::new("/proc/sys/net/ipv6").exists() {
-            // It needs no address; gone with the device.
+            // The device needs no address. The setting disappears with the device.
             sysctl::write(
                 &format!("net/ipv6/conf/{}/disable_ipv6", holding::NAME),
                 "1",
@@ -336,14 +337,15 @@ impl Equalizer {
         Ok((device, Alive(splitter.alive()?)))
     }
 
-    /// Those of `hops` whose next hops answer, without those that do not; an unknown next hop is as in `before`. Whoever has
-    /// not answered lately is asked. The second result: whether all are known.
+    /// Returns those of `hops` whose next hops answer. A next hop of unknown state is treated as in `before`. The
+    /// kernel probes next hops that have not answered recently. The second result says whether the state of all next
+    /// hops is known.
     ///
-    /// A packet that is redirected while the kernel still waits for the next hop's link-layer address is lost, so that a
-    /// link must not be given packets earlier.
+    /// If a packet is redirected while the kernel still waits for the next hop's link-layer address, it is lost. So a
+    /// link must not get packets earlier.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn answering(
         &self,
         hops: &[Option<Hop>],
@@ -395,10 +397,11 @@ impl Equalizer {
         Ok((usable, all_known))
     }
 
-    /// Whether the device of each of `hops` is there, switched on and with carrier at this moment; `false` where there is no hop.
+    /// Returns whether the device of each of `hops` currently exists, is up and has a carrier. `false` if there is no
+    /// hop.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn running(&self, hops: &[Option<Hop>]) -> io::Result<Vec<bool>> {
         let is_running = |hop: &Option<Hop>| {
             hop.as_ref()
@@ -407,10 +410,10 @@ impl Equalizer {
         hops.iter().map(is_running).collect()
     }
 
-    /// What was sent over each link so far.
+    /// Returns the packets and bytes sent over each link so far.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn sent(&self) -> io::Result<Vec<Sent>> {
         match &self.splitter {
             Splitter::Bpf(splitter) => splitter.sent(),
@@ -418,7 +421,8 @@ impl Equalizer {
         }
     }
 
-    /// Bytes that others sent by the device of each of `hops`, counted where [`Self::sent`] counts; `None` where they are not.
+    /// Returns the bytes that other traffic sent by the device of each of `hops`, counted at the same place as
+    /// [`Self::sent`]. `None` if they are not counted.
     #[must_use]
     pub fn others(&self, hops: &[Option<Hop>]) -> Vec<Option<u64>> {
         let others = |hop: &Option<Hop>| match &self.splitter {
@@ -428,10 +432,10 @@ impl Equalizer {
         hops.iter().map(others).collect()
     }
 
-    /// Gives everything back.
+    /// Undoes all changes.
     ///
     /// # Errors
-    /// The first thing that could not be undone; the rest is still tried.
+    /// Returns the first error. All other changes are still undone.
     pub fn undo(mut self) -> io::Result<()> {
         self.undo_once()
     }
@@ -453,7 +457,7 @@ impl Equalizer {
         Ok(())
     }
 
-    /// Prepares devices that are new.
+    /// Prepares new devices.
     fn prepare_devices(&mut self, hops: &[Option<Hop>]) -> io::Result<()> {
         let there: BTreeSet<u32> = hops.iter().flatten().map(|hop| hop.ifindex).collect();
         self.prepared.retain(|ifindex| there.contains(ifindex));
@@ -466,7 +470,8 @@ impl Equalizer {
         Ok(())
     }
 
-    /// Loosens the reverse path filter of `device` and, if asked, has it take no offloaded packets.
+    /// Sets the reverse path filter of `device` to loose and, if requested, limits the device to packets without
+    /// offload.
     fn prepare_device(&mut self, device: &str) -> io::Result<()> {
         routes::loosen_reverse_path(&self.dir, OWNER, device)?;
         if self.mode.interleave
@@ -480,7 +485,7 @@ impl Equalizer {
         Ok(())
     }
 
-    /// Routes the destinations over `hops`, the first preferred.
+    /// Sets routes to the destinations over `hops`, with the first preferred.
     fn route(&mut self, hops: &[Option<Hop>]) -> io::Result<()> {
         let mtu = hops
             .iter()
@@ -526,11 +531,11 @@ impl Equalizer {
         first_error
     }
 
-    /// Looks whether all routes are still there, which the kernel drops when a device goes down for however short a time; if not,
-    /// the next [`Self::set`] makes all of them again. `false`: call it.
+    /// Checks whether all routes still exist. The kernel removes them when a device goes down, even for a moment.
+    /// Returns `false` if routes are missing: then call [`Self::set`], which sets all of them again.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn check_routes(&mut self) -> io::Result<bool> {
         let complete = self.netlink.route_count(table())? >= self.routes.len();
         if !complete {
@@ -548,12 +553,12 @@ impl Drop for Equalizer {
     }
 }
 
-/// Clears what a crashed equalizer left in this namespace; `Ok(false)` if one runs.
+/// Removes the remains of a crashed equalizer in this namespace. Returns `Ok(false)` if an equalizer runs.
 ///
-/// [`Equalizer::begin`] does it as well; this is for cleaning up without starting.
+/// [`Equalizer::begin`] does this too. This function cleans up without starting.
 ///
 /// # Errors
-/// What is left cannot be removed.
+/// Fails if the remains cannot be removed.
 pub fn recover(base: &Path) -> io::Result<bool> {
     let dir = StateDir::open(base)?;
     let Some(_lock) = dir.try_lock(LOCK)? else {
@@ -620,12 +625,12 @@ fn splitter(
     }
 }
 
-/// Whether `device` is like Ethernet; a device that is not there yet is taken to be.
+/// Whether `device` has link-layer addresses like Ethernet. Assumed for a device that does not exist yet.
 fn has_link_addresses(device: &str) -> bool {
     crate::ethtool::hardware_type(device).is_none_or(|kind| kind == libc::ARPHRD_ETHER)
 }
 
-/// Undoes all that `state` stands for, then forgets it. Everything is tried; the first error is returned.
+/// Undoes all changes in `state`, then deletes it. All changes are attempted; the first error is returned.
 fn clear(dir: &StateDir, state: &State, netlink: &Netlink) -> io::Result<()> {
     let rules = netlink.delete_rules(routes::rules::priorities(DESTINATIONS_SLOT), table());
     let flushed = netlink.flush_table(table());
@@ -638,7 +643,7 @@ fn clear(dir: &StateDir, state: &State, netlink: &Netlink) -> io::Result<()> {
     for (device, original) in &state.gso_max_segs {
         let restored = match netlink.gso_max_segs(device) {
             Ok(Some(1)) => netlink.set_gso_max_segs(device, *original),
-            // Gone, or changed by somebody else meanwhile.
+            // The device is gone, or another program changed the value meanwhile.
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
@@ -670,18 +675,18 @@ fn told(error: &io::Error, destination: &IpNet, device: &str) -> io::Error {
     )
 }
 
-/// The table with routes to the destinations.
+/// Returns the table with routes to the destinations.
 fn table() -> u32 {
     routes::rules::table(DESTINATIONS_SLOT)
 }
 
-/// Behind the tunnels' slots; asked after those of the marks.
+/// Slot of the destinations: after the slots of the tunnels and of the marks.
 const DESTINATIONS_SLOT: u32 = routes::rules::SLOTS + 1;
-/// Rules for marks of the nftables back end.
+/// Slot of the rules for marks of the nftables back end.
 const MARKS_SLOT: u32 = routes::rules::SLOTS;
 /// Metric of the routes over the first link.
 const METRIC: u32 = 100;
-/// No device, and so no tunnel, has a colon in its name.
+/// Name of the lock. No device, and so no tunnel, has a colon in its name.
 const LOCK: &str = "equalizer:";
 const OWNER: &str = "equalizer:";
 const STATE_FILE: &str = "equalizer:json";

@@ -1,4 +1,4 @@
-//! What a device says of itself: how fast it is (ethtool), and of which kind.
+//! Properties of a device: its speed (ethtool) and its kind.
 
 use std::{
     io,
@@ -8,11 +8,12 @@ use std::{
 use pleach_core::units::Bitrate;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// The rate that `device` has agreed on with the other end; `None` if there is no such device or it does not tell, as
-/// radios and tunnels do not.
+/// Returns the rate that `device` has negotiated with the other end. `None` if there is no such device or it does not
+/// report a rate, like radios and tunnels.
 #[must_use]
 pub fn speed(device: &str) -> Option<Bitrate> {
-    // `struct ethtool_link_settings`, asked twice: first how long its masks are (a negative number of words), then for it.
+    // `struct ethtool_link_settings` is requested twice: first for the length of its masks (a negative number of
+    // words), then for its content.
     let mut settings = [0_u8; 4096];
     settings[..4].copy_from_slice(&GLINKSETTINGS.to_ne_bytes());
     ask(device, &mut settings)?;
@@ -25,7 +26,7 @@ pub fn speed(device: &str) -> Option<Bitrate> {
     (mbps > 0 && mbps != u32::MAX).then(|| Bitrate::from_mbps(mbps.into()))
 }
 
-/// The kind of link-layer of `device` (`ARPHRD_…`); `None` if there is no such device.
+/// Returns the link-layer type of `device` (`ARPHRD_…`). `None` if there is no such device.
 #[must_use]
 pub fn hardware_type(device: &str) -> Option<u16> {
     let socket = socket().ok()?;
@@ -37,12 +38,14 @@ pub fn hardware_type(device: &str) -> Option<u16> {
     (result == 0).then_some(kind)
 }
 
-/// One `SIOCETHTOOL` with the command and room that `data` is; its masks fit, because at most 127 words are asked for.
+/// Executes one `SIOCETHTOOL` with the command and buffer `data`. The masks fit, because at most 127 words are
+/// requested.
 fn ask(device: &str, data: &mut [u8; 4096]) -> Option<()> {
     let socket = socket().ok()?;
     let mut request = request(device)?;
     request.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
-    // SAFETY: `ifru_data` points to live memory longer than what the kernel writes: 48 bytes and three masks of 127 words.
+    // SAFETY: `ifru_data` points to live memory longer than the data that the kernel writes: 48 bytes and three masks
+    // of 127 words.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     (result == 0).then_some(())
 }
@@ -59,7 +62,7 @@ fn socket() -> io::Result<OwnedFd> {
 fn request(device: &str) -> Option<libc::ifreq> {
     // SAFETY: all zeros are a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte less: the name ends with a zero.
+    // One byte is reserved, because the name ends with a zero.
     if device.len() >= request.ifr_name.len() {
         return None;
     }

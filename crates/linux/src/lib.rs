@@ -1,11 +1,12 @@
 //! Linux for pleach: clock, TUN device, UDP sockets, polling, netlink, routes, nftables, sysctls.
 //!
-//! All system calls and unsafe code of the tunnel are here; the lab has its own. The data path of a tunnel is one thread that waits in
-//! [`poll::Poller`] and moves batches: [`tun::Tun`] on one side, [`udp::UdpSocket`] on the other. What changes rarely
-//! runs elsewhere: [`watch::LinkWatch`] has a thread of its own, [`routes`], [`nft`] and [`sysctl`] are called while
-//! a tunnel starts and stops.
+//! All system calls and unsafe code of the tunnel are in this crate; the lab has its own. The data path of a tunnel is
+//! one thread that waits in [`poll::Poller`] and moves batches: [`tun::Tun`] on one side, [`udp::UdpSocket`] on the
+//! other. Rare changes are handled elsewhere: [`watch::LinkWatch`] has its own thread; [`routes`], [`nft`] and
+//! [`sysctl`] are called while a tunnel starts and stops.
 //!
-//! Everything that outlives a process is undone by it, or found and cleared by the next start: see [`routes`].
+//! Every change that would outlive a process is undone by the process, or found and undone by the next start: see
+//! [`routes`].
 //!
 //! Kernel 5.11 or newer (`epoll_pwait2`); UDP segmentation on the TUN from 6.2.
 

@@ -1,10 +1,10 @@
 //! Links, addresses, routes and rules of the kernel, set and read over rtnetlink.
 //!
-//! The only module, with those below it, that knows the rtnetlink crate. Calls block: they run an own
-//! single-threaded runtime for the length of the call, and belong into start and stop of a tunnel, not into its data
-//! path. A [`Netlink`] speaks to the network namespace of the thread that opened it.
+//! Only this module and its submodules use the rtnetlink crate. Calls block: each runs a single-threaded runtime of its
+//! own for its duration. They belong in the start and stop of a tunnel, not in its data path. A [`Netlink`]
+//! communicates with the network namespace of the thread that opened it.
 //!
-//! Deleting what is gone already is no error, so that an undo can be repeated.
+//! Deleting an object that no longer exists is not an error, so that an undo can be repeated.
 
 use std::{
     io,
@@ -35,18 +35,19 @@ pub struct Netlink {
     handle: Handle,
 }
 
-/// A policy rule: which table decides about a packet.
+/// A policy rule, which selects the table that decides about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// For IPv6 instead of IPv4.
+    /// Whether the rule is for IPv6 instead of IPv4.
     pub is_v6: bool,
-    /// Lower is asked first.
+    /// Priority. Rules with lower values are evaluated first.
     pub priority: u32,
-    /// Only packets that do *not* carry this mark; `None`: all.
+    /// Mark that excludes a packet: the rule applies only to packets that do *not* carry it. `None`: the rule applies
+    /// to all packets.
     pub not_fwmark: Option<u32>,
-    /// The table to ask.
+    /// The table to look up.
     pub table: u32,
-    /// Answers with a prefix of at most this length do not count; `None`: all count.
+    /// Prefix length up to which routes of the table are ignored. `None`: no route is ignored.
     pub suppress_prefix_len: Option<u8>,
 }
 
@@ -54,7 +55,7 @@ impl Netlink {
     /// Opens a connection.
     ///
     /// # Errors
-    /// If the socket cannot be made.
+    /// Fails if the socket cannot be created.
     pub fn open() -> io::Result<Self> {
         let runtime = runtime()?;
         let handle = {
@@ -66,10 +67,10 @@ impl Netlink {
         Ok(Self { runtime, handle })
     }
 
-    /// The index of the link `name`; `None` if there is none.
+    /// Returns the index of the link `name`. `None` if there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn link_index(&self, name: &str) -> io::Result<Option<u32>> {
         let request = self.handle.link().get().match_name(name);
         let answer = self.runtime.block_on(request.execute().try_next());
@@ -77,10 +78,10 @@ impl Netlink {
         Ok(link.map(|link| link.header.index))
     }
 
-    /// The largest packet of the link `name` in bytes; `None` if there is no such link.
+    /// Returns the MTU of the link `name` in bytes. `None` if there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn link_mtu(&self, name: &str) -> io::Result<Option<u32>> {
         let request = self.handle.link().get().match_name(name);
         let answer = self.runtime.block_on(request.execute().try_next());
@@ -95,10 +96,10 @@ impl Netlink {
         Ok(link.and_then(|link| link.attributes.iter().find_map(mtu_of)))
     }
 
-    /// Switches link `ifindex` up with `mtu` bytes.
+    /// Switches link `ifindex` up with an MTU of `mtu` bytes.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn set_up(&self, ifindex: u32, mtu: u32) -> io::Result<()> {
         let message = LinkMessageBuilder::<LinkUnspec>::new()
             .index(ifindex)
@@ -109,10 +110,10 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Gives link `ifindex` an address; one that it has already is left.
+    /// Adds an address to link `ifindex`. An existing address is not changed.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn add_address(&self, ifindex: u32, address: IpNet) -> io::Result<()> {
         let request = self.handle.address();
         let request = request.add(ifindex, address.addr(), address.prefix_len());
@@ -121,10 +122,10 @@ impl Netlink {
             .map_err(to_io)
     }
 
-    /// Takes an address from link `ifindex`.
+    /// Removes an address from link `ifindex`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_address(&self, ifindex: u32, address: IpNet) -> io::Result<()> {
         let mut request = self.handle.address();
         let message = request
@@ -136,10 +137,10 @@ impl Netlink {
         absent_is_none(answer).map(|_| ())
     }
 
-    /// Routes `destination` to link `ifindex`, in `table`; replaces an equal route.
+    /// Adds a route to `destination` over link `ifindex` in `table`. Replaces an equal route.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn add_route(&self, destination: IpNet, ifindex: u32, table: u32) -> io::Result<()> {
         let destination = destination.trunc();
         let message = RouteMessageBuilder::<IpAddr>::new()
@@ -152,10 +153,10 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Removes the route to `destination` from `table`; no error if there is none.
+    /// Removes the route to `destination` from `table`. Does nothing if there is none.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_route(&self, destination: IpNet, table: u32) -> io::Result<()> {
         let destination = destination.trunc();
         let message = RouteMessageBuilder::<IpAddr>::new()
@@ -167,11 +168,11 @@ impl Netlink {
         absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
     }
 
-    /// Makes `destination` unreachable by `table` where no other route of it leads there; replaces an equal route. It outlives every
-    /// device.
+    /// Adds an unreachable route to `destination` in `table`, which applies if no other route of the table leads there.
+    /// Replaces an equal route. It outlives every device.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn add_unreachable(&self, destination: IpNet, table: u32) -> io::Result<()> {
         let destination = destination.trunc();
         let message = RouteMessageBuilder::<IpAddr>::new()
@@ -185,10 +186,10 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Removes the unreachable routes of `table` whose destinations are not in `kept`, both families.
+    /// Removes the unreachable routes of `table` whose destinations are not in `kept`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_unreachable(&self, table: u32, kept: &[IpNet]) -> io::Result<()> {
         let is_kept = |route: &RouteMessage| {
             let is_it = |kept: &&IpNet| destination(route) == Some(kept.trunc());
@@ -205,20 +206,20 @@ impl Netlink {
         Ok(())
     }
 
-    /// How many routes `table` has to devices, both families.
+    /// Returns the number of routes to devices in `table`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn route_count(&self, table: u32) -> io::Result<usize> {
         let routes = self.routes(table)?.into_iter();
         let leads_on = |route: &RouteMessage| route.header.kind != RouteType::Unreachable;
         Ok(routes.filter(leads_on).count())
     }
 
-    /// Removes all routes of `table`, both families.
+    /// Removes all routes of `table`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn flush_table(&self, table: u32) -> io::Result<()> {
         for route in self.routes(table)? {
             let request = self.handle.route().del(route);
@@ -227,10 +228,11 @@ impl Netlink {
         Ok(())
     }
 
-    /// The destinations of all routes to other hosts, in all tables and both families, without default routes.
+    /// Returns the destinations of all routes to other hosts, in all tables and for both families, without default
+    /// routes.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn destinations(&self) -> io::Result<Vec<IpNet>> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -267,7 +269,7 @@ impl Netlink {
     /// Adds a rule.
     ///
     /// # Errors
-    /// The error of the kernel; an equal rule is one.
+    /// Returns the error of the kernel. An equal rule is an error.
     pub fn add_rule(&self, rule: &Rule) -> io::Result<()> {
         let mut request = self.handle.rule().add().priority(rule.priority);
         request = request.table_id(rule.table).action(RuleAction::ToTable);
@@ -284,19 +286,19 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// How many rules have a priority in `priorities`, both families.
+    /// Returns the number of rules with a priority in `priorities`, for both families.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn rule_count(&self, priorities: RangeInclusive<u32>) -> io::Result<usize> {
         Ok(self.rules(&priorities)?.len())
     }
 
-    /// Removes the rules with a priority in `priorities` that ask `table`, or the main table without its short prefixes,
-    /// both families, the last first. Others in that range are somebody else's.
+    /// Removes the rules with a priority in `priorities` that look up `table`, or the main table without its short
+    /// prefixes. Both families, the last rules first. Other rules in that range belong to other programs.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn delete_rules(&self, priorities: RangeInclusive<u32>, table: u32) -> io::Result<()> {
         let is_ours = |rule: &RuleMessage| {
             let mut attributes = rule.attributes.iter();
@@ -341,7 +343,7 @@ fn has_destination(route: &RouteMessage) -> bool {
     attributes.any(|attribute| matches!(attribute, RouteAttribute::Destination(_)))
 }
 
-/// Where a route leads; a default route has no destination among its attributes.
+/// Returns the destination of a route. A default route has no destination among its attributes.
 fn destination(route: &RouteMessage) -> Option<IpNet> {
     let len = route.header.destination_prefix_length;
     let address = route.attributes.iter().find_map(|attribute| {
@@ -383,7 +385,7 @@ fn to_io(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-/// What does not exist, or belongs to a family this host does not have, is no error but nothing.
+/// Converts the errors for objects that do not exist, or that belong to a family this host does not have, to `None`.
 fn absent_is_none<T>(answer: Result<T, rtnetlink::Error>) -> io::Result<Option<T>> {
     match answer.map_err(to_io) {
         Ok(value) => Ok(Some(value)),
@@ -401,5 +403,5 @@ fn absent_is_none<T>(answer: Result<T, rtnetlink::Error>) -> io::Result<Option<T
     }
 }
 
-/// Metric of a route that is taken only where there is no other.
+/// Metric of a route that is used only if there is no other route.
 const LAST_METRIC: u32 = u32::MAX - 1;

@@ -1,7 +1,7 @@
-//! Work in another network namespace.
+//! Runs work in another network namespace.
 //!
-//! A namespace belongs to a thread. [`run_in`] enters one on a thread of its own, so that the caller stays where it
-//! is; sockets, TUN devices and threads made inside stay in that namespace and can be used anywhere.
+//! A namespace belongs to a thread. [`run_in`] enters a namespace on a separate thread, so that the caller's namespace
+//! does not change. Sockets, TUN devices and threads created inside stay in that namespace and can be used anywhere.
 
 use std::{
     fs::File,
@@ -16,10 +16,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// Runs `work` on a new thread inside the namespace behind `path`, such as `/run/netns/NAME`, and returns its result.
 ///
 /// # Errors
-/// If `path` is no namespace or may not be entered.
+/// Fails if `path` is not a namespace or may not be entered.
 ///
 /// # Panics
-/// If `work` panics.
+/// Panics if `work` panics.
 pub fn run_in<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let namespace = File::open(path)?;
     thread::scope(|scope| {
@@ -33,10 +33,10 @@ pub fn run_in<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> io::Resu
     })
 }
 
-/// The inode number of the calling thread's network namespace: its name as long as it exists.
+/// Returns the inode number of the calling thread's network namespace, which identifies it as long as it exists.
 ///
 /// # Errors
-/// If `/proc` is not mounted.
+/// Fails if `/proc` is not mounted.
 pub fn current_id() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/thread-self/ns/net")?.st_ino())
 }

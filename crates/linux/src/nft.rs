@@ -1,25 +1,28 @@
-//! The tunnel's own nftables table: what may pass, masquerading, and clamping of the TCP segment size.
+//! The tunnel's own nftables table: filtering, masquerading, and clamping of the TCP segment size.
 //!
-//! One table per tunnel, `inet pleach_NAME`, replaced in one transaction by `nft -f -`, so that no packet sees half of
-//! it. Nothing is put into tables of others.
+//! There is one table per tunnel, `inet pleach_NAME`. It is replaced in one transaction by `nft -f -`, so that no
+//! packet sees an incomplete table. Tables of other programs are not changed.
 //!
-//! - **Inner addresses of this host** are reached through the tunnel, from the host itself (by `lo` also with a foreign
-//!   source, which answers of redirected connections have) and from its containers. What comes for them by another device is dropped before anything answers (the rule of wg-quick): else a neighbour on a link finds out the
-//!   inner address, and whether a connection exists (CVE-2019-14899).
-//! - **A kill switch** keeps what is routed into the tunnel off every other device, whatever routes there are: a DHCP server can
-//!   announce routes that are more specific than the tunnel's (option 121, CVE-2024-3661). Only these leave: packets with the
-//!   tunnel's mark, DHCP and neighbour discovery, what goes to the networks that devices are connected to, and what another
-//!   tunnel carries.
-//! - **A gateway forwards** what comes from the tunnel or goes into it. From a device that did not forward before, nothing
-//!   else is forwarded, except from and to bridges and tunnels, for which others have rules. Clients do not reach link-local
-//!   addresses nor those at which clouds answer with secrets of the machine, and by default not each other.
-//! - **The segment size** is clamped twice: SYNs that leave through the tunnel to its MTU as the route knows it, SYNs that
-//!   come out of it to the same, because the answer will go through. The kernel never raises the option.
+//! - **Inner addresses of this host** are reachable through the tunnel, from the host itself (by `lo` also with a
+//!   foreign source, which answers of redirected connections have) and from its containers. Packets to them that arrive
+//!   by another device are dropped before anything answers (the rule of wg-quick). Otherwise a neighbour on a link
+//!   could find out the inner address, and whether a connection exists (CVE-2019-14899).
+//! - **A kill switch** prevents packets that are routed into the tunnel from leaving by any other device, regardless of
+//!   other routes: a DHCP server can announce routes that are more specific than the tunnel's (option 121,
+//!   CVE-2024-3661). Only the following packets leave: packets with the tunnel's mark, DHCP and neighbour discovery,
+//!   packets to the networks that devices are connected to, and packets that another tunnel carries.
+//! - **A gateway forwards** packets that come from the tunnel or go into it. If a device did not forward before, no
+//!   other packets from it are forwarded, except from and to bridges and tunnels, for which other programs have rules.
+//!   Clients cannot reach link-local addresses, the addresses at which clouds provide secrets of the machine, and by
+//!   default each other.
+//! - **The segment size** is clamped twice: SYNs that leave through the tunnel are clamped to its MTU as known to the
+//!   route, and SYNs that come out of it are clamped to the same value, because the answers will pass through the
+//!   tunnel. The kernel never raises the option.
 //!
-//! Two counters, [`BY_LINK`] and [`PAST_TUNNEL`], count what is dropped. They start anew when the table is replaced.
+//! Two counters, [`BY_LINK`] and [`PAST_TUNNEL`], count dropped packets. They restart when the table is replaced.
 //!
-//! Limits: a rule that accepts a packet ends this table's chain only; other tables may drop it still. A program that writes frames
-//! itself (a packet socket), such as a DHCP client, is not seen by nftables.
+//! Limits: a rule that accepts a packet ends only the chain of this table; other tables may still drop the packet.
+//! nftables does not see frames that a program writes itself (a packet socket), such as those of a DHCP client.
 
 use std::{
     collections::BTreeMap,
@@ -33,67 +36,68 @@ use ipnet::IpNet;
 
 use crate::surroundings::Surroundings;
 
-/// What the table of a tunnel says.
+/// Content of a tunnel's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// MTU of the device in bytes.
     pub mtu: u16,
-    /// This host's inner addresses.
+    /// Inner addresses of this host.
     pub addresses: Vec<IpNet>,
     /// Networks of clients whose packets leave with the host's address.
     pub masquerade: Vec<IpNet>,
-    /// What a gateway forwards; `None`: the host's own affair.
+    /// Forwarding rules of a gateway. `None`: the table has no rules on forwarding.
     pub forward: Option<Forward>,
-    /// What goes no other way than through the tunnel; `None`: no kill switch.
+    /// Kill switch. `None`: no kill switch.
     pub hold: Option<Hold>,
-    /// What is exempt from the rules on other devices.
+    /// Networks and devices that are exempt from the rules on other devices.
     pub surroundings: Surroundings,
 }
 
-/// What a gateway forwards.
+/// Forwarding rules of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forward {
-    /// Clients do not reach each other.
+    /// Whether clients cannot reach each other.
     pub isolate: bool,
-    /// Which IPv4 packets are forwarded that neither come from the tunnel nor go into it.
+    /// IPv4 packets that are forwarded although they neither come from the tunnel nor go into it.
     pub others_v4: Others,
-    /// The same of IPv6.
+    /// IPv6 packets that are forwarded although they neither come from the tunnel nor go into it.
     pub others_v6: Others,
 }
 
-/// From which devices packets of others are forwarded.
+/// Devices from which other packets are forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Others {
-    /// From all.
+    /// All devices.
     #[default]
     All,
-    /// From all but these.
+    /// All devices except these.
     AllBut(Vec<String>),
-    /// From these only.
+    /// Only these devices.
     Only(Vec<String>),
 }
 
 /// A kill switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
-    /// The mark of the tunnel's own packets.
+    /// Mark of the tunnel's own packets.
     pub mark: u32,
-    /// What is routed into the tunnel.
+    /// Networks that are routed into the tunnel.
     pub routes: Vec<IpNet>,
 }
 
-/// Makes or replaces the table of the tunnel over device `tun`.
+/// Creates or replaces the table of the tunnel over device `tun`.
 ///
 /// # Errors
-/// With the remedy in the text, and [`io::ErrorKind::NotFound`], if `nft` is missing; else what `nft` says.
+/// Returns [`io::ErrorKind::NotFound`], with the remedy in the text, if `nft` is missing. Otherwise returns the message
+/// of `nft`.
 pub fn apply(tun: &str, rules: &Rules) -> io::Result<()> {
     run(&ruleset(tun, rules))
 }
 
-/// Tells the table of the tunnel over device `tun` that its surroundings are others now.
+/// Updates the surroundings in the table of the tunnel over device `tun`.
 ///
 /// # Errors
-/// There is no such table; else as [`apply`].
+/// Fails if there is no such table. Otherwise returns the errors of [`apply`].
 pub fn update(tun: &str, surroundings: &Surroundings) -> io::Result<()> {
     let table = table_name(tun);
     let mut script = String::new();
@@ -111,10 +115,10 @@ pub fn update(tun: &str, surroundings: &Surroundings) -> io::Result<()> {
     run(&script)
 }
 
-/// What the rules of the tunnel over device `tun` have dropped, by counter, in packets.
+/// Returns the number of packets that the rules of the tunnel over device `tun` have dropped, by counter.
 ///
 /// # Errors
-/// There is no such table; `nft` is missing.
+/// Fails if there is no such table, or `nft` is missing.
 pub fn counters(tun: &str) -> io::Result<BTreeMap<String, u64>> {
     let output = Command::new("nft")
         .args(["list", "counters", "table", "inet", &table_name(tun)])
@@ -127,7 +131,7 @@ pub fn counters(tun: &str) -> io::Result<BTreeMap<String, u64>> {
     Ok(parse_counters(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Reads `counter NAME { packets N bytes N }`, as often as it comes.
+/// Parses all occurrences of `counter NAME { packets N bytes N }`.
 fn parse_counters(text: &str) -> BTreeMap<String, u64> {
     let mut counters = BTreeMap::new();
     let mut name = None;
@@ -145,7 +149,7 @@ fn parse_counters(text: &str) -> BTreeMap<String, u64> {
     counters
 }
 
-/// The sets of a table, with their elements.
+/// Returns the sets of a table, with their elements.
 fn sets(surroundings: &Surroundings) -> [(&'static str, Vec<String>); 3] {
     let local = |is_v6| {
         let networks = surroundings.local.iter();
@@ -160,17 +164,18 @@ fn sets(surroundings: &Surroundings) -> [(&'static str, Vec<String>); 3] {
     ]
 }
 
-/// Removes the table of the tunnel over device `tun`; no error if there is none.
+/// Removes the table of the tunnel over device `tun`. Does nothing if there is none.
 ///
 /// # Errors
-/// With the remedy in the text if `nft` is missing; else what `nft` says.
+/// Returns an error with the remedy in the text if `nft` is missing. Otherwise returns the message of `nft`.
 pub fn remove(tun: &str) -> io::Result<()> {
     let table = table_name(tun);
-    // Adding first makes deleting safe when there is none.
+    // The table is added first, so that deleting it cannot fail if there is none.
     run(&format!("table inet {table}\ndelete table inet {table}\n"))
 }
 
-/// The name of the table: every character that nft does not take in a name becomes `_xx`, its hexadecimal code.
+/// Returns the name of the table: every character that nft does not permit in a name becomes `_xx`, its hexadecimal
+/// code.
 #[must_use]
 pub fn table_name(tun: &str) -> String {
     let mut name = String::from("pleach_");
@@ -254,7 +259,7 @@ table inet {table} {{
     text
 }
 
-/// The chain that keeps on the host what is for the tunnel.
+/// Returns the chain that drops packets for the tunnel if they would leave by another device.
 fn kill_switch(device: &str, hold: &Hold) -> String {
     let mark = hold.mark;
     let mut text = format!(
@@ -272,7 +277,7 @@ fn kill_switch(device: &str, hold: &Hold) -> String {
     icmpv6 type {{ nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }} accept
 "
     );
-    // One rule each, because prefixes of a set must not overlap.
+    // Each network has a separate rule, because prefixes of a set must not overlap.
     for network in &hold.routes {
         let (family, network) = (family(network), network.trunc());
         // Writing to a string cannot fail.
@@ -285,7 +290,7 @@ fn kill_switch(device: &str, hold: &Hold) -> String {
     text
 }
 
-/// The chain that says what is forwarded.
+/// Returns the chain that controls forwarding.
 fn may_forward(device: &str, forward: &Forward) -> String {
     let mut text = format!(
         "  chain may_forward {{
@@ -338,18 +343,19 @@ fn family(network: &IpNet) -> &'static str {
     }
 }
 
-/// Counts packets to an inner address that came by a link.
+/// Name of the counter of packets to an inner address that arrived by a link.
 pub const BY_LINK: &str = "inner_address_by_link";
-/// Counts packets that were for the tunnel and about to leave by another device.
+/// Name of the counter of packets for the tunnel that were about to leave by another device.
 pub const PAST_TUNNEL: &str = "past_kill_switch";
-/// Kinds of devices that carry packets inside others.
+/// Kinds of devices that carry packets inside other packets.
 const TUNNELS: &str = r#""geneve", "gre", "ip6gre", "ip6tnl", "ipip", "sit", "tun", "vti", "vti6", "vxlan", "wireguard", "xfrm""#;
-/// Link-local addresses, among them the metadata service of most clouds, and those of Alibaba and Azure.
+/// Link-local addresses, which include the metadata service of most clouds, and the metadata addresses of Alibaba and
+/// Azure.
 const DENIED_V4: &str = "169.254.0.0/16, 100.100.100.200, 168.63.129.16";
-/// Link-local addresses, and the metadata services of AWS and Google.
+/// Link-local addresses, and the metadata addresses of AWS and Google.
 const DENIED_V6: &str = "fe80::/10, fd00:ec2::254, fd20:ce::254";
 
-/// Whether clients of a gateway do not reach `ip`: it is link-local, or the address of a metadata service.
+/// Whether clients of a gateway cannot reach `ip`, because it is link-local or the address of a metadata service.
 pub(crate) fn is_denied(ip: IpAddr) -> bool {
     let list = if ip.is_ipv4() { DENIED_V4 } else { DENIED_V6 };
     list.split(", ").any(|denied| {
@@ -359,7 +365,7 @@ pub(crate) fn is_denied(ip: IpAddr) -> bool {
     })
 }
 
-/// Device names cannot hold a quote here: it would end the string.
+/// Quotes a device name. Quotes in the name are removed, because they would end the string.
 pub(crate) fn quoted(tun: &str) -> String {
     format!("\"{}\"", tun.replace(['"', '\n', '\\'], ""))
 }
@@ -376,7 +382,7 @@ pub(crate) fn run(script: &str) -> io::Result<()> {
             let text = format!("cannot run nft: {error}; install the package nftables");
             io::Error::new(error.kind(), text)
         })?;
-    // A write that fails shows in the exit status.
+    // If writing fails, the exit status shows it.
     let mut input = child.stdin.take();
     if let Some(input) = &mut input {
         let _ = input.write_all(script.as_bytes());

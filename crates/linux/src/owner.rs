@@ -1,8 +1,8 @@
-//! Which process a local connection belongs to: `sock_diag(7)` gives the socket's inode and user, `/proc/*/fd` the
+//! Finds the process that owns a local connection: `sock_diag(7)` gives the socket's inode and user, `/proc/*/fd` the
 //! process that has it open.
 //!
-//! The look-up in `/proc` costs some milliseconds and needs the right to see the process: one's own, or all for root.
-//! Programs of other users, in other PID namespaces, or gone already, are not found.
+//! The search in `/proc` takes some milliseconds. It needs the permission to see the process: its own user's, or all
+//! for root. Programs of other users, in other PID namespaces, or already ended, are not found.
 
 use std::{
     fs, io,
@@ -15,19 +15,19 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-/// The socket's side of the answer.
+/// Inode and user of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Its inode.
+    /// Inode of the socket.
     pub inode: u32,
-    /// The user it was made by.
+    /// User who created the socket.
     pub uid: u32,
 }
 
-/// The TCP socket of this network namespace with address `local`, connected to `remote`.
+/// Returns the TCP socket of this network namespace with address `local`, connected to `remote`.
 ///
 /// # Errors
-/// The kernel's, `ENOENT` if there is none.
+/// Returns the error of the kernel, `ENOENT` if there is no such socket.
 pub fn socket(local: SocketAddr, remote: SocketAddr) -> io::Result<Socket> {
     let diag: OwnedFd = socket_with(
         AddressFamily::NETLINK,
@@ -41,9 +41,9 @@ pub fn socket(local: SocketAddr, remote: SocketAddr) -> io::Result<Socket> {
     parse(&answer[..len.min(answer.len())])
 }
 
-/// Name of the process that has the socket `inode` open, as in `/proc/PID/comm`; `None` if none is found.
+/// Returns the name of the process that has the socket `inode` open, as in `/proc/PID/comm`. `None` if none is found.
 ///
-/// Takes some milliseconds.
+/// The search takes some milliseconds.
 #[must_use]
 pub fn process_name(inode: u32) -> Option<String> {
     let link = format!("socket:[{inode}]");
@@ -51,7 +51,7 @@ pub fn process_name(inode: u32) -> Option<String> {
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
-    // Who asks is mostly young.
+    // Usually a recently started process is searched for.
     pids.sort_unstable_by(|a, b| b.cmp(a));
     let owner = pids.into_iter().find(|pid| {
         let directory = format!("/proc/{pid}/fd");
@@ -66,7 +66,7 @@ pub fn process_name(inode: u32) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// `SOCK_DIAG_BY_FAMILY` for exactly one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
+/// Returns a `SOCK_DIAG_BY_FAMILY` request for exactly one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
 fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let mut message = Vec::with_capacity(REQUEST_LEN);
     let len = u32::try_from(REQUEST_LEN).unwrap_or(0);

@@ -1,7 +1,7 @@
-//! Echo requests (RFC 792, RFC 4443) over a device of the caller's choice, whose answers may come in by any.
+//! Echo requests (RFC 792, RFC 4443) over a device of the caller's choice. Replies may arrive by any device.
 //!
-//! Raw sockets: one for answers of each family, and one for each device and source address that is asked from. An
-//! answer is believed if it repeats eight random bytes. Needs `CAP_NET_RAW`.
+//! Raw sockets are used: one for replies of each family, and one for each device and source address of requests. A
+//! reply is accepted if it repeats eight random bytes. Needs `CAP_NET_RAW`.
 
 use std::{
     collections::BTreeMap,
@@ -15,21 +15,21 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{clock, tun::checksum::Sum};
 
-/// Asks, and takes answers.
+/// Sends echo requests, and receives replies.
 #[derive(Debug)]
 pub struct Pinger {
     receivers: Vec<(bool, Socket)>,
-    /// By device and source.
+    /// Sockets by device and source address.
     senders: BTreeMap<(String, IpAddr), Socket>,
     identifier: [u8; 2],
     secret: [u8; SECRET_LEN],
 }
 
 impl Pinger {
-    /// Opens the sockets for answers, of each family that this host has.
+    /// Opens the sockets for replies, for each family that this host has.
     ///
     /// # Errors
-    /// There is none of either family: the kernel's error.
+    /// Returns the kernel's error if this host has neither family.
     pub fn open() -> io::Result<Self> {
         let entropy = clock::entropy()?;
         let open = |is_v6| raw(is_v6).map(|socket| (is_v6, socket));
@@ -49,17 +49,18 @@ impl Pinger {
         })
     }
 
-    /// What to wait for.
+    /// Returns the sockets on which replies arrive.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.receivers.iter().map(|(_, socket)| socket.as_fd())
     }
 
-    /// Asks `host` from the address `source` over the device `device`, by `number`. Both addresses are of one family.
+    /// Sends an echo request to `host` from the address `source` over the device `device`, with the number `number`.
+    /// Both addresses are of the same family.
     ///
-    /// `mark`: of the packet.
+    /// `mark` is the mark of the packet.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     pub fn ask(
         &mut self,
         host: IpAddr,
@@ -71,11 +72,11 @@ impl Pinger {
         self.ask_with_padding(host, source, device, mark, number, 0)
     }
 
-    /// The same with zeros behind, so that the IP packet has `len` bytes if it has room for them. It leaves unfragmented
-    /// unless the kernel has been told that the way is narrower.
+    /// Sends an echo request that is padded with zeros, so that the IP packet has `len` bytes if this is at least the
+    /// minimum length. It is sent unfragmented, unless the kernel knows that the path has a smaller MTU.
     ///
     /// # Errors
-    /// The kernel's; one is that the device does not take packets so long.
+    /// Returns the error of the kernel, for example if the packet is too long for the device.
     pub fn ask_with_padding(
         &mut self,
         host: IpAddr,
@@ -91,7 +92,7 @@ impl Pinger {
                 self.senders.clear();
             }
             let socket = raw(source.is_ipv6())?;
-            // Answers come to it as well, and are not read.
+            // Replies arrive at this socket too, and are not read.
             socket.set_recv_buffer_size(0)?;
             socket.bind_device(Some(device.as_bytes()))?;
             socket.bind(&SocketAddr::new(source, 0).into())?;
@@ -102,17 +103,17 @@ impl Pinger {
         let message = self.message(host.is_ipv6(), number, len.saturating_sub(ip_header));
         let sent = self.senders[&key].send_to(&message, &SocketAddr::new(host, 0).into());
         if sent.is_err() {
-            // The device may be another by now.
+            // The device may have been replaced by another.
             self.senders.remove(&key);
         }
         sent.map(drop)
     }
 
-    /// The next answer that has come: who answered, to which number.
+    /// Returns the next reply: its sender, and the number of the request.
     pub fn answer(&self) -> Option<(IpAddr, u16)> {
         let mut buffer = [0; LONGEST_ANSWER];
         for (is_v6, socket) in &self.receivers {
-            // Each error is one packet less, but that there is none.
+            // Each error removes one packet, except the error that there is no packet.
             while let Ok((len, _, from)) = recvfrom(socket, &mut buffer, RecvFlags::empty()) {
                 let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                 if let (Some(from), Some(number)) = (from, self.read(*is_v6, &buffer[..len])) {
@@ -123,7 +124,7 @@ impl Pinger {
         None
     }
 
-    /// At least `len` bytes.
+    /// Returns a message of at least `len` bytes.
     fn message(&self, is_v6: bool, number: u16, len: usize) -> Vec<u8> {
         let mut message = vec![if is_v6 { REQUEST_V6 } else { REQUEST_V4 }, 0, 0, 0];
         message.extend_from_slice(&self.identifier);
@@ -131,16 +132,16 @@ impl Pinger {
         message.extend_from_slice(&self.secret);
         message.resize(len.max(message.len()), 0);
         if !is_v6 {
-            // That of ICMPv6 is the kernel's work.
+            // The kernel computes the checksum of ICMPv6.
             let checksum = Sum::default().add(&message).checksum();
             message[2..4].copy_from_slice(&checksum);
         }
         message
     }
 
-    /// The number of an answer to one of our questions.
+    /// Returns the number of a reply to one of this pinger's requests.
     fn read(&self, is_v6: bool, packet: &[u8]) -> Option<u16> {
-        // Sockets of IPv4 give the IP header as well.
+        // Sockets of IPv4 also return the IP header.
         let header = if is_v6 {
             0
         } else {
@@ -157,17 +158,17 @@ impl Pinger {
     }
 }
 
-/// The address that this host would send to `host` from.
+/// Returns the source address that this host would use for packets to `host`.
 ///
 /// # Errors
-/// There is no route.
+/// Fails if there is no route.
 pub fn source_to(host: IpAddr) -> io::Result<IpAddr> {
     let any = match host {
         IpAddr::V4(_) => IpAddr::from([0; 4]),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = std::net::UdpSocket::bind((any, 0))?;
-    // Nothing is sent by this.
+    // Connecting sends no packet.
     socket.connect((host, DISCARD_PORT))?;
     Ok(socket.local_addr()?.ip())
 }
@@ -189,9 +190,10 @@ const REQUEST_V6: u8 = 128;
 const ANSWER_V6: u8 = 129;
 const HEADER_LEN: usize = 8;
 const SECRET_LEN: usize = 8;
-/// Longest IPv4 header, ICMP header and what we put in; of longer messages the beginning says that they are not ours.
+/// Longest IPv4 header, ICMP header and our payload in bytes. For longer messages, the beginning shows that they are
+/// not ours.
 const LONGEST_ANSWER: usize = 60 + HEADER_LEN + SECRET_LEN;
-/// Beyond, all are opened anew.
+/// Highest number of senders. Beyond it, all are opened again.
 const MAX_SENDERS: usize = 64;
 const DISCARD_PORT: u16 = 9;
 

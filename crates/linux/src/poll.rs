@@ -1,11 +1,11 @@
 //! Waiting for many descriptors with a deadline in nanoseconds.
 //!
-//! `epoll_pwait2`, level-triggered: what was not read to the end is reported again. The deadline of the engine is an
-//! [`Instant`] of [`crate::clock`]. The kernel rounds wake-ups of ordinary threads by 50 us;
-//! [`set_precise_timers`] asks for 1 ns, which the pacing of packets needs.
+//! `epoll_pwait2` is used level-triggered: a descriptor that was not read to the end is reported again. The deadline of
+//! the engine is an [`Instant`] of [`crate::clock`]. The kernel delays the wake-ups of ordinary threads by up to 50 µs.
+//! [`set_precise_timers`] requests 1 ns, which the pacing of packets needs.
 //!
-//! [`BusyPoll`] looks for a moment before it sleeps. A [`Waker`] interrupts a wait from another thread; [`Signals`] turns
-//! SIGTERM and its like into readiness.
+//! [`BusyPoll`] polls for a moment before it sleeps. A [`Waker`] interrupts a wait from another thread. [`Signals`]
+//! makes signals such as SIGTERM readable from a descriptor.
 
 use std::{
     io,
@@ -30,18 +30,18 @@ mod resume;
 pub use busy::BusyPoll;
 pub use resume::ResumeTimer;
 
-/// What a caller gave a descriptor to know it by.
+/// Value by which a caller identifies a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// One descriptor that is ready.
+/// A descriptor that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which.
+    /// Token of the descriptor.
     pub token: Token,
-    /// Reading will not block; also set when the descriptor is in error, so that a read tells the error.
+    /// Whether reading will not block. Also set if the descriptor has an error, so that a read returns the error.
     pub readable: bool,
-    /// Writing will not block.
+    /// Whether writing will not block.
     pub writable: bool,
 }
 
@@ -52,10 +52,10 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// An empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
-    /// The error of `epoll_create1(2)`.
+    /// Returns the error of `epoll_create1(2)`.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self { epoll })
@@ -64,7 +64,7 @@ impl Poller {
     /// Adds `fd` under `token`, waiting for input. A descriptor leaves the set when it is closed.
     ///
     /// # Errors
-    /// If `fd` is in the set already or cannot be polled.
+    /// Fails if `fd` is already in the set or cannot be polled.
     pub fn add(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
         Ok(epoll::add(
             &self.epoll,
@@ -74,10 +74,10 @@ impl Poller {
         )?)
     }
 
-    /// Sets whether room to write is reported for `fd` as well.
+    /// Sets whether free buffer space for writing is reported for `fd` too.
     ///
     /// # Errors
-    /// If `fd` is not in the set.
+    /// Fails if `fd` is not in the set.
     pub fn want_write(&self, fd: impl AsFd, token: Token, want: bool) -> io::Result<()> {
         let mut flags = epoll::EventFlags::IN;
         flags.set(epoll::EventFlags::OUT, want);
@@ -89,21 +89,22 @@ impl Poller {
         )?)
     }
 
-    /// Takes `fd` out of the set.
+    /// Removes `fd` from the set.
     ///
     /// # Errors
-    /// If `fd` is not in the set.
+    /// Fails if `fd` is not in the set.
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
-    /// Waits until something is ready or `deadline` has come (`None`: for ever), and fills `events` anew.
+    /// Waits until a descriptor is ready or `deadline` has passed (`None`: no deadline), and replaces the content of
+    /// `events`.
     ///
-    /// At most 64 events a call. A passed deadline makes this a look without waiting. Returns early, with no event,
-    /// when a signal handler ran.
+    /// Each call returns at most 64 events. If the deadline has passed, the call does not wait. It returns early
+    /// without events if a signal handler ran.
     ///
     /// # Errors
-    /// The error of `epoll_pwait2(2)`.
+    /// Returns the error of `epoll_pwait2(2)`.
     pub fn wait(&self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
         let timeout = deadline.map(|deadline| timespec(deadline.since(clock::now())));
@@ -114,7 +115,7 @@ impl Poller {
             Err(error) => return Err(error.into()),
         };
         events.extend(ready.iter().map(|event| {
-            // The struct is packed: copy before use.
+            // The struct is packed, so fields are copied before use.
             let (flags, data) = (event.flags, event.data);
             let failed = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
             Event {
@@ -127,15 +128,15 @@ impl Poller {
     }
 }
 
-/// Ends a wait from any thread. Clones wake the same poller.
+/// Ends a wait from any thread. All clones wake the same poller.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// A waker; add it to a [`Poller`].
+    /// Creates a waker, which must be added to a [`Poller`].
     ///
     /// # Errors
-    /// The error of `eventfd2(2)`.
+    /// Returns the error of `eventfd2(2)`.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(fd)))
@@ -143,11 +144,11 @@ impl Waker {
 
     /// Makes the descriptor readable until [`Waker::clear`].
     pub fn wake(&self) {
-        // A full counter means that it is readable already.
+        // If the counter is full, the descriptor is already readable.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable. Clear first, then look for the work.
+    /// Makes the descriptor unreadable. Clear it before looking for work.
     pub fn clear(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
     }
@@ -159,19 +160,20 @@ impl AsFd for Waker {
     }
 }
 
-/// Signals as a descriptor.
+/// Signals that are read from a descriptor.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
 }
 
 impl Signals {
-    /// Blocks `signals` (such as `libc::SIGTERM`) for the calling thread and those it starts later, and collects them.
+    /// Blocks `signals` (such as `libc::SIGTERM`) for the calling thread and for threads that it starts later, and
+    /// collects them.
     ///
-    /// Call it before other threads exist; one that does not block them would still be killed.
+    /// Call it before other threads exist: a signal to a thread that does not block it would still kill the process.
     ///
     /// # Errors
-    /// The error of `pthread_sigmask(3)` or `signalfd4(2)`.
+    /// Returns the error of `pthread_sigmask(3)` or `signalfd4(2)`.
     pub fn block(signals: &[i32]) -> io::Result<Self> {
         // SAFETY: a zeroed sigset_t is valid storage for sigemptyset, which initialises it; the other calls get
         // pointers to that live local. A null old set is allowed.
@@ -196,7 +198,7 @@ impl Signals {
         Ok(Self { fd })
     }
 
-    /// The next signal that arrived, by number; `None` if there is none.
+    /// Returns the number of the next signal that arrived. `None` if there is none.
     pub fn take(&mut self) -> Option<i32> {
         // `ssi_signo` is the first field of the 128-byte record (signalfd(2)).
         let mut record = [0_u8; 128];
@@ -215,7 +217,7 @@ impl AsFd for Signals {
 /// Asks the kernel to wake the calling thread at its deadlines without rounding.
 ///
 /// # Errors
-/// The error of `prctl(2)`.
+/// Returns the error of `prctl(2)`.
 pub fn set_precise_timers() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(Some(
         NonZeroU64::MIN,

@@ -1,21 +1,21 @@
-//! Whether this host runs on its battery, as `/sys/class/power_supply` has it.
+//! Determines whether this host runs on its battery, from `/sys/class/power_supply`.
 
 use std::{fs, io, path::Path};
 
-/// Where the kernel lists supplies.
+/// Directory in which the kernel lists power supplies.
 pub const SUPPLIES: &str = "/sys/class/power_supply";
 
-/// Whether there is a battery of this host, and nothing that feeds it is connected. `supplies`: normally [`SUPPLIES`].
+/// Whether this host has a battery and no other power supply is connected. `supplies` is normally [`SUPPLIES`].
 ///
 /// # Errors
-/// The directory cannot be read.
+/// Fails if the directory cannot be read.
 pub fn is_on_battery(supplies: &Path) -> io::Result<bool> {
     let mut has_battery = false;
     for supply in fs::read_dir(supplies)? {
         let supply = supply?.path();
         let read = |name: &str| fs::read_to_string(supply.join(name)).unwrap_or_default();
         match read("type").trim() {
-            // That of a mouse does not feed the host.
+            // The battery of a device such as a mouse does not power the host.
             "Battery" => has_battery |= read("scope").trim() != "Device",
             _ if read("online").trim() == "1" => return Ok(false),
             _ => {}

@@ -1,4 +1,4 @@
-//! What `/proc/net` tells of the calling process's network namespace: routes, and bytes of devices.
+//! Data of `/proc/net` for the calling process's network namespace: routes, and counters of devices.
 
 use std::{
     collections::BTreeMap,
@@ -8,14 +8,14 @@ use std::{
 
 use ipnet::IpNet;
 
-/// The destinations that have a route of their own: every route of the main table but the default ones; of IPv6, those
-/// of all tables. At most `limit`.
+/// Returns the destinations of all routes of the main table except default routes. For IPv6, the routes of all tables.
+/// At most `limit`.
 ///
 /// # Errors
-/// There is no `/proc`.
+/// Fails if there is no `/proc`.
 pub fn own_routes(limit: usize) -> io::Result<Vec<IpNet>> {
     let v4 = fs::read_to_string("/proc/net/route")?;
-    // Absent on a host without IPv6.
+    // The file does not exist on a host without IPv6.
     let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
     let routes = v4.lines().skip(1).filter_map(route_v4);
     let routes = routes.chain(v6.lines().filter_map(route_v6));
@@ -28,19 +28,19 @@ pub fn own_routes(limit: usize) -> io::Result<Vec<IpNet>> {
     Ok(routes)
 }
 
-/// Bytes received and sent by each device so far.
+/// Returns the bytes that each device has received and sent so far.
 ///
 /// # Errors
-/// There is no `/proc`.
+/// Fails if there is no `/proc`.
 pub fn device_bytes() -> io::Result<BTreeMap<String, (u64, u64)>> {
     let text = fs::read_to_string("/proc/net/dev")?;
     Ok(text.lines().skip(2).filter_map(device).collect())
 }
 
-/// Packets that each device was given to send and dropped, so far.
+/// Returns the number of packets that each device should have sent but dropped so far.
 ///
 /// # Errors
-/// There is no `/proc`.
+/// Fails if there is no `/proc`.
 pub fn device_drops() -> io::Result<BTreeMap<String, u64>> {
     let text = fs::read_to_string("/proc/net/dev")?;
     Ok(text.lines().skip(2).filter_map(drops).collect())
@@ -48,7 +48,7 @@ pub fn device_drops() -> io::Result<BTreeMap<String, u64>> {
 
 fn route_v4(line: &str) -> Option<IpNet> {
     let mut fields = line.split_whitespace().skip(1);
-    // In the byte order of the network, printed as a number of this host.
+    // The address is in network byte order, printed as a number in the byte order of this host.
     let word = |text| {
         Some(Ipv4Addr::from(
             u32::from_str_radix(text, 16).ok()?.to_ne_bytes(),

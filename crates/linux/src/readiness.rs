@@ -7,15 +7,15 @@ use std::{
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Tells when a descriptor that is not tokio's becomes readable.
+/// Reports when a descriptor that does not belong to tokio becomes readable.
 #[derive(Debug)]
 pub struct Readiness(AsyncFd<OwnedFd>);
 
 impl Readiness {
-    /// Watches `fd` by a duplicate of it. Call it inside a tokio runtime.
+    /// Watches a duplicate of `fd`. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// If it cannot be duplicated or watched.
+    /// Fails if `fd` cannot be duplicated or watched.
     pub fn of(fd: impl AsFd) -> io::Result<Self> {
         let fd = fd.as_fd().try_clone_to_owned()?;
         // SAFETY: an OwnedFd is open, stays so until it is dropped, and always names the same descriptor.
@@ -23,10 +23,10 @@ impl Readiness {
         Ok(Self(watched?))
     }
 
-    /// Waits until it has become readable since the last call: then read until there is nothing more.
+    /// Waits until the descriptor has become readable since the last call. Afterwards read until there is no more data.
     ///
     /// # Errors
-    /// The runtime is ending.
+    /// Fails if the runtime is ending.
     pub async fn changed(&self) -> io::Result<()> {
         self.0.readable().await?.clear_ready();
         Ok(())

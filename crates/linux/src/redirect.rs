@@ -1,12 +1,13 @@
-//! Redirecting TCP connections of this host, and those it forwards, to a local port: an nftables table of its own.
+//! Redirects TCP connections of this host, and connections that it forwards, to a local port, by an nftables table of
+//! its own.
 //!
-//! The table `inet pleach_proxy_PORT` has two chains: `output` for what local programs open, `prerouting` for what is
-//! forwarded. Both leave alone what carries the proxy's own mark (so that nothing loops), what goes to this host, to
-//! networks directly beside it (which other links do not reach), and to multicast. The original destination is found
-//! with [`original_destination`].
+//! The table `inet pleach_proxy_PORT` has two chains: `output` for connections of local programs, and `prerouting` for
+//! forwarded connections. Both exclude packets with the proxy's own mark (to prevent loops), and packets to this host,
+//! to directly connected networks (which other links do not reach), and to multicast addresses.
+//! [`original_destination`] returns the original destination.
 //!
-//! What was changed is written down before ([`crate::state`]): [`Redirect::undo`], or dropping the value, removes the
-//! table; [`Redirect::begin`] first removes what a crashed process left.
+//! Changes are recorded in a file before they are made ([`crate::state`]). [`Redirect::undo`], or dropping the value,
+//! removes the table. [`Redirect::begin`] first removes the table of a crashed process.
 
 use std::{fmt::Write as _, io, net::SocketAddr, os::fd::AsFd, path::Path};
 
@@ -29,19 +30,19 @@ pub struct Redirect {
     _lock: Lock,
 }
 
-/// What a proxy has changed.
+/// Changes of a proxy to the host.
 #[derive(Debug, Serialize, Deserialize)]
 struct RedirectState {
     table: String,
 }
 
 impl Redirect {
-    /// Reserves the redirect to `port`, and clears what a crashed process left of it.
+    /// Reserves the redirect to `port`, and removes the remains of a crashed process.
     ///
-    /// `base`: directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`].
+    /// `base` is the directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`].
     ///
     /// # Errors
-    /// A proxy on that port has one already; the state cannot be written; `nft` is missing.
+    /// Fails if a proxy already has the redirect to that port, if the state cannot be written, or if `nft` is missing.
     pub fn begin(base: &Path, port: u16) -> io::Result<Self> {
         let dir = StateDir::open(base)?;
         let name = lock_name(port);
@@ -53,7 +54,7 @@ impl Redirect {
         if dir.read::<RedirectState>(&state_file(&name)).is_some() {
             tracing::info!(table, "clearing what a crashed process left");
         }
-        // Also if the file is lost: the name is ours.
+        // The table is removed even if the file is lost, because its name is reserved for this proxy.
         remove(&table)?;
         let state = RedirectState {
             table: table.clone(),
@@ -68,11 +69,12 @@ impl Redirect {
         })
     }
 
-    /// Redirects to `port` all but what carries `mark`, what goes to one of `direct`, and what comes in by one of the
-    /// devices `uplinks`: that is for hosts inside, and no business of the proxy. Replaces what was there in one step.
+    /// Redirects all connections to `port`, except packets with `mark`, packets to one of `direct`, and packets that
+    /// arrive by one of the devices `uplinks`: these are for hosts behind this one and do not concern the proxy.
+    /// Replaces the previous rules in one step.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// Returns the message of `nft`.
     pub fn apply(
         &self,
         port: u16,
@@ -86,7 +88,7 @@ impl Redirect {
     /// Removes the redirect.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// Returns the message of `nft`.
     pub fn undo(mut self) -> io::Result<()> {
         self.undo_once()
     }
@@ -108,12 +110,13 @@ impl Drop for Redirect {
     }
 }
 
-/// Clears what a crashed proxy on `port` left, if it left anything: connections to a port where nobody listens fail.
+/// Removes the remains of a crashed proxy on `port`, if any. Otherwise connections would be redirected to a port
+/// without a listener and fail.
 ///
 /// # Errors
-/// What is left cannot be removed.
+/// Fails if the remains cannot be removed.
 pub fn recover(base: &Path, port: u16) -> io::Result<()> {
-    // Who may not write there has left nothing there.
+    // If this process may not write there, it has left nothing there.
     let Ok(dir) = StateDir::open(base) else {
         return Ok(());
     };
@@ -123,13 +126,13 @@ pub fn recover(base: &Path, port: u16) -> io::Result<()> {
     }
     match Redirect::begin(base, port) {
         Ok(redirect) => redirect.undo(),
-        // It runs.
+        // The proxy is running.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Where a redirected connection wanted to go; `None` if it was not redirected.
+/// Returns the original destination of a redirected connection. `None` if it was not redirected.
 pub fn original_destination(stream: impl AsFd) -> Option<SocketAddr> {
     let socket = SockRef::from(&stream);
     let local = socket.local_addr().ok()?.as_socket()?;
@@ -173,7 +176,7 @@ table inet {table} {{
 }
 
 fn remove(table: &str) -> io::Result<()> {
-    // Adding first makes deleting safe when there is none.
+    // The table is added first, so that deleting it cannot fail if there is none.
     nft::run(&format!("table inet {table}\ndelete table inet {table}\n"))
 }
 
@@ -181,17 +184,18 @@ fn table_name(port: u16) -> String {
     format!("pleach_proxy_{port}")
 }
 
-/// A colon keeps it apart from tunnels: no device has one in its name.
+/// Returns the name of the lock. The colon distinguishes it from the names of tunnels: no device has a colon in its
+/// name.
 fn lock_name(port: u16) -> String {
     format!("proxy:{port}")
 }
 
 fn state_file(name: &str) -> String {
-    // Not `.state`, which is what tunnels look for.
+    // The name does not end in `.state`, because tunnels look for this extension.
     format!("{name}.redirect")
 }
 
-/// The mark of a transparent proxy's own sockets: the letters "px", apart from the tunnels' marks.
+/// Mark of a transparent proxy's own sockets: the letters "px", different from the tunnels' marks.
 pub const MARK: u32 = 0x0070_7800;
 
 #[cfg(test)]

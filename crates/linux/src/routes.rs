@@ -1,42 +1,45 @@
-//! Everything a tunnel changes in the host's network configuration, and its undoing.
+//! All changes of a tunnel to the host's network configuration, and their undoing.
 //!
 //! # Which packets go into the tunnel
 //!
-//! The tunnel's routes lie in a table of their own. Rules ask that table and the main table in turn, so that together
-//! they behave as one table with longest-prefix match: for each prefix length L among the tunnel's routes, longest
-//! first, one rule lets the main table answer with prefixes longer than L, the next lets the tunnel's table answer with
-//! prefixes of at least L. For the usual default route these are the two rules of wg-quick: the LAN stays reachable,
-//! the rest goes into the tunnel.
+//! The tunnel's routes are in a table of their own. Rules look up that table and the main table alternately, so that
+//! together they behave like one table with longest-prefix match. For each prefix length L among the tunnel's routes,
+//! longest first, there are two rules: the first looks up the main table for prefixes longer than L, the second looks
+//! up the tunnel's table for prefixes of at least L. For the usual default route these are the two rules of wg-quick:
+//! the LAN stays reachable, and all other packets go into the tunnel.
 //!
 //! The rules for the tunnel's table skip packets with the tunnel's mark, which its own sockets set. So no datagram of
-//! the tunnel is ever sent into the tunnel, whatever the routes are.
+//! the tunnel is ever sent into the tunnel, regardless of the routes.
 //!
 //! # Reverse path filter
 //!
-//! A datagram from the gateway comes in by a link, while the route back to its sender leads into the tunnel. The
-//! strict filter (`rp_filter` 1) drops it, and with several links the mark would not save it (`src_valid_mark`): the
-//! main table still names only the best link. So a link with a strict filter is set to the loose one (2).
+//! A datagram from the gateway arrives by a link, while the route back to its sender leads into the tunnel. The strict
+//! filter (`rp_filter` 1) drops it. With several links the mark would not prevent this (`src_valid_mark`), because the
+//! main table still names only the best link. So a link with a strict filter is set to the loose filter (2).
 //!
 //! # Kill switch
 //!
-//! With [`Plan::kill_switch`] each route of the tunnel's table has an unreachable one behind it. When the process dies its device
-//! and the routes over it go, but the rules and the unreachable routes stay: what would go into the tunnel goes nowhere, also what a
-//! host behind this one sends. Local networks, for which the main table
-//! has routes of its own, stay reachable, as while the tunnel runs. The nftables table, which stays as well, drops what would leave
-//! by another device all the same, by a route that a DHCP server has announced or from a socket that is bound to it; see [`nft`]. So
-//! a host with a kill switch needs `nft`. A clean stop ([`Setup::undo`]) opens the host again; dropping the
-//! value after a failure does not. The next start leaves rules and unreachable routes in force
-//! until its own stand (`routes/rules.rs`), so that a start that fails neither opens the host nor cuts off the LAN.
+//! With [`Plan::kill_switch`] each route of the tunnel's table has an unreachable route behind it. When the process
+//! dies, its device and the routes over it disappear, but the rules and the unreachable routes stay. Then packets for
+//! the tunnel are not sent at all, including packets from hosts behind this one. Local networks, for which the main
+//! table has its own routes, stay reachable, as while the tunnel runs. The nftables table stays too. It drops packets
+//! that would still leave by another device, because of a route that a DHCP server has announced or from a socket that
+//! is bound to the device; see [`nft`]. So a host with a kill switch needs `nft`. A clean stop ([`Setup::undo`]) opens
+//! the host again; dropping the value after a failure does not. The next start keeps the old rules and unreachable
+//! routes in force until its own are complete (`routes/rules.rs`), so that a failed start neither opens the host nor
+//! cuts off the LAN.
 //!
-//! Limits: what is not routed into the tunnel (IPv6, if `allowed_ips` has none) is not held back, and a host that boots is open until
-//! the tunnel has first started. Networks that devices come to be connected to while the daemon is dead are not reached.
+//! Limits: packets that are not routed into the tunnel (IPv6, if `allowed_ips` contains none) are not blocked. After
+//! boot, the host is open until the tunnel has first started. Networks to which devices are connected while the daemon
+//! is dead are not reachable.
 //!
 //! # Undoing
 //!
-//! Table, mark and priorities follow from a slot number, chosen by the tunnel's name and written down before anything
-//! is changed ([`crate::state`]). [`Setup::undo`], or dropping the value, removes exactly those; [`Setup::begin`] first
-//! does the same for what a crashed process of that name left. If the file is lost, too, the slot of the name is
-//! cleared unless its table has routes: routes end with the device, so routes mean that another tunnel lives there.
+//! Table, mark and priorities follow from a slot number. It is chosen by the tunnel's name and recorded in a file
+//! before anything is changed ([`crate::state`]). [`Setup::undo`], or dropping the value, undoes exactly these changes.
+//! [`Setup::begin`] first does the same for the changes of a crashed process of that name. If the file is lost too, the
+//! slot of the name is cleared unless its table has routes: routes disappear with the device, so routes mean that
+//! another tunnel uses the slot.
 //!
 //! Limit: at most 49 different prefix lengths per family.
 
@@ -58,27 +61,27 @@ use crate::{
     sysctl,
 };
 
-/// What a tunnel wants of the host.
+/// Configuration that a tunnel needs on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Addresses of the device, with prefix length.
     pub addresses: Vec<IpNet>,
-    /// What is routed into the tunnel: `allowed_ips`.
+    /// Networks that are routed into the tunnel: `allowed_ips`.
     pub routes: Vec<IpNet>,
     /// MTU of the device in bytes.
     pub mtu: u16,
-    /// Forward packets between the tunnel and other links: a gateway.
+    /// Whether to forward packets between the tunnel and other links, as a gateway does.
     pub forward: bool,
     /// Networks whose packets leave by other links with the host's address.
     pub masquerade: Vec<IpNet>,
-    /// Clients of a gateway do not reach each other.
+    /// Whether clients of a gateway cannot reach each other.
     pub isolate: bool,
-    /// What is routed into the tunnel goes no other way if the process dies.
+    /// Whether packets for the tunnel must not leave by another device if the process dies.
     pub kill_switch: bool,
 }
 
 impl Plan {
-    /// The routes of families that this host has.
+    /// Returns the routes of the families that this host has.
     fn usable_routes(&self) -> Vec<IpNet> {
         let has_v6 = has_v6();
         let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
@@ -90,7 +93,7 @@ fn has_v6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// A tunnel's hold on the host's configuration, given back when dropped.
+/// A tunnel's changes to the host's configuration, undone when dropped.
 #[derive(Debug)]
 pub struct Setup {
     name: String,
@@ -98,25 +101,26 @@ pub struct Setup {
     state: TunnelState,
     addresses: Vec<IpNet>,
     netlink: Netlink,
-    /// What a gateway's host forwarded before tunnels were: IPv4, IPv6.
+    /// Devices from which the host forwarded packets before tunnels ran: IPv4, IPv6.
     others: [Others; 2],
-    /// What the nftables table knows of them; `None`: there is none.
+    /// Surroundings as set in the nftables table. `None`: there is no table.
     surroundings: Option<Surroundings>,
-    /// Whether the kill switch outlives this process: the tunnel has run, in this process or an earlier one.
+    /// Whether the kill switch outlives this process, because the tunnel has run, in this process or an earlier one.
     holds: bool,
     is_undone: bool,
     _lock: Lock,
 }
 
 impl Setup {
-    /// Locks the name, clears what a crashed process left under it, and reserves table, mark and priorities.
+    /// Locks the name, removes the remains of a crashed process of that name, and reserves table, mark and priorities.
     ///
-    /// `base`: directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`]. `name`: of the device. Works
-    /// in the network namespace of the calling thread; call the other methods from a thread in the same.
+    /// `base` is the directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`]. `name` is the name of the
+    /// device. Works in the network namespace of the calling thread. Call the other methods from a thread in the same
+    /// namespace.
     ///
     /// # Errors
-    /// If a tunnel of that name runs already, with [`io::ErrorKind::AddrInUse`]; if the name is no device name; if
-    /// the state cannot be written.
+    /// Returns [`io::ErrorKind::AddrInUse`] if a tunnel of that name already runs. Fails if `name` is not a valid
+    /// device name, or if the state cannot be written.
     pub fn begin(base: &Path, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let dir = StateDir::open(base)?;
@@ -131,7 +135,7 @@ impl Setup {
         }
         let state = match left {
             Some(state) if state.is_closed => {
-                // What keeps the host closed stays until `apply` has replaced it.
+                // The rules and routes that keep the host closed stay until `apply` has replaced them.
                 rules::empty(&netlink, state.slot, state.bank.other())?;
                 sysctl::release(&dir, name)?;
                 state
@@ -168,7 +172,7 @@ impl Setup {
         })
     }
 
-    /// Notes that the host must stay closed if this process dies, or need not any more.
+    /// Records whether the host must stay closed if this process dies.
     fn set_closed(&mut self, is_closed: bool) -> io::Result<()> {
         if self.state.is_closed != is_closed {
             self.state.is_closed = is_closed;
@@ -177,27 +181,30 @@ impl Setup {
         Ok(())
     }
 
-    /// The tunnel runs: from now on only [`Setup::undo`] opens a kill switch. Before, a start that fails leaves the host as it was.
+    /// Records that the tunnel runs: from now on only [`Setup::undo`] opens a kill switch. Before this call, a start
+    /// that fails leaves the host unchanged.
     pub fn hold(&mut self) {
         self.holds = true;
     }
 
-    /// The mark that the tunnel's own sockets must carry.
+    /// Returns the mark that the tunnel's own sockets must carry.
     #[must_use]
     pub fn fwmark(&self) -> u32 {
         table(self.state.slot)
     }
 
-    /// The number of the tunnel's routing table.
+    /// Returns the number of the tunnel's routing table.
     #[must_use]
     pub fn table(&self) -> u32 {
         table(self.state.slot)
     }
 
-    /// Configures the device, which must exist, its routes, forwarding and the nftables table. Call it once.
+    /// Configures the device, which must exist, its routes, forwarding and the nftables table. Must be called only
+    /// once.
     ///
     /// # Errors
-    /// With the step that failed in the text. What was done till then is undone by [`Setup::undo`] or dropping.
+    /// Returns an error whose text names the failed step. The changes made before are undone by [`Setup::undo`] or
+    /// dropping.
     pub fn apply(&mut self, plan: &Plan) -> io::Result<()> {
         let has_v6 = has_v6();
         let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
@@ -209,7 +216,7 @@ impl Setup {
             )
         })?;
         if has_v6 {
-            // Some hosts switch IPv6 off for new devices. This one is ours.
+            // Some hosts disable IPv6 for new devices. This device belongs to the tunnel.
             let key = format!("net/ipv6/conf/{}/disable_ipv6", self.name);
             if sysctl::read(&key).is_ok_and(|value| value == "1") {
                 sysctl::write(&key, "0")?;
@@ -240,12 +247,12 @@ impl Setup {
         }
         self.add_routes(routes.iter())?;
         self.exchange_rules(&routes)?;
-        // What an earlier process left of its kill switch is not needed any more.
+        // The kill switch of an earlier process is not needed any more.
         let kept = if plan.kill_switch { &*routes } else { &[] };
         self.netlink.delete_unreachable(self.table(), kept)?;
         self.set_closed(plan.kill_switch)?;
         if plan.forward {
-            // The rules come first: nothing is forwarded without them.
+            // The rules are set first, because nothing may be forwarded without them.
             self.others = forwarding::others(&self.dir, &self.name)?;
             self.apply_nft(plan)?;
             return forwarding::enable(&self.dir, &self.name, has_v6);
@@ -257,7 +264,7 @@ impl Setup {
         if let Err(error) = applied {
             tracing::warn!(%error, "neighbours on the links can find out the tunnel's addresses, and TCP segment sizes of forwarded connections are not clamped");
             if error.kind() == io::ErrorKind::NotFound {
-                // Nothing can be there to be removed.
+                // Without `nft` there cannot be a table to be removed.
                 self.state.has_nft = false;
                 self.dir.write(&state_file(&self.name), &self.state)?;
             }
@@ -265,11 +272,11 @@ impl Setup {
         Ok(())
     }
 
-    /// Changes routes and masquerading from those of `before`, which were [applied](Self::apply), to those of `after`. At no moment
-    /// does a packet that both plans route miss its route.
+    /// Changes routes and masquerading from those of `before`, which were [applied](Self::apply), to those of `after`.
+    /// A packet that both plans route finds its route at every moment.
     ///
     /// # Errors
-    /// With the step that failed in the text, and whether the state of `before` is in force again.
+    /// Returns an error whose text names the failed step, and says whether the state of `before` is in force again.
     pub fn change_routes(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
         let Err(error) = self.step(before, after) else {
             return Ok(());
@@ -293,11 +300,11 @@ impl Setup {
         self.delete_routes(old.iter().filter(|route| !new.contains(route)))
     }
 
-    /// Undoes whatever part of [`Self::step`] was done.
+    /// Undoes the completed part of [`Self::step`].
     fn step_back(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
         let (old, new) = (before.usable_routes(), after.usable_routes());
         self.add_routes(old.iter())?;
-        // Too many prefix lengths never came into force.
+        // If there are too many prefix lengths, the new rules were never in force.
         let is_exchanged = self.have_equal_rules(&old, &new).is_ok_and(|equal| !equal);
         let rules = if is_exchanged {
             self.exchange_rules(&old)
@@ -305,7 +312,7 @@ impl Setup {
             Ok(())
         };
         let routes = self.delete_routes(new.iter().filter(|route| !old.contains(route)));
-        // A transaction that failed has changed nothing.
+        // A failed transaction has changed nothing.
         rules.and(routes)
     }
 
@@ -337,7 +344,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Puts the rules for `routes` in force instead of those that are, without a gap. If it fails, the former stay in force.
+    /// Replaces the current rules by rules for `routes`, without a gap. If this fails, the current rules stay in force.
     fn exchange_rules(&mut self, routes: &[IpNet]) -> io::Result<()> {
         let (slot, old) = (self.state.slot, self.state.bank);
         rules::empty(&self.netlink, slot, old.other())?;
@@ -351,10 +358,10 @@ impl Setup {
         rules::empty(&self.netlink, slot, old)
     }
 
-    /// Makes or replaces the nftables table for `plan`, for example after its MTU changed.
+    /// Creates or replaces the nftables table for `plan`, for example after its MTU changed.
     ///
     /// # Errors
-    /// See [`nft::apply`].
+    /// Returns the errors of [`nft::apply`].
     pub fn apply_nft(&mut self, plan: &Plan) -> io::Result<()> {
         if !self.state.has_nft {
             self.state.has_nft = true;
@@ -384,10 +391,11 @@ impl Setup {
         Ok(())
     }
 
-    /// Tells the nftables table what lies around the tunnel now, if that has changed. Does nothing without a table.
+    /// Updates the surroundings of the tunnel in the nftables table, if they have changed. Does nothing without a
+    /// table.
     ///
     /// # Errors
-    /// See [`Surroundings::read`] and [`nft::update`].
+    /// Returns the errors of [`Surroundings::read`] and [`nft::update`].
     pub fn look_around(&mut self) -> io::Result<()> {
         let Some(known) = &self.surroundings else {
             return Ok(());
@@ -400,10 +408,10 @@ impl Setup {
         Ok(())
     }
 
-    /// What the nftables table has dropped, by reason, in packets; empty without a table.
+    /// Returns the number of packets that the nftables table has dropped, by reason. Empty without a table.
     ///
     /// # Errors
-    /// See [`nft::counters`].
+    /// Returns the errors of [`nft::counters`].
     pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
         if self.surroundings.is_none() {
             return Ok(BTreeMap::new());
@@ -411,19 +419,18 @@ impl Setup {
         nft::counters(&self.name)
     }
 
-    /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each link
-    /// that comes.
+    /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each new link.
     ///
     /// # Errors
-    /// If the setting cannot be changed. A device that is gone is no error.
+    /// Fails if the setting cannot be changed. A device that is gone is not an error.
     pub fn loosen_reverse_path(&self, device: &str) -> io::Result<()> {
         loosen_reverse_path(&self.dir, &self.name, device)
     }
 
-    /// Gives everything back. The device itself goes when it is closed, before or after.
+    /// Undoes all changes. The device itself disappears when it is closed, before or after.
     ///
     /// # Errors
-    /// The first thing that could not be undone; the rest is still tried.
+    /// Returns the first error. All other changes are still undone.
     pub fn undo(mut self) -> io::Result<()> {
         self.undo_once()
     }
@@ -463,7 +470,8 @@ impl Drop for Setup {
     }
 }
 
-/// The mark of the own sockets of tunnel `name`, which lets packets past its kill switch; `None` if nothing of that tunnel is set up.
+/// Returns the mark of the own sockets of tunnel `name`, which lets packets pass its kill switch. `None` if nothing of
+/// that tunnel is set up.
 #[must_use]
 pub fn fwmark_of(base: &Path, name: &str) -> Option<u32> {
     check_name(name).ok()?;
@@ -471,12 +479,12 @@ pub fn fwmark_of(base: &Path, name: &str) -> Option<u32> {
     Some(table(state.slot))
 }
 
-/// Clears what a crashed process left under `name`; `Ok(false)` if a tunnel of that name runs.
+/// Removes the remains of a crashed process of the name `name`. Returns `Ok(false)` if a tunnel of that name runs.
 ///
-/// [`Setup::begin`] does it as well; this is for cleaning up without starting.
+/// [`Setup::begin`] does this too. This function cleans up without starting.
 ///
 /// # Errors
-/// As [`Setup::begin`].
+/// Returns the errors of [`Setup::begin`].
 pub fn recover(base: &Path, name: &str) -> io::Result<bool> {
     match Setup::begin(base, name) {
         Ok(setup) => setup.undo().map(|()| true),
@@ -493,7 +501,7 @@ pub(crate) fn loosen_reverse_path(dir: &StateDir, owner: &str, device: &str) -> 
     let Some(own) = level(&key) else {
         return Ok(());
     };
-    // The kernel takes the larger of the two.
+    // The kernel uses the larger of the two values.
     let all = level("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     if own.max(all) == 1 {
         sysctl::set(dir, owner, &key, "2")?;
@@ -501,11 +509,11 @@ pub(crate) fn loosen_reverse_path(dir: &StateDir, owner: &str, device: &str) -> 
     Ok(())
 }
 
-/// Undoes all that `state` stands for, then forgets it. Everything is tried; the first error is returned.
+/// Undoes all changes in `state`, then deletes it. All changes are attempted; the first error is returned.
 fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> io::Result<()> {
     let rules = netlink.delete_rules(priorities(state.slot), table(state.slot));
     let routes = netlink.flush_table(table(state.slot));
-    // Forwarding ends before its rules do.
+    // Forwarding is switched off before its rules are removed.
     let sysctls = sysctl::release(dir, name);
     let nft = if state.has_nft {
         nft::remove(name)
@@ -516,7 +524,7 @@ fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> 
     dir.remove(&state_file(name))
 }
 
-/// The slot of `name`, or the next one that nobody uses.
+/// Returns the slot of `name`, or the next unused slot.
 fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
     let taken: Vec<u32> = dir.others(name)?.iter().map(|other| other.slot).collect();
     let preferred = preferred_slot(name);
@@ -542,7 +550,7 @@ fn state_file(name: &str) -> String {
     format!("{name}.state")
 }
 
-/// The kernel's own rule (`dev_valid_name`), which also keeps names out of other directories.
+/// Checks a device name by the kernel's own rule (`dev_valid_name`), which also prevents paths to other directories.
 fn check_name(name: &str) -> io::Result<()> {
     let has_bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c == '\0';
     if name.is_empty() || name.len() > 15 || name == "." || name == ".." || name.contains(has_bad) {
@@ -562,7 +570,7 @@ fn context(error: &io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}{remedy}"))
 }
 
-/// Held while a slot is chosen. No device has a colon in its name.
+/// Name of the lock that is held while a slot is chosen. No device has a colon in its name.
 const SLOTS_LOCK: &str = "slots:";
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Redirecting TCP connections that would leave through the tunnel to a local port: an nftables table of its own.
+//! Redirects TCP connections that would leave through the tunnel to a local port, by an nftables table of its own.
 //!
-//! The table `inet pleach_NAME_split` has a chain for connections of local programs and one for forwarded connections. Both
-//! exclude the tunnel's own networks and destinations that were excluded for a time ([`Exclusions::add`]). The original
-//! destination is found with [`crate::redirect::original_destination`].
+//! The table `inet pleach_NAME_split` has a chain for connections of local programs and one for forwarded connections.
+//! Both exclude the tunnel's own networks, and destinations that were excluded for a time ([`Exclusions::add`]).
+//! [`crate::redirect::original_destination`] returns the original destination.
 //!
-//! Nothing but the rules of the chain `pick` changes while nothing is redirected: the kernel translates the packets of existing
-//! connections only as long as a chain of type `nat` exists, and tracks connections only as long as a rule needs it. After a crash the rules match nothing, because they name the tunnel's device;
-//! [`Interception::begin`] and [`recover`] remove the table.
+//! Starting or stopping the redirection changes only the rules of the chain `pick`. The other chains stay, because the
+//! kernel translates the packets of existing connections only as long as a chain of type `nat` exists, and tracks
+//! connections only as long as a rule needs it. After a crash the rules match nothing, because they name the tunnel's
+//! device. [`Interception::begin`] and [`recover`] remove the table.
 
 use std::{
     fmt::Write as _,
@@ -23,7 +24,7 @@ use crate::{
     state::{Lock, StateDir},
 };
 
-/// Protocols whose connections are redirected; by default none.
+/// Protocols whose connections are redirected. By default none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Families {
     /// IPv4.
@@ -42,12 +43,12 @@ pub struct Interception {
 }
 
 impl Interception {
-    /// Makes the table of the tunnel over device `tun`; nothing is redirected yet.
+    /// Creates the table of the tunnel over device `tun`. Nothing is redirected yet.
     ///
-    /// `base`: directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`].
+    /// `base` is the directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`].
     ///
     /// # Errors
-    /// Another process has the table; the state directory cannot be written; what `nft` says.
+    /// Fails if another process has the table, if the state directory cannot be written, or with the message of `nft`.
     pub fn begin(base: &Path, tun: &str) -> io::Result<Self> {
         let dir = StateDir::open(base)?;
         let Some(lock) = dir.try_lock(&lock_name(tun))? else {
@@ -64,11 +65,11 @@ impl Interception {
         })
     }
 
-    /// Redirects new connections of `families` to `port`, except those to one of `own`, the tunnel's networks, and those that
-    /// arrive by one of the devices `uplinks`: a neighbour on a link is not served.
+    /// Redirects new connections of `families` to `port`, except connections to one of `own`, the tunnel's networks,
+    /// and connections that arrive by one of the devices `uplinks`: neighbours on a link are not served.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// Returns the message of `nft`.
     pub fn redirect(
         &self,
         port: u16,
@@ -79,7 +80,7 @@ impl Interception {
         nft::run(&rules(&self.table, port, families, own, uplinks))
     }
 
-    /// What excludes destinations of this table, for another thread.
+    /// Returns a handle by which another thread can exclude destinations.
     #[must_use]
     pub fn exclusions(&self) -> Exclusions {
         Exclusions {
@@ -90,7 +91,7 @@ impl Interception {
     /// Removes the table.
     ///
     /// # Errors
-    /// What `nft` says.
+    /// Returns the message of `nft`.
     pub fn undo(mut self) -> io::Result<()> {
         self.undo_once()
     }
@@ -118,10 +119,10 @@ pub struct Exclusions {
 }
 
 impl Exclusions {
-    /// Excludes connections to each of `targets` for the time beside it, all or none.
+    /// Excludes connections to each of `targets` for the given time. Either all targets are excluded or none.
     ///
     /// # Errors
-    /// What `nft` says; the table is full ([`MAX_EXCLUDED`]).
+    /// Returns the message of `nft`, for example if the table is full ([`MAX_EXCLUDED`]).
     pub fn add(&self, targets: &[(SocketAddr, Duration)]) -> io::Result<()> {
         let table = &self.table;
         let mut text = String::new();
@@ -129,7 +130,8 @@ impl Exclusions {
             let ip = target.ip().to_canonical();
             let set = if ip.is_ipv4() { "direct4" } else { "direct6" };
             let (port, seconds) = (target.port(), time.as_secs().max(1));
-            // An element that exists keeps its time limit unless it is deleted first; adding it makes the deletion safe.
+            // An existing element keeps its time limit unless it is deleted first. Adding it first makes sure that the
+            // deletion succeeds.
             // Writing to a string cannot fail.
             let _ = write!(
                 text,
@@ -143,22 +145,23 @@ add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
     }
 }
 
-/// Removes the table that a crashed process left; no error if there is none.
+/// Removes the table of a crashed process. Does nothing if there is none.
 ///
 /// # Errors
-/// What `nft` says.
+/// Returns the message of `nft`.
 pub fn recover(tun: &str) -> io::Result<()> {
     remove(tun)
 }
 
-/// Whether a host may be reached on behalf of a client of a tunnel with the addresses `inner`: it is neither this host nor
-/// behind the tunnel, and no address of link-local scope or of a cloud's metadata service.
+/// Whether a host may be reached on behalf of a client of a tunnel with the addresses `inner`. It must not be this
+/// host, behind the tunnel, link-local, or the metadata service of a cloud.
 ///
-/// An address of this host is one that a socket can be bound to. For a destination behind the tunnel the kernel chooses one of
-/// `inner` as the source. Limit: with `net.ipv4.ip_nonlocal_bind = 1` every address counts as this host's.
+/// An address belongs to this host if a socket can be bound to it. A destination is behind the tunnel if the kernel
+/// chooses one of `inner` as the source address. Limit: with `net.ipv4.ip_nonlocal_bind = 1` every address counts as
+/// this host's.
 ///
 /// # Errors
-/// There is no route to `target`.
+/// Fails if there is no route to `target`.
 pub fn may_reach(target: IpAddr, inner: &[IpNet]) -> io::Result<bool> {
     let target = target.to_canonical();
     if target.is_unspecified()
@@ -240,7 +243,7 @@ add rule inet {table} pick meta nfproto {protocol} meta l4proto tcp redirect to 
 
 fn remove(tun: &str) -> io::Result<()> {
     let table = table_name(tun);
-    // Adding first makes deleting safe when there is none.
+    // The table is added first, so that deleting it cannot fail if there is none.
     nft::run(&format!("table inet {table}\ndelete table inet {table}\n"))
 }
 
@@ -248,18 +251,20 @@ fn table_name(tun: &str) -> String {
     format!("{}_split", nft::table_name(tun))
 }
 
-/// A colon keeps it apart from tunnels: no device has one in its name.
+/// Returns the name of the lock. The colon distinguishes it from the names of tunnels: no device has a colon in its
+/// name.
 fn lock_name(tun: &str) -> String {
     format!("split:{tun}")
 }
 
-/// The first packet of a connection: one in the middle of a connection that the kernel does not know is none.
+/// Condition for the first packet of a connection. A packet in the middle of a connection unknown to the kernel does
+/// not match.
 const FIRST: &str = "tcp flags & (fin | syn | rst | ack) == syn";
 
-/// Destinations that are excluded at a time, for each of IPv4 and IPv6.
+/// Highest number of destinations that are excluded at a time, for each of IPv4 and IPv6.
 pub const MAX_EXCLUDED: usize = 4096;
 
-/// Port of RFC 863; no datagram is sent to it.
+/// Port of RFC 863. No datagram is sent to it.
 const DISCARD: u16 = 9;
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! Files about what a tunnel has changed in the host, so that the next start can clear it after a crash.
+//! Files that record a tunnel's changes to the host, so that the next start can undo them after a crash.
 //!
-//! Below a base directory, normally `/run/pleach`, each network namespace has a directory of its own, because tunnels
-//! of one name may live in several. In it each tunnel has `NAME.state` (JSON), written before the first change, and
-//! `NAME.lock`, locked as long as its process lives: the kernel drops the lock when the process dies, however it dies;
-//! and `NAME.rates`, what its links carried when it last looked.
+//! Below a base directory, normally `/run/pleach`, each network namespace has its own directory, because tunnels of the
+//! same name may exist in several namespaces. Each tunnel has three files there:
+//!
+//! - `NAME.state` (JSON) is written before the first change.
+//! - `NAME.lock` is locked as long as the tunnel's process lives. The kernel releases the lock when the process dies in
+//!   any way.
+//! - `NAME.rates` contains the last measured rates of the tunnel's links.
 
 use std::{
     fs::{self, File},
@@ -16,7 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{netns, routes::rules::Bank};
 
-/// Where state files lie unless told otherwise.
+/// Default directory of state files.
 pub const DEFAULT_STATE_DIR: &str = "/run/pleach";
 
 /// The state files of one network namespace.
@@ -25,32 +28,32 @@ pub struct StateDir {
     path: PathBuf,
 }
 
-/// What a tunnel has changed.
+/// Changes of a tunnel to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TunnelState {
-    /// Its share of tables, marks and priorities.
+    /// Slot of the tunnel, which determines its table, mark and priorities.
     pub(crate) slot: u32,
-    /// Whether it may have made an nftables table.
+    /// Whether it may have created an nftables table.
     pub(crate) has_nft: bool,
-    /// Whether what it routes must go no other way while it does not run.
+    /// Whether packets for the tunnel must not leave by another device while it does not run.
     #[serde(default)]
     pub(crate) is_closed: bool,
-    /// Which half of its priorities has the rules in force.
+    /// The half of its priorities that contains the rules in force.
     #[serde(default)]
     pub(crate) bank: Bank,
 }
 
-/// A lock that ends with the value or the process.
+/// A lock that is released when the value is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl StateDir {
-    /// The directory below `base` for the network namespace of the calling thread; makes it.
+    /// Creates and returns the directory below `base` for the network namespace of the calling thread.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// Fails if the directory cannot be created.
     pub fn open(base: &Path) -> io::Result<Self> {
         let path = base.join(format!("net-{}", netns::current_id()?));
         fs::create_dir_all(&path).map_err(|error| {
@@ -63,7 +66,7 @@ impl StateDir {
         Ok(Self { path })
     }
 
-    /// Locks `name`; `None` if a living process holds the lock.
+    /// Locks `name`. `None` if a running process holds the lock.
     pub(crate) fn try_lock(&self, name: &str) -> io::Result<Option<Lock>> {
         let file = self.lock_file(name)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -73,7 +76,7 @@ impl StateDir {
         }
     }
 
-    /// Locks `name`, waiting for others. Only for locks that are held for milliseconds.
+    /// Locks `name`, and waits for other processes. Only for locks that are held for milliseconds.
     pub(crate) fn lock(&self, name: &str) -> io::Result<Lock> {
         let file = self.lock_file(name)?;
         flock(&file, FlockOperation::LockExclusive)?;
@@ -89,7 +92,7 @@ impl StateDir {
             .open(path)
     }
 
-    /// Reads file `name`; `None` if it is missing or makes no sense.
+    /// Reads file `name`. `None` if it is missing or invalid.
     #[must_use]
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let bytes = fs::read(self.path.join(name)).ok()?;
@@ -98,10 +101,10 @@ impl StateDir {
             .ok()
     }
 
-    /// Writes file `name` as a whole or not at all.
+    /// Writes file `name` completely or not at all.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
         let partial = self.path.join(format!("{name}.new"));
         let mut file = File::create(&partial)?;
@@ -110,7 +113,7 @@ impl StateDir {
         fs::rename(partial, self.path.join(name))
     }
 
-    /// Removes file `name` if it is there.
+    /// Removes file `name` if it exists.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -118,7 +121,7 @@ impl StateDir {
         }
     }
 
-    /// The states of all tunnels but `name`, alive or not.
+    /// Returns the states of all tunnels except `name`, running or not.
     pub(crate) fn others(&self, name: &str) -> io::Result<Vec<TunnelState>> {
         let mut states = Vec::new();
         for entry in fs::read_dir(&self.path)? {

@@ -1,10 +1,10 @@
-//! What lies around a tunnel on its host: networks that devices are connected to, and bridges of containers.
+//! Surroundings of a tunnel on its host: networks that devices are connected to, and bridges of containers.
 //!
-//! - **Local networks** are the prefixes of the addresses of other devices. Routes are not asked: a DHCP server can announce any
-//!   (option 121, CVE-2024-3661). The same server chooses the prefix of the address, too, so a network that is wider than any
-//!   LAN does not count (`is_lan`).
-//! - **Bridges of containers** are bridges with ports, all of which are veth or TAP devices: containers and virtual machines of this
-//!   host. A bridge with a physical port is a link, or part of a LAN.
+//! - **Local networks** are the prefixes of the addresses of other devices. Routes are not considered, because a DHCP
+//!   server can announce any route (option 121, CVE-2024-3661). The same server also chooses the prefix of the address,
+//!   so a network wider than any LAN is ignored (`is_lan`).
+//! - **Bridges of containers** are bridges with ports, all of which are veth or TAP devices of containers and virtual
+//!   machines on this host. A bridge with a physical port is a link, or part of a LAN.
 
 use std::{io, net::IpAddr};
 
@@ -15,19 +15,19 @@ use crate::netlink::Netlink;
 /// Local networks and bridges of containers, both sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Names of bridges of containers.
+    /// Names of the bridges of containers.
     pub containers: Vec<String>,
     /// Networks that devices are connected to.
     pub local: Vec<IpNet>,
 }
 
-/// A device, as far as this module is concerned.
+/// The properties of a device that this module needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     pub(crate) ifindex: u32,
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// The index of the bridge that it is a port of.
+    /// Index of the bridge of which the device is a port.
     pub(crate) bridge: Option<u32>,
     pub(crate) addresses: Vec<IpNet>,
 }
@@ -35,16 +35,16 @@ pub(crate) struct Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Bridge,
-    /// Only programs of this host are at its other end: veth, TUN and TAP.
+    /// A device with only programs of this host at its other end: veth, TUN and TAP.
     Inside,
     Other,
 }
 
 impl Surroundings {
-    /// Reads them for the tunnel over device `tun`, in the namespace of `netlink`.
+    /// Reads the surroundings of the tunnel over device `tun`, in the namespace of `netlink`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn read(netlink: &Netlink, tun: &str) -> io::Result<Self> {
         Ok(Self::of(&netlink.devices()?, tun))
     }
@@ -71,8 +71,8 @@ impl Surroundings {
     }
 }
 
-/// Whether a network is no wider than those that people run: 10.0.0.0/8 is the widest private one; a public one has at most a /16,
-/// and at most a /48 of IPv6, what a site gets (RFC 6177).
+/// Whether a network has a plausible size for a LAN. The widest private network is 10.0.0.0/8. A public network is at
+/// most a /16, and in IPv6 at most a /48, the size for a site (RFC 6177).
 fn is_lan(network: &IpNet) -> bool {
     let least = match network.addr() {
         IpAddr::V4(v4) if v4.is_private() => 8,

@@ -1,8 +1,8 @@
 //! Kernel settings, changed together and restored exactly.
 //!
-//! Several tunnels may need the same setting. A file records for each changed setting its value before the first
-//! change and who needs it; the value comes back when the last user releases it, unless somebody else has changed it
-//! meanwhile. Settings are named by their path below `/proc/sys`, such as `net/ipv4/ip_forward`.
+//! Several tunnels may need the same setting. For each changed setting, a file records its value before the first
+//! change and its users. The value is restored when the last user releases it, unless another program has changed it
+//! meanwhile. Settings are identified by their path below `/proc/sys`, such as `net/ipv4/ip_forward`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,19 +24,19 @@ struct Entry {
 
 type Entries = BTreeMap<String, Entry>;
 
-/// Sets `key` to `value` until `owner` releases it; records the old value first.
+/// Sets `key` to `value` until `owner` releases it. Records the old value first.
 ///
 /// # Errors
-/// If the setting does not exist or may not be written.
+/// Fails if the setting does not exist or may not be written.
 pub fn set(dir: &StateDir, owner: &str, key: &str, value: &str) -> io::Result<()> {
     read(key)?;
     set_all(dir, owner, &[key.to_owned()], value)
 }
 
-/// Sets all `keys`, as [`set`]. Settings that are gone, with their devices for example, are left out.
+/// Sets all `keys` like [`set`]. Settings that no longer exist, for example because their device is gone, are skipped.
 ///
 /// # Errors
-/// If a setting may not be written.
+/// Fails if a setting may not be written.
 pub(crate) fn set_all(dir: &StateDir, owner: &str, keys: &[String], value: &str) -> io::Result<()> {
     let _lock = dir.lock(LOCK)?;
     let mut entries = load(dir);
@@ -57,10 +57,11 @@ pub(crate) fn set_all(dir: &StateDir, owner: &str, keys: &[String], value: &str)
     Ok(())
 }
 
-/// Releases all that `owner` has set; restores what nobody else needs.
+/// Releases all settings of `owner`, and restores those that no other user needs.
 ///
 /// # Errors
-/// If the record cannot be written. A setting that is gone, with its device for example, is no error.
+/// Fails if the record cannot be written. A setting that no longer exists, for example because its device is gone, is
+/// not an error.
 pub fn release(dir: &StateDir, owner: &str) -> io::Result<()> {
     let _lock = dir.lock(LOCK)?;
     let mut entries = load(dir);
@@ -75,7 +76,7 @@ pub fn release(dir: &StateDir, owner: &str) -> io::Result<()> {
             due.push((key.as_str(), entry.original.as_str()));
         }
     }
-    // A switch for all devices sets those of each: what each had comes after it.
+    // A switch for all devices changes the settings of each device, so the settings of devices are restored after it.
     due.sort_by_key(|(key, _)| !is_for_all(key));
     for (key, original) in due {
         if read(key).is_ok_and(|now| now != original) {
@@ -101,14 +102,14 @@ fn write_unless_gone(key: &str, value: &str) -> io::Result<()> {
     }
 }
 
-/// What settings had before the first tunnel changed them.
+/// Values of settings before the first tunnel changed them.
 pub(crate) struct Originals(Entries);
 
 impl Originals {
     /// Reads the record.
     ///
     /// # Errors
-    /// If it cannot be locked.
+    /// Fails if the record cannot be locked.
     pub(crate) fn read(dir: &StateDir) -> io::Result<Self> {
         let _lock = dir.lock(LOCK)?;
         Ok(Self(load(dir)))
@@ -119,17 +120,17 @@ impl Originals {
         self.0.contains_key(key)
     }
 
-    /// The value that `key` has, or had before the first tunnel changed it; `None` if there is no such setting.
+    /// Returns the value that `key` has, or had before the first tunnel changed it. `None` if there is no such setting.
     pub(crate) fn of(&self, key: &str) -> Option<String> {
         let recorded = self.0.get(key).map(|entry| entry.original.clone());
         recorded.or_else(|| read(key).ok())
     }
 }
 
-/// The value of `key`, without the line end.
+/// Returns the value of `key`, without the line end.
 ///
 /// # Errors
-/// If the setting does not exist.
+/// Fails if the setting does not exist.
 pub fn read(key: &str) -> io::Result<String> {
     Ok(fs::read_to_string(path(key))?.trim_end().to_owned())
 }
@@ -151,5 +152,5 @@ fn load(dir: &StateDir) -> Entries {
 }
 
 const FILE: &str = "sysctl.json";
-/// No device, and so no tunnel, has a colon in its name.
+/// Name of the lock. No device, and so no tunnel, has a colon in its name.
 const LOCK: &str = "sysctl:";

@@ -1,4 +1,4 @@
-//! All TCP connections of this network namespace with what the kernel knows of each (`sock_diag(7)`).
+//! Returns all TCP connections of this network namespace with the kernel's data on each (`sock_diag(7)`).
 
 use std::{
     io,
@@ -17,18 +17,18 @@ use crate::tcp::{self, TcpInfo};
 /// An established connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// This end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other end.
+    /// Remote address.
     pub remote: SocketAddr,
-    /// Its state.
+    /// State of the connection.
     pub info: TcpInfo,
 }
 
-/// The established connections of both families, at most `limit`.
+/// Returns the established connections of both families, at most `limit`.
 ///
 /// # Errors
-/// The kernel's.
+/// Returns the error of the kernel.
 pub fn connections(limit: usize) -> io::Result<Vec<Connection>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -51,7 +51,7 @@ pub fn connections(limit: usize) -> io::Result<Vec<Connection>> {
     Ok(found)
 }
 
-/// Takes the messages of one answer; whether it was the last.
+/// Processes the messages of one answer. Returns whether it was the last.
 fn take(mut answer: &[u8], limit: usize, found: &mut Vec<Connection>) -> io::Result<bool> {
     loop {
         let (Some(len), Some(kind)) = (number::<4>(answer, 0), number::<2>(answer, 4)) else {
@@ -75,7 +75,7 @@ fn take(mut answer: &[u8], limit: usize, found: &mut Vec<Connection>) -> io::Res
     }
 }
 
-/// Reads `struct inet_diag_msg` and its attributes.
+/// Parses `struct inet_diag_msg` and its attributes.
 fn connection(message: &[u8]) -> Option<Connection> {
     let is_v4 = i32::from(*message.first()?) == libc::AF_INET;
     let port = |at: usize| Some(u16::from_be_bytes(*message.get(at..)?.first_chunk()?));
@@ -105,7 +105,7 @@ fn connection(message: &[u8]) -> Option<Connection> {
     None
 }
 
-/// `SOCK_DIAG_BY_FAMILY` for all established TCP sockets of `family`, with `tcp_info`.
+/// Returns a `SOCK_DIAG_BY_FAMILY` request for all established TCP sockets of `family`, with `tcp_info`.
 fn request(family: i32) -> Vec<u8> {
     const REQUEST_LEN: u32 = 16 + 56;
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -129,7 +129,7 @@ fn request(family: i32) -> Vec<u8> {
     message
 }
 
-/// The number of `N` bytes at `at`, in the order of this host.
+/// Returns the number of `N` bytes at `at`, in the byte order of this host.
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<usize> {
     let bytes = bytes.get(at..)?.first_chunk::<N>()?;
     let mut wide = [0; 8];
@@ -147,7 +147,7 @@ const MESSAGE_LEN: usize = 72;
 const INET_DIAG_INFO: usize = 2;
 const NLMSG_ERROR: usize = 2;
 const NLMSG_DONE: usize = 3;
-/// The kernel answers at once.
+/// Time to wait for an answer. The kernel answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A listener for IPv6 and IPv4, or for IPv4 where there is no IPv6; on `device` if named. Port 0 lets the kernel choose one;
-/// `backlog`: connections that wait to be accepted.
+/// Opens a listener for IPv6 and IPv4, or for IPv4 only if the host has no IPv6; on `device` if given. With port 0 the
+/// kernel chooses the port. `backlog` is the number of connections that may wait to be accepted.
 ///
 /// # Errors
-/// The port is taken; there is no such device.
+/// Fails if the port is taken or there is no such device.
 pub fn listen(device: Option<&str>, port: u16, backlog: i32) -> io::Result<TcpListener> {
     let open = |domain, address: SocketAddr| -> io::Result<Socket> {
         let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;

@@ -1,15 +1,15 @@
 //! The TUN device: whole batches of IP packets with one system call each.
 //!
-//! The device has a vnet header (`IFF_VNET_HDR`), so the kernel hands out and takes super-packets of up to 64 KiB.
+//! The device has a vnet header (`IFF_VNET_HDR`), so the kernel delivers and accepts super-packets of up to 64 KiB.
 //! Reading splits them into single packets with complete checksums, because the tunnel spreads single packets over
-//! paths. Writing merges runs of a flow again and hands them over with `writev`: the headers are built in scratch, the
-//! payloads go out from where they lie, so no byte is copied in user space.
+//! paths. Writing merges runs of a flow again and passes them to the kernel with `writev`: the headers are built in a
+//! scratch buffer, and the payloads are written from their buffers, so no byte is copied in user space.
 //!
-//! In front of the device wait up to 500 packets, super-packets included: the default of the kernel's driver. The tunnel
-//! reads at once and queues behind the device, with AQM, so no standing queue forms there; with fewer, small packets
-//! would be lost whenever the thread is late by a millisecond.
+//! Up to 500 packets, including super-packets, wait in front of the device: the default of the kernel's driver. The
+//! tunnel reads at once and has its own queue behind the device, with AQM, so no standing queue builds up there. With a
+//! shorter limit, small packets would be lost whenever the thread is late by a millisecond.
 //!
-//! Limits: one queue; the device is removed when the value is dropped.
+//! Limits: there is one queue. The device is removed when the value is dropped.
 
 use std::{
     io::{self, IoSlice},
@@ -28,7 +28,7 @@ pub(crate) mod vnet;
 use merge::{Headers, MAX_SEGMENTS, Merger};
 use vnet::{VNET_HEADER_LEN, VnetHeader};
 
-/// A TUN device of ours.
+/// A TUN device that this process created.
 pub struct Tun {
     device: SyncDevice,
     name: String,
@@ -39,30 +39,32 @@ pub struct Tun {
     malformed_reads: u64,
 }
 
-/// What became of a batch given to [`Tun::write_batch`].
+/// Result of [`Tun::write_batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOutcome {
-    /// Packets the kernel took.
+    /// Number of packets that the kernel accepted.
     pub written: usize,
-    /// Packets it refused: malformed, the device is down, or no memory. `written + dropped` is the batch.
+    /// Number of packets that the kernel refused because they were malformed, the device was down, or memory was short.
+    /// `written + dropped` is the size of the batch.
     pub dropped: usize,
-    /// System calls made.
+    /// Number of system calls.
     pub writes: usize,
 }
 
 impl Tun {
-    /// Makes the device `name`, down, with `mtu` bytes and no address.
+    /// Creates the device `name` with an MTU of `mtu` bytes, switched off and without an address.
     ///
     /// # Errors
-    /// With the remedy in the text if `/dev/net/tun` is missing, the right is missing, or the name is taken.
+    /// Returns an error with the remedy in its text if `/dev/net/tun` or the permission is missing, or the name is
+    /// taken.
     pub fn create(name: &str, mtu: u16) -> io::Result<Self> {
         let device = DeviceBuilder::new()
             .name(name)
             .mtu(mtu)
             .enable(false)
             .with(|options| {
-                // Not the length of the queue: the kernel's own is right, and to set it takes rights outside of the
-                // user namespace that a lab without root runs in.
+                // The length of the queue is not set: the kernel's default is right, and setting it needs rights
+                // outside of the user namespace in which a lab without root runs.
                 options.offload(true);
             })
             .build_sync()
@@ -80,30 +82,31 @@ impl Tun {
         })
     }
 
-    /// The name of the device.
+    /// Returns the name of the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The index of the device.
+    /// Returns the index of the device.
     #[must_use]
     pub fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
-    /// Reads of the kernel that made no sense and were dropped, since the device exists.
+    /// Returns the number of invalid reads that were dropped since the device was created.
     #[must_use]
     pub fn malformed_reads(&self) -> u64 {
         self.malformed_reads
     }
 
-    /// Reads once and appends the single packets to `out`, in buffers from `pool`; returns how many.
+    /// Reads once and appends the single packets to `out`, in buffers from `pool`. Returns their number.
     ///
-    /// Up to 64 KiB of payload. A read that makes no sense counts as zero packets; read again.
+    /// A read has up to 64 KiB of payload. An invalid read counts as zero packets; read again.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if there is nothing to read; any other if the device is gone.
+    /// Returns [`io::ErrorKind::WouldBlock`] if there is nothing to read. Any other error means that the device is
+    /// gone.
     pub fn read_batch(&mut self, pool: &mut Pool, out: &mut Vec<PacketBuf>) -> io::Result<usize> {
         let len = loop {
             match rustix::io::read(borrow(&self.device), &mut *self.read_buffer) {
@@ -125,13 +128,13 @@ impl Tun {
         }))
     }
 
-    /// Writes a batch of any length; merges runs of a flow on the way.
+    /// Writes a batch of any length and merges runs of a flow.
     ///
-    /// Order is kept within each flow. A device does not block on writing unless memory is short; then, and when it is
-    /// down, packets are dropped and counted.
+    /// Order is preserved within each flow. A device does not block on writing unless memory is short. Then, and when
+    /// it is down, packets are dropped and counted.
     ///
     /// # Errors
-    /// If the device is gone.
+    /// Fails if the device is gone.
     pub fn write_batch(&mut self, packets: &[PacketBuf]) -> io::Result<WriteOutcome> {
         let mut outcome = WriteOutcome::default();
         self.merger.plan(packets, self.merge_udp);
@@ -173,7 +176,7 @@ impl std::fmt::Debug for Tun {
     }
 }
 
-/// Writes one packet of `count` segments; `Ok(false)` if the kernel refuses it.
+/// Writes one packet of `count` segments. Returns `Ok(false)` if the kernel refuses it.
 fn write(
     device: &SyncDevice,
     slices: &[IoSlice<'_>],
@@ -220,5 +223,5 @@ fn explain(name: &str, error: &io::Error) -> io::Error {
     )
 }
 
-/// The longest read: header and the largest super-packet (`GSO_LEGACY_MAX_SIZE`).
+/// Longest read in bytes: header and the largest super-packet (`GSO_LEGACY_MAX_SIZE`).
 const READ_LEN: usize = VNET_HEADER_LEN + 65_536;

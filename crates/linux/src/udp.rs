@@ -1,16 +1,18 @@
-//! UDP sockets of the tunnel: segmentation offload out, coalesced datagrams in, source address and ECN both ways.
+//! UDP sockets of the tunnel, with segmentation offload for sending, coalesced datagrams for receiving, and source
+//! address and ECN in both directions.
 //!
-//! One `sendmsg` sends a batch of equal datagrams (`UDP_SEGMENT`), one `recvmmsg` takes up to 32 messages of up to 64
-//! datagrams each (`UDP_GRO`). Sockets are non-blocking and never fragment: `IP_PMTUDISC_PROBE` ignores the kernel's
-//! guess of the path MTU, so a datagram above the MTU of the device fails with `EMSGSIZE`, and one above the path's is
-//! lost; the engine finds out which.
+//! One `sendmsg` sends a batch of equal datagrams (`UDP_SEGMENT`), one `recvmmsg` receives up to 32 messages of up to
+//! 64 datagrams each (`UDP_GRO`). Sockets are non-blocking and never fragment: `IP_PMTUDISC_PROBE` ignores the kernel's
+//! estimate of the path MTU. So a datagram above the MTU of the device fails with `EMSGSIZE`, and a datagram above the
+//! path's MTU is lost. The engine detects such losses.
 //!
-//! Some devices refuse segments although the kernel offers them (quinn issues 1128, 2399). Such a batch is sent again
-//! one by one; if that works, it was the segmentation, and the socket does without from then on. Sending is therefore
-//! our own; receiving and the socket options are quinn-udp's, whose `send` would lose the ECN mark for ever after the
-//! first `EINVAL`, even one that only means a vanished source address.
+//! Some devices refuse segments although the kernel offers them (quinn issues 1128, 2399). The datagrams of such a
+//! batch are sent again one by one. If that works, segmentation was the cause, and the socket does not use it from then
+//! on. Therefore sending is implemented here. Receiving and the socket options are quinn-udp's. Its `send` would
+//! permanently lose the ECN mark after the first `EINVAL`, even if that error was caused by a source address that no
+//! longer exists.
 //!
-//! Addresses are plain: a dual-stack socket takes and reports IPv4 addresses as IPv4.
+//! Addresses are plain: a dual-stack socket accepts and reports IPv4 addresses as IPv4.
 
 use std::{
     cell::Cell,
@@ -27,22 +29,22 @@ mod control;
 
 use control::Control;
 
-/// How to make a socket.
+/// Options of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// Address and port to bind; port 0 lets the kernel choose.
+    /// Address and port to bind. With port 0 the kernel chooses the port.
     pub bind: SocketAddr,
-    /// For an IPv6 wildcard: serve IPv4 on the same socket, and only IPv4 on a host without IPv6.
+    /// For an IPv6 wildcard address: whether to serve IPv4 on the same socket, and only IPv4 on a host without IPv6.
     pub dual_stack: bool,
-    /// The device all datagrams use, whatever the routes say.
+    /// The device of all datagrams, regardless of the routes.
     pub device: Option<String>,
-    /// Mark of all datagrams, for rules that keep them out of the tunnel. Where the kernel refuses marks, there is a
-    /// warning and no mark.
+    /// Mark of all datagrams, for rules that keep them out of the tunnel. If the kernel refuses marks, a warning is
+    /// logged and no mark is set.
     pub fwmark: Option<u32>,
 }
 
 impl UdpOptions {
-    /// Only bind; everything else off.
+    /// Creates options that only bind the socket. Everything else is off.
     #[must_use]
     pub fn new(bind: SocketAddr) -> Self {
         Self {
@@ -57,15 +59,15 @@ impl UdpOptions {
 /// A batch of datagrams to one destination.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
-    /// Where to.
+    /// Destination of the datagrams.
     pub destination: SocketAddr,
-    /// Source address; `None` lets the kernel choose.
+    /// Source address. `None`: the kernel chooses it.
     pub src_ip: Option<IpAddr>,
     /// ECN code point; [`Ecn::Capable`] is sent as ECT(0).
     pub ecn: Ecn,
-    /// Length of each datagram in `contents` but the last, which may be shorter; `None`: one datagram.
+    /// Length of each datagram in `contents` except the last, which may be shorter. `None`: one datagram.
     pub segment_size: Option<usize>,
-    /// The datagrams, one after the other. Any number: what the kernel takes at once is sent at once.
+    /// The datagrams, one after the other. There may be more than one system call accepts; then several calls are used.
     pub contents: &'a [u8],
 }
 
@@ -74,19 +76,19 @@ pub struct Transmit<'a> {
 pub struct Received<'a> {
     /// Sender.
     pub source: SocketAddr,
-    /// The address of ours it was sent to.
+    /// The local address to which the datagrams were sent.
     pub destination: Option<IpAddr>,
-    /// The device it came in by.
+    /// Index of the device by which the datagrams arrived.
     pub ifindex: Option<u32>,
-    /// The congestion mark.
+    /// ECN code point.
     pub ecn: Ecn,
-    /// Length of each datagram but the last, which may be shorter; at least 1.
+    /// Length of each datagram except the last, which may be shorter. At least 1.
     pub stride: usize,
-    /// The datagrams; not empty.
+    /// The datagrams. Not empty.
     pub contents: &'a mut [u8],
 }
 
-/// Buffers for [`UdpSocket::recv`]: 2 MiB, shared by all sockets of a thread.
+/// Buffers for [`UdpSocket::recv`]: 2 MiB, which all sockets of a thread share.
 pub struct RecvBatch {
     storage: Box<[u8]>,
 }
@@ -117,10 +119,11 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Makes and binds a socket.
+    /// Creates and binds a socket.
     ///
     /// # Errors
-    /// With the remedy in the text for a missing right, device or address; else the error of the system call.
+    /// If a permission, device or address is missing, the error contains the remedy. Otherwise returns the error of the
+    /// system call.
     pub fn bind(options: &UdpOptions) -> io::Result<Self> {
         let mut address = options.bind;
         let new = |address| {
@@ -131,7 +134,7 @@ impl UdpSocket {
             Err(error)
                 if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && options.dual_stack =>
             {
-                // A host without IPv6: the other half is what it can have.
+                // A host without IPv6 serves IPv4 only.
                 address.set_ip(Ipv4Addr::UNSPECIFIED.into());
                 new(address)
             }
@@ -148,7 +151,7 @@ impl UdpSocket {
         }
         if let Some(mark) = options.fwmark {
             match socket.set_mark(mark) {
-                // A socket bound to a device finds no route through the tunnel, marked or not.
+                // A socket bound to a device does not use routes through the tunnel, with or without a mark.
                 Err(error) if error.raw_os_error() == Some(libc::EPERM) => tracing::warn!(
                     "SO_MARK is refused: rules cannot tell the tunnel's own datagrams from others; grant CAP_NET_ADMIN"
                 ),
@@ -161,7 +164,7 @@ impl UdpSocket {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         disable_timestamps(&socket)?;
         if is_v6 {
-            // IPv4 takes datagrams without checksum in any case; IPv6 must be told (RFC 6935, RFC 6936).
+            // IPv4 accepts datagrams without checksum in any case. For IPv6 this must be enabled (RFC 6935, RFC 6936).
             let allowed = set_option(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
             allowed.map_err(|error| explain(&error, "UDP_NO_CHECK6_RX"))?;
         }
@@ -175,17 +178,17 @@ impl UdpSocket {
         })
     }
 
-    /// The address it is bound to.
+    /// Returns the address to which the socket is bound.
     ///
     /// # Errors
-    /// The error of `getsockname(2)`.
+    /// Returns the error of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         let address = self.socket.local_addr()?.as_socket();
         address.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// How many datagrams one system call can send: 64, or 1 once a device refused segments, and while there are no
-    /// checksums, without which the kernel does not segment.
+    /// Returns the number of datagrams that one system call can send: 64, or 1 after a device refused segments. Also 1
+    /// while checksums are off, because the kernel does not segment without checksums.
     #[must_use]
     pub fn max_segments(&self) -> usize {
         if self.segmentation.get() && self.checksums.get() {
@@ -195,19 +198,19 @@ impl UdpSocket {
         }
     }
 
-    /// How often a device refused a batch of segments that then went out one by one.
+    /// Returns how often a device refused a batch of segments whose datagrams were then sent one by one.
     #[must_use]
     pub fn segmentation_refusals(&self) -> u64 {
         self.segmentation_refusals.get()
     }
 
-    /// Sends a batch and returns how many bytes of it were taken: all, or whole datagrams of it when the socket
-    /// filled up in the middle.
+    /// Sends a batch. Returns the number of bytes accepted: all, or some whole datagrams if the socket's buffer became
+    /// full.
     ///
     /// # Errors
-    /// When nothing was taken: [`io::ErrorKind::WouldBlock`] if the socket is full; `EMSGSIZE` if the datagrams are
-    /// longer than the MTU of the device; `EINVAL` or `ENETUNREACH` if the source address is gone; others of
-    /// `sendmsg(2)` if there is no way.
+    /// If nothing was accepted: [`io::ErrorKind::WouldBlock`] if the socket's buffer is full; `EMSGSIZE` if the
+    /// datagrams are longer than the MTU of the device; `EINVAL` or `ENETUNREACH` if the source address no longer
+    /// exists; other errors of `sendmsg(2)` if there is no route.
     pub fn send(&self, transmit: &Transmit<'_>) -> io::Result<usize> {
         let total = transmit.contents.len();
         let segment = transmit
@@ -230,7 +233,7 @@ impl UdpSocket {
         }
     }
 
-    /// One system call; or one for each datagram if the segmentation was refused.
+    /// Sends a batch by one system call, or by one call for each datagram if segmentation was refused.
     fn send_batch(
         &self,
         transmit: &Transmit<'_>,
@@ -249,17 +252,17 @@ impl UdpSocket {
         for datagram in batch.chunks(segment) {
             match self.send_message(transmit, datagram, None) {
                 Ok(taken) => sent += taken,
-                // Shorter ones behind it may pass.
+                // Shorter datagrams behind it may still be accepted.
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                     too_long += datagram.len();
                 }
-                // Not the segmentation, then.
+                // Then segmentation was not the cause.
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,
             }
         }
         if too_long > 0 {
-            // Not the segmentation either.
+            // Segmentation was not the cause.
             return if sent == 0 {
                 Err(refusal)
             } else {
@@ -309,12 +312,12 @@ impl UdpSocket {
         }
     }
 
-    /// Takes what has arrived, at most 32 messages, and gives each to `handle`; returns how many messages.
+    /// Receives at most 32 messages that have arrived, and passes each to `handle`. Returns the number of messages.
     ///
-    /// Fewer than 32 does not mean that nothing is left; the poller tells.
+    /// Fewer than 32 messages do not mean that the socket is empty; the poller reports remaining messages.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if nothing has arrived; others of `recvmmsg(2)`.
+    /// Returns [`io::ErrorKind::WouldBlock`] if nothing has arrived, or other errors of `recvmmsg(2)`.
     pub fn recv(
         &self,
         batch: &mut RecvBatch,
@@ -346,10 +349,11 @@ impl UdpSocket {
         Ok(count)
     }
 
-    /// Bytes sent that still wait in this host (`SIOCOUTQ`), with the kernel's overhead; one cheap system call.
+    /// Returns the number of sent bytes that still wait in this host (`SIOCOUTQ`), with the kernel's overhead, by one
+    /// cheap system call.
     ///
     /// # Errors
-    /// The error of `ioctl(2)`.
+    /// Returns the error of `ioctl(2)`.
     pub fn queued_bytes(&self) -> io::Result<usize> {
         let mut queued: libc::c_int = 0;
         // SAFETY: the descriptor is open, and TIOCOUTQ (the same number as SIOCOUTQ) writes one int.
@@ -361,11 +365,12 @@ impl UdpSocket {
         Ok(usize::try_from(queued).unwrap_or(0))
     }
 
-    /// Whether what is sent from now on has a UDP checksum, as at first. Without one, datagrams with wrong bits arrive; over
-    /// IPv6 only at a socket that takes such datagrams, as these do. A system call if it changes.
+    /// Sets whether datagrams sent from now on have a UDP checksum. Initially they do. Without checksums, datagrams
+    /// with bit errors are delivered; over IPv6 only to sockets that accept such datagrams, like these. Needs a system
+    /// call if the setting changes.
     ///
     /// # Errors
-    /// The error of `setsockopt(2)`.
+    /// Returns the error of `setsockopt(2)`.
     pub fn set_checksums(&self, are_wanted: bool) -> io::Result<()> {
         if self.checksums.get() == are_wanted {
             return Ok(());
@@ -379,7 +384,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Sends single datagrams from now on, as after a refusal.
+    /// Sends only single datagrams from now on, as after a refusal.
     pub fn disable_segmentation(&self) {
         self.segmentation.set(false);
     }
@@ -391,7 +396,7 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// Whether `error` may come from a device or kernel that cannot segment.
+/// Whether the cause of `error` may be a device or kernel that cannot segment.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -399,7 +404,7 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// IPv4 destinations of an IPv6 socket are written as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
+/// Converts IPv4 destinations of an IPv6 socket to `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
 fn to_mapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) => {
@@ -410,7 +415,7 @@ fn to_mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Buffers for bursts: above the limit of the system if we may, else up to it.
+/// Enlarges the buffers for bursts: above the system's limit if permitted, otherwise up to it.
 fn enlarge_buffers(socket: &Socket) {
     use rustix::net::sockopt;
     if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_LEN).is_err() {
@@ -426,8 +431,8 @@ fn enlarge_buffers(socket: &Socket) {
     }
 }
 
-/// Takes back an option that quinn-udp 0.6 sets: with receive timestamps, the 88 bytes it has for control messages do
-/// not hold the ECN mark of coalesced IPv4 datagrams any more.
+/// Disables an option that quinn-udp 0.6 sets: with receive timestamps, its 88 bytes for control messages are too short
+/// for the ECN mark of coalesced IPv4 datagrams.
 fn disable_timestamps(socket: &Socket) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)
 }
@@ -470,11 +475,12 @@ fn explain(error: &io::Error, what: &str) -> io::Error {
     )
 }
 
-/// Buffer for one message: the longest coalesced one.
+/// Length in bytes of the buffer for one message: the longest coalesced message.
 const MESSAGE_LEN: usize = 65_536;
 
-/// The most payload of one `sendmsg`: 65 535 less IPv4 and UDP headers; IPv6 allows more, and 20 bytes do not matter.
+/// Largest payload in bytes of one `sendmsg`: 65 535 minus IPv4 and UDP headers. IPv6 permits 20 bytes more, which does
+/// not matter.
 const MAX_PAYLOAD: usize = 65_535 - 28;
 
-/// Socket buffers in bytes: 30 ms at 1 Gbit/s. The kernel doubles the number for its overhead.
+/// Size of socket buffers in bytes: 30 ms at 1 Gbit/s. The kernel doubles this value for its overhead.
 const BUFFER_LEN: usize = 4 << 20;

@@ -1,17 +1,17 @@
-//! Notice that this machine is a copy: a virtual machine that was cloned, or restored from a snapshot.
+//! Detects that this machine is a copy: a virtual machine that was cloned, or restored from a snapshot.
 //!
-//! Both copies hold the same session keys and the same counters, so each would seal other content under the same nonces.
-//! The hypervisor changes the *generation id* of such a machine (the vmgenid device of QEMU, Hyper-V, VMware, Firecracker),
-//! and since version 6.8 the kernel tells user space by a uevent with the line `NEW_VMGENID=1`. [`CloneWatch`] listens for
-//! the event; no privilege is needed.
+//! Both copies have the same session keys and the same counters, so they would seal different content under the same
+//! nonces. The hypervisor changes the *generation id* of such a machine (the vmgenid device of QEMU, Hyper-V, VMware,
+//! Firecracker). Since version 6.8 the kernel notifies user space by a uevent with the line `NEW_VMGENID=1`.
+//! [`CloneWatch`] listens for this event; no privilege is needed.
 //!
-//! The kernel sends every uevent to every such socket, hundreds within milliseconds when many devices are looked at anew
-//! (`udevadm trigger`), more than a socket's buffer holds. So a classic BPF filter lets only the events of the device of the
-//! generation id in, and an overrun can only have lost one of these. Where no such device is found, none of its events can
-//! have been lost.
+//! The kernel sends every uevent to every such socket. There are hundreds within milliseconds when many devices are
+//! scanned again (`udevadm trigger`), which is more than a socket's buffer can store. So a classic BPF filter accepts
+//! only events of the generation id's device, and an overrun can only mean that such an event was lost. If no such
+//! device is found, none of its events can have been lost.
 //!
-//! Limits: without the device, or with an older kernel, the event never comes. Datagrams that leave between the copy and
-//! the event, a few milliseconds, still repeat nonces.
+//! Limits: without the device, or with an older kernel, the event never arrives. Datagrams sent in the few milliseconds
+//! between the copy and the event still repeat nonces.
 
 use std::{
     fs, io,
@@ -27,7 +27,7 @@ use rustix::net::{
 };
 use socket2::{SockFilter, SockRef};
 
-/// A socket that becomes readable at each event of the device of the generation id.
+/// A socket that becomes readable at each event of the generation id's device.
 #[derive(Debug)]
 pub struct CloneWatch {
     fd: OwnedFd,
@@ -37,7 +37,7 @@ impl CloneWatch {
     /// Starts to listen, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// The kernel has no uevents, or a filter forbids the socket.
+    /// Fails if the kernel has no uevents, or a filter forbids the socket.
     pub fn start() -> io::Result<Self> {
         let fd = socket_with(
             AddressFamily::NETLINK,
@@ -46,17 +46,17 @@ impl CloneWatch {
             Some(KOBJECT_UEVENT),
         )?;
         if let Some(device) = device_path(Path::new(SYSFS)) {
-            // Where that is not allowed all events come, as many as the buffer holds.
+            // If the filter is not permitted, all events arrive, as many as the buffer can store.
             let _ = SockRef::from(&fd).attach_filter(&filter(&event_head(&device)));
         }
         bind(&fd, &SocketAddrNetlink::new(0, KERNEL_GROUP))?;
         Ok(Self { fd })
     }
 
-    /// Reads what has come; true if the machine has become a copy since the last call.
+    /// Reads pending events. Returns true if the machine has become a copy since the last call.
     ///
-    /// An overrun of the socket counts as such an event where there is a device of the generation id, because an event of it
-    /// may have been lost.
+    /// If a generation id's device exists, an overrun of the socket counts as such an event, because the event may have
+    /// been lost.
     pub fn take(&self) -> bool {
         let mut is_copy = false;
         let mut buffer = [0_u8; MAX_UEVENT];
@@ -85,22 +85,22 @@ impl AsFd for CloneWatch {
     }
 }
 
-/// Whether a uevent, lines that end with a zero byte, tells a new generation id.
+/// Whether a uevent, lines that end with a zero byte, reports a new generation id.
 fn tells_new_generation(event: &[u8]) -> bool {
     event
         .split(|byte| *byte == 0)
         .any(|line| line == b"NEW_VMGENID=1")
 }
 
-/// The device of the generation id as uevents name it, by a path below `sysfs`; `None` if none has a driver.
+/// Returns the path of the generation id's device below `sysfs`, as in uevents. `None` if no such device has a driver.
 fn device_path(sysfs: &Path) -> Option<Vec<u8>> {
-    // On the bus of ACPI until Linux 6.9.
+    // Until Linux 6.9 the device is on the ACPI bus.
     let drivers = ["bus/platform/drivers/vmgenid", "bus/acpi/drivers/vmgenid"];
     let entries = drivers
         .into_iter()
         .filter_map(|driver| fs::read_dir(sysfs.join(driver)).ok());
     entries.flatten().flatten().find_map(|entry| {
-        // Beside the devices there is a link to the driver's module.
+        // The directory contains the devices and a link to the driver's module.
         let is_device = entry.file_type().ok()?.is_symlink() && entry.file_name() != "module";
         let device = is_device.then(|| fs::canonicalize(entry.path()).ok())??;
         let below = device.strip_prefix(fs::canonicalize(sysfs).ok()?).ok()?;
@@ -108,12 +108,12 @@ fn device_path(sysfs: &Path) -> Option<Vec<u8>> {
     })
 }
 
-/// How the events of `device` begin that tell of a change.
+/// Returns the beginning of events of `device` that report a change.
 fn event_head(device: &[u8]) -> Vec<u8> {
     [b"change@", device, b"\0"].concat()
 }
 
-/// A program that lets datagrams in that begin with `head`.
+/// Returns a filter program that accepts datagrams which begin with `head`.
 fn filter(head: &[u8]) -> Vec<SockFilter> {
     let (word, byte) = (libc::BPF_W, libc::BPF_B);
     let words = head.chunks_exact(4);
@@ -130,7 +130,7 @@ fn filter(head: &[u8]) -> Vec<SockFilter> {
     let statement = |code: u32, if_equal: u8, value: u32| {
         SockFilter::new(u16::try_from(code).unwrap_or(0), if_equal, 0, value)
     };
-    // What is shorter than an offset that is loaded is dropped.
+    // A datagram that is shorter than a loaded offset is dropped.
     let compare = |(size, at, value): (u32, usize, u32)| {
         [
             statement(
@@ -148,11 +148,12 @@ fn filter(head: &[u8]) -> Vec<SockFilter> {
 }
 
 const SYSFS: &str = "/sys";
-/// The multicast group of the kernel's own events; others are of udev.
+/// Multicast group of the kernel's own events. Other groups are used by udev.
 const KERNEL_GROUP: u32 = 1;
-/// `UEVENT_BUFFER_SIZE` of the kernel is 2048, and a head of at most 256 bytes comes before it.
+/// Length in bytes of the longest event: `UEVENT_BUFFER_SIZE` of the kernel is 2048, and a header of at most 256 bytes
+/// precedes it.
 const MAX_UEVENT: usize = 4096;
-/// Events read in one call, so that a storm of them does not hold up packets.
+/// Highest number of events read in one call, so that many events do not delay packets.
 const MAX_EVENTS_PER_CALL: usize = 64;
 
 #[cfg(test)]
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn nothing_is_told_while_nothing_happens() {
-        // Where the sandbox has no uevents there is nothing to listen to.
+        // In a sandbox without uevents, the watch cannot start.
         if let Ok(watch) = CloneWatch::start() {
             assert!(!watch.take());
         }

@@ -1,4 +1,4 @@
-//! Watching the links of the host: see [`LinkWatch`].
+//! Watches the links of the host: see [`LinkWatch`].
 
 pub use crate::netlink::{
     lookup::{Targets, Way},

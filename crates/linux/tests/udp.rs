@@ -1,4 +1,4 @@
-//! UDP sockets on loopback: no privilege needed.
+//! UDP sockets on the loopback device, without privileges.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ fn port(socket: &UdpSocket) -> u16 {
     socket.local_addr().expect("bound").port()
 }
 
-/// Receives until `count` datagrams have come; panics after five seconds.
+/// Receives until `count` datagrams have arrived. Panics after five seconds.
 fn receive(socket: &UdpSocket, count: usize) -> Vec<Datagram> {
     let poller = Poller::new().expect("epoll");
     poller.add(socket, Token(0)).expect("adds");
@@ -72,7 +72,7 @@ fn transmit(destination: SocketAddr, contents: &[u8]) -> Transmit<'_> {
 #[test]
 fn datagrams_without_checksums_arrive() {
     for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
-        // The other end is not asked to do without.
+        // The receiving end does not switch checksums off.
         let [from, to] = [0, 1].map(|_| bind(address));
         from.set_checksums(false).expect("can be set");
         let ip = if address.starts_with('[') {
@@ -103,7 +103,7 @@ fn batch_arrives_whole_with_and_without_segmentation() {
             if !segmentation {
                 sender.disable_segmentation();
             }
-            // More than one system call takes, and a short end.
+            // The batch is longer than one system call accepts, and its last datagram is short.
             let contents = numbered(100_300);
             let destination = receiver.local_addr().expect("bound");
             let sent = sender
@@ -133,7 +133,7 @@ fn dual_stack_answers_from_the_address_it_was_asked_on() {
         let client = bind(client);
         let ip: IpAddr = ip.parse().expect("literal");
         let to_server = SocketAddr::new(ip, port(&server));
-        // Coalesced, so that all control messages come at once.
+        // The datagrams are coalesced, so that all control messages arrive together.
         client
             .send(&transmit(to_server, &numbered(3000)))
             .expect("sends");
@@ -198,7 +198,7 @@ fn refused_segments_go_out_one_by_one() {
 #[test]
 fn too_long_datagrams_fail_and_keep_segmentation() {
     let (sender, receiver) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
-    // The largest that UDP can carry is 65 507 bytes.
+    // The largest UDP payload is 65 507 bytes.
     let contents = vec![0; 65_508];
     let mut batch = transmit(receiver.local_addr().expect("bound"), &contents);
     batch.segment_size = None;

@@ -1,6 +1,6 @@
 //! The table of policies over pairs of links (`tests/policies/`) from longer runs: TCP for 20 s, UDP for 10 s.
 //!
-//! Arguments are names of policies and pairs: `cargo bench -p pleach-sim --bench policies -- far shallow min-rtt`.
+//! Arguments are names of policies and of pairs: `cargo bench -p pleach-sim --bench policies -- far shallow min-rtt`.
 
 #[path = "../tests/policies/pairs.rs"]
 mod pairs;
@@ -19,13 +19,13 @@ const LENGTHS: table::Lengths = table::Lengths {
 
 #[expect(clippy::print_stdout, reason = "the table is what this program is for")]
 fn main() {
-    // Cargo adds options of its own.
+    // Cargo adds options.
     let names: Vec<String> = env::args()
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))
         .collect();
     let is_policy = |name: &str| Policy::<String>::NAMES.contains(&name);
-    // Nothing named of a kind means all of it.
+    // If no policy is named, all policies are measured. The same applies to pairs.
     let wanted = |name: &str| {
         let mut alike = names
             .iter()

@@ -1,8 +1,8 @@
 //! `./dev bench promise`: the test `tests/promise.rs` over more pairs of links.
 //!
-//! Arguments: seeds of the sweep and, as `--pairs N`, how many pairs each has (60 if not given). The default seeds are 301 to
-//! 304: 240 pairs, CUBIC and BBR each. Prints every download below 0.95 of the better link, and how many are not in
-//! `tests/promise/reviewed.txt`; fails if there is one.
+//! Arguments: seeds of the sweep and, as `--pairs N`, the number of pairs per seed (default: 60). The default seeds are
+//! 301 to 304: 240 pairs, each with CUBIC and BBR. Prints every download below 0.95 of the better link, and the number
+//! of downloads that are not in `tests/promise/reviewed.txt`. Fails if there is such a download.
 
 #[path = "../tests/promise/reviewed.rs"]
 mod reviewed;
@@ -66,10 +66,10 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(new > 0))
 }
 
-/// Seeds, and pairs of each; `None` if they cannot be read.
+/// Returns the seeds, and the number of pairs of each. `None` if the arguments are invalid.
 fn arguments() -> Option<(Vec<u64>, u32)> {
     let (mut seeds, mut pairs) = (Vec::new(), 60);
-    // Cargo adds an option of its own.
+    // Cargo adds an option.
     let mut words = env::args().skip(1).filter(|word| word != "--bench");
     while let Some(word) = words.next() {
         if word == "--pairs" {

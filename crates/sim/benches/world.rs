@@ -1,8 +1,9 @@
-//! What a packet costs in the simulator: packet events a second of one core, where the arrival of a packet at a host or
-//! a link is one event.
+//! Speed of the simulator: packet events per second of one core, where the arrival of a packet at a host or a link is
+//! one event.
 //!
-//! `raw` forwards UDP through client, link, gateway and server; `tunnel` the same through two production engines over
-//! two links, with real keys; `tcp` a CUBIC download through them. Time is per event: criterion's throughput is the figure.
+//! `raw` forwards UDP through client, link, gateway and server. `tunnel` sends the same traffic through two production
+//! engines over two links, with real keys. `tcp` is a CUBIC download through the same engines. Times are per event;
+//! criterion's throughput is the result.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The addresses of a scenario's hosts, in the lab and in the simulator.
+//! Addresses of a scenario's hosts, in the lab and in the simulator.
 
 use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -20,7 +20,7 @@ pub const INNER_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The client's IPv6 address in the tunnel.
 pub const INNER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
-/// The client's address on link `index`.
+/// Returns the client's address on link `index`.
 #[must_use]
 pub fn link_address(index: usize, family: Family) -> IpAddr {
     let number = u8::try_from(100 + index).unwrap_or(u8::MAX);
@@ -30,7 +30,7 @@ pub fn link_address(index: usize, family: Family) -> IpAddr {
     }
 }
 
-/// The address of `family`.
+/// Returns the address of `family`.
 #[must_use]
 pub fn of_family(family: Family, v4: Ipv4Addr, v6: Ipv6Addr) -> IpAddr {
     match family {
@@ -39,17 +39,17 @@ pub fn of_family(family: Family, v4: Ipv4Addr, v6: Ipv6Addr) -> IpAddr {
     }
 }
 
-/// Where a server other than the common one stands.
+/// Location of a server other than the common server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Whether it serves traffic that takes one link beside the tunnel.
+    /// Whether the server serves traffic over one link outside the tunnel.
     pub outside: bool,
-    /// One way to the gateway.
+    /// One-way delay to the gateway.
     pub distance: Duration,
 }
 
 impl Place {
-    /// Where the server of `traffic` stands; `None`: it is the common one.
+    /// Returns the location of the server of `traffic`. `None` if it is the common server.
     #[must_use]
     pub fn of(traffic: &Traffic) -> Option<Self> {
         let place = Self {
@@ -59,7 +59,7 @@ impl Place {
         (place.outside || !place.distance.is_zero()).then_some(place)
     }
 
-    /// The places of a scenario, each once; a server's number is its index.
+    /// Returns the locations of a scenario without duplicates. The number of a server is its index.
     #[must_use]
     pub fn all(scenario: &Scenario) -> Vec<Self> {
         let mut places = Vec::new();
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-/// The address of far server `index`, below 256.
+/// Returns the address of far server `index`, which is below 256.
 #[must_use]
 pub fn far_address(index: usize, family: Family) -> IpAddr {
     let number = u8::try_from(index).unwrap_or(u8::MAX);
@@ -82,7 +82,7 @@ pub fn far_address(index: usize, family: Family) -> IpAddr {
     }
 }
 
-/// A number below 1000 whose hexadecimal digits are the decimal ones of `number`, as in `fd00:101::2`.
+/// Returns the number whose hexadecimal digits are the decimal digits of `number` (below 1000), as in `fd00:101::2`.
 fn digits(number: u16) -> u16 {
     ((number / 100) << 8) | ((number / 10 % 10) << 4) | (number % 10)
 }

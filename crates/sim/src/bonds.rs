@@ -1,8 +1,10 @@
-//! Links that are to be bonded: the scenarios of each alone and of all through the tunnel, and the goodput of a run.
+//! Sets of links that are to be bonded. Builds the scenarios of each link alone and of all links through the tunnel,
+//! and evaluates the goodput of a run.
 //!
-//! A [`Case`] is a set of links with a length of time. [`Case::single`] is the scenario of a flow over one link without
-//! tunnel, [`Case::bonded`] of the same flow over all of them with it. [`Case::goodput`] reads the flow's goodput after the
-//! warm-up from the results of either, so that the two can be compared. [`Sweep`] makes random cases.
+//! A [`Case`] is a set of links with a duration. [`Case::single`] is the scenario of a flow over one link without a
+//! tunnel. [`Case::bonded`] is the scenario of the same flow over all links with the tunnel. [`Case::goodput`] reads
+//! the goodput of the flow after the warm-up from the results of either scenario, so that the two can be compared.
+//! [`Sweep`] makes random cases.
 //!
 //! `./dev bench profiles`, `./dev bench promise` and `crates/sim/tests/promise.rs` measure the same cases.
 
@@ -18,36 +20,36 @@ pub use sweep::Sweep;
 
 use crate::results::Results;
 
-/// Bytes of a full packet, in which queues are counted.
+/// Size of a full packet in bytes, the unit of queue lengths.
 pub const PACKET_BYTES: f64 = 1500.0;
 
-/// Links that are to be bonded.
+/// A set of links that are to be bonded.
 #[derive(Clone, Debug, Serialize)]
 pub struct Case {
-    /// Unique within its set.
+    /// Name, unique within the set of cases.
     pub name: String,
-    /// The set it is of.
+    /// Name of the set of cases.
     pub set: &'static str,
     /// The links.
     pub links: Vec<Link>,
-    /// How long the flow runs, in seconds.
+    /// Duration of the flow in seconds.
     pub duration_s: u32,
-    /// How much of that does not count, in seconds.
+    /// Duration at the start of the flow that does not count, in seconds.
     pub warm_up_s: u32,
-    /// Share of the sum of the single links that the bond is to reach, if one is set.
+    /// Share of the sum of the single links' goodputs that the bond is to reach, if a target is set.
     pub target: Option<f64>,
 }
 
-/// What is sent over the links.
+/// Traffic over the links.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Transport and congestion control.
     pub flow: Flow,
-    /// Connections at once, of TCP; `None`: one, or eight of [`Flow::Cubic8`].
+    /// Number of parallel TCP connections. `None`: one, or eight for [`Flow::Cubic8`].
     pub flows: Option<u32>,
-    /// From the client to the server instead of down.
+    /// Whether the client sends to the server, instead of the server to the client.
     pub is_upload: bool,
-    /// A ping through the tunnel beside it.
+    /// Whether a ping runs through the tunnel beside the flow.
     pub has_ping: bool,
 }
 
@@ -58,16 +60,16 @@ pub enum Flow {
     Bbr,
     /// One TCP connection with CUBIC.
     Cubic,
-    /// Eight of them.
+    /// Eight TCP connections with CUBIC.
     Cubic8,
-    /// One with CUBIC behind a handshake as of TLS.
+    /// One TCP connection with CUBIC, after a handshake like that of TLS.
     CubicTls,
     /// One QUIC connection.
     Quic,
 }
 
 impl Case {
-    /// A case of 12 s, or 20 s if one of the links is far away.
+    /// Creates a case of 12 s, or of 20 s if the RTT of a link is above 300 ms.
     #[must_use]
     pub fn new(set: &'static str, name: String, links: Vec<Link>) -> Self {
         let is_far = links.iter().any(|link| link.rtt_ms() > FAR_MS);
@@ -82,8 +84,8 @@ impl Case {
         }
     }
 
-    /// The scenario file of a run of `load` over all links through the tunnel. `keys` are lines of `[tunnel]`, `run` counts
-    /// from zero and makes the seed.
+    /// Returns the scenario file of a run of `load` over all links through the tunnel. `keys` are lines of `[tunnel]`.
+    /// `run` counts from zero and determines the seed.
     #[must_use]
     pub fn bonded(&self, load: &Load, policy: &str, keys: &[String], run: u32) -> String {
         let mut text = self.head(run);
@@ -102,7 +104,8 @@ impl Case {
         text
     }
 
-    /// The scenario file of a run of `load` over `link` alone, without tunnel. Alike links give the same text.
+    /// Returns the scenario file of a run of `load` over `link` alone, without a tunnel. Links that differ only in
+    /// their names give the same text.
     #[must_use]
     pub fn single(&self, load: &Load, link: &Link, run: u32) -> String {
         let mut text = self.head(run);
@@ -111,14 +114,15 @@ impl Case {
         text
     }
 
-    /// Goodput of the first flow after the warm-up, in Mbit/s; `None` if there is no flow.
+    /// Returns the goodput of the first flow after the warm-up, in Mbit/s. `None` if there is no flow.
     #[must_use]
     pub fn goodput(&self, results: &Results) -> Option<f64> {
         let flow = results.series.flows.first()?;
         self.after_warm_up(results.series.interval_ms, &flow.goodput_mbps)
     }
 
-    /// Mean of the samples, `interval_ms` each, after the warm-up; `None` if none is.
+    /// Returns the mean of the samples after the warm-up. Each sample covers `interval_ms`. `None` if there is no such
+    /// sample.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of samples")]
     pub fn after_warm_up(&self, interval_ms: f64, samples: &[f64]) -> Option<f64> {
@@ -132,7 +136,7 @@ impl Case {
         (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
     }
 
-    /// What has to stand above all sections.
+    /// Returns the keys that precede all sections.
     fn head(&self, run: u32) -> String {
         let (seed, seconds) = (run + 1, self.duration_s);
         format!("name = \"profiles\"\nseed = {seed}\nduration = \"{seconds}s\"\n")
@@ -140,7 +144,7 @@ impl Case {
 }
 
 impl Load {
-    /// One download.
+    /// Creates the load of one download.
     #[must_use]
     pub const fn download(flow: Flow) -> Self {
         Self {
@@ -151,7 +155,7 @@ impl Load {
         }
     }
 
-    /// `[[traffic]]` of a scenario.
+    /// Writes the `[[traffic]]` section of a scenario.
     fn section(&self, text: &mut String) {
         text.push_str(if self.is_upload {
             "[[traffic]]\nname = \"upload\"\ndirection = \"up\"\n"
@@ -172,9 +176,9 @@ impl Load {
 }
 
 fn line(text: &mut String, line: fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{line}");
 }
 
-/// Round trip above which a run is longer and warms up for longer, in milliseconds.
+/// RTT in milliseconds above which a run and its warm-up are longer.
 const FAR_MS: f64 = 300.0;

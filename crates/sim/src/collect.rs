@@ -1,4 +1,4 @@
-//! From what the phases measured to [`Results`].
+//! Computes [`Results`] from the measurements of the phases.
 
 mod changes;
 mod ranks;
@@ -24,16 +24,17 @@ use crate::{
     voice,
 };
 
-/// Within this time after an event, a gap in the payload counts as its consequence.
+/// Time after an event within which a gap in the payload counts as its consequence.
 const GAP_WINDOW: Duration = Duration::from_secs(2);
 /// Upper ends of the lateness histogram's bins in microseconds.
 const LATENESS_BINS_US: [u64; 12] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 10_000_000,
 ];
 
-/// The results of a whole run in `world`: the median of `repeats`, the scenario's own runs, with everything beside it.
+/// Returns the results of a whole run in `world`. They are those of the median of `repeats`, the runs of the scenario
+/// itself, together with the baselines.
 ///
-/// `baselines`: each with the phase it ran in. No repeats give empty results.
+/// Each entry of `baselines` is a baseline with the report of its phase. Without repeats the results are empty.
 #[must_use]
 pub fn join(
     scenario: &Scenario,
@@ -83,7 +84,7 @@ pub fn join(
     results
 }
 
-/// What each run gave for each expectation; NaN where it was not measured.
+/// Returns the figure of each expectation with its value in each run. A value that was not measured is NaN.
 fn expected_figures(scenario: &Scenario, repeats: &[PhaseReport]) -> Vec<Repeat> {
     let runs: Vec<Results> = repeats
         .iter()
@@ -98,7 +99,7 @@ fn expected_figures(scenario: &Scenario, repeats: &[PhaseReport]) -> Vec<Repeat>
     figures.collect()
 }
 
-/// Results of one phase, without baselines and repetitions.
+/// Returns the results of one phase, without baselines and repetitions.
 fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
     let transport = match scenario.tunnel {
         Some(_) => Transport::Tunnel,
@@ -162,7 +163,7 @@ fn phase_results(scenario: &Scenario, report: &PhaseReport) -> Results {
     }
 }
 
-/// The baseline `setup` beside the main run `main`.
+/// Returns the baseline `setup`, compared with the main run `main`.
 fn baseline(
     scenario: &Scenario,
     setup: &Setup,
@@ -180,7 +181,7 @@ fn baseline(
     }
 }
 
-/// Payload of all bulk flows over time, in Mbit/s per [`SAMPLE`].
+/// Returns the payload of all bulk flows over time, in Mbit/s per [`SAMPLE`].
 fn bulk_series(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> Vec<f64> {
     let mut sum = FlowReport::default();
     for (traffic, flow) in scenario.traffic.iter().zip(&report.flows) {
@@ -195,7 +196,7 @@ fn bulk_series(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> Vec
     rate_series(scenario, &sum.bins)
 }
 
-/// Payload of all bulk flows per second of each flow's time, in Mbit/s.
+/// Returns the sum of the goodputs of all bulk flows, each over its own duration, in Mbit/s.
 fn bulk_goodput(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> f64 {
     let flows = scenario.traffic.iter().zip(&report.flows);
     flows
@@ -204,7 +205,7 @@ fn bulk_goodput(scenario: &Scenario, report: &PhaseReport, tcp_only: bool) -> f6
         .sum()
 }
 
-/// How late the emulator was, both directions together.
+/// Returns the lateness of the emulator in both directions together.
 fn lateness(report: &PhaseReport) -> Option<Lateness> {
     let all = all_lateness(report)?;
     Some(Lateness {
@@ -215,7 +216,7 @@ fn lateness(report: &PhaseReport) -> Option<Lateness> {
     })
 }
 
-/// The expectations of `scenario` that `results` do not meet, one line each.
+/// Returns the expectations of `scenario` that `results` do not meet, one line each.
 #[must_use]
 pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String> {
     let mut unmet = Vec::new();
@@ -236,7 +237,7 @@ pub fn unmet_expectations(scenario: &Scenario, results: &Results) -> Vec<String>
     unmet
 }
 
-/// The figure `field` of the flow or link called `name`.
+/// Returns the figure `field` of the flow or link called `name`.
 fn figure(results: &Results, name: &str, field: &str) -> Option<f64> {
     let link = || results.links.iter().find(|link| link.name == name);
     match field {
@@ -459,7 +460,7 @@ fn deadline(traffic: &Traffic) -> Option<Duration> {
     }
 }
 
-/// Payload `bins` over time, in Mbit/s per [`SAMPLE`] of the run.
+/// Returns the payload `bins` over time, in Mbit/s per [`SAMPLE`] of the run.
 fn rate_series(scenario: &Scenario, bins: &[u64]) -> Vec<f64> {
     let mut bins = bins.to_vec();
     bins.resize(bin_index(scenario.duration), 0);
@@ -568,7 +569,7 @@ fn lateness_bins(report: &PhaseReport) -> Vec<LatenessBin> {
 
 fn all_lateness(report: &PhaseReport) -> Option<HdrHistogram<u64>> {
     let mut all = report.down.lateness_ns.clone()?;
-    // Both have the same bounds, so adding cannot fail.
+    // Both histograms have the same bounds, so adding cannot fail.
     let _ = all.add(report.up.lateness_ns.as_ref()?);
     Some(all)
 }
@@ -583,7 +584,7 @@ fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     }
 }
 
-/// Whether `traffic` passes by the tunnel, so that it says nothing of it.
+/// Whether `traffic` is cross traffic: it does not use the tunnel and says nothing about it.
 fn is_cross(scenario: &Scenario, traffic: &Traffic) -> bool {
     traffic.link.is_some() && scenario.tunnel.is_some()
 }

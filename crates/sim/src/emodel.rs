@@ -1,20 +1,21 @@
-//! How good a call is: the E-model of ITU-T Recommendation G.107 (06/2015), narrow band.
+//! Quality of a call: the E-model of ITU-T Recommendation G.107 (06/2015), narrow band.
 //!
-//! R = Ro − Is − Id − Ie,eff + A (7-1), a rating from 0 to 100, from which follows the mean opinion score that people
-//! would give. Everything that a network does not change keeps the default of table 3: noise and side tone give Ro and
-//! Is, the advantage A is zero, the echo path is that of a four-wire telephone (TELR 65 dB, WEPL 110 dB). What a network
-//! changes is delay (Id, 7-19 to 7-28) and loss (Ie,eff, 7-29). Numbers of equations and symbols are the
-//! Recommendation's.
+//! R = Ro − Is − Id − Ie,eff + A (7-1) is a rating from 0 to 100. The mean opinion score that people would give follows
+//! from it. Parameters that a network does not change keep the defaults of table 3: noise and side tone determine Ro
+//! and Is, the advantage A is zero, and the echo path is that of a four-wire telephone (TELR 65 dB, WEPL 110 dB). A
+//! network changes the delay (Id, 7-19 to 7-28) and the loss (Ie,eff, 7-29). Numbers of equations and symbols are those
+//! of the Recommendation.
 //!
-//! Limits: the Recommendation knows burst ratios up to 2, or loss below 2 %; beyond, as in an outage, the same formula is
-//! used and only says "bad". An E-model rates a whole call: what an outage does to one moment is told by dropouts.
+//! Limits: the Recommendation covers burst ratios up to 2, or loss below 2 %. Beyond, as in an outage, the same formula
+//! is used, and its result only means "bad". The E-model rates a whole call. Dropouts show the effect of an outage at
+//! one moment.
 
-/// What a codec suffers from loss (ITU-T G.113, appendix I).
+/// Sensitivity of a codec to loss (ITU-T G.113, appendix I).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codec {
     /// Ie: impairment without loss.
     pub impairment: f64,
-    /// Bpl: how robust it is to loss.
+    /// Bpl: robustness to loss.
     pub robustness: f64,
 }
 
@@ -24,7 +25,7 @@ impl Codec {
         impairment: 0.0,
         robustness: 25.1,
     };
-    /// G.711 that puts silence in place of what is lost.
+    /// G.711 that plays silence in place of lost packets.
     pub const G711_SILENCE: Self = Self {
         impairment: 0.0,
         robustness: 4.3,
@@ -36,18 +37,19 @@ impl Codec {
     };
 }
 
-/// R of a call whose mouth-to-ear delay is `delay_ms`, of whose packets the share `loss` (0 to 1) is not played, in runs
-/// `burst_ratio` times as long as chance would make them. From 0 to 100; 0 if an argument is no number.
+/// Returns the rating R of a call with a mouth-to-ear delay of `delay_ms`. The share `loss` (0 to 1) of its packets is
+/// not played, in runs that are `burst_ratio` times as long as under random loss. From 0 to 100; 0 if an argument is
+/// NaN.
 #[must_use]
 pub fn rating(codec: Codec, delay_ms: f64, loss: f64, burst_ratio: f64) -> f64 {
     let r = RO - IS - delay_impairment(delay_ms) - loss_impairment(codec, loss, burst_ratio);
     if r.is_nan() { 0.0 } else { r.clamp(0.0, 100.0) }
 }
 
-/// Id: what the delay from mouth to ear costs, talker echo, listener echo and the wait for an answer together.
+/// Returns Id, the impairment by the mouth-to-ear delay: talker echo, listener echo and the delay of answers.
 #[must_use]
 pub fn delay_impairment(delay_ms: f64) -> f64 {
-    // T = Ta, and Tr is twice as long: with digital lines echo comes from the far telephone.
+    // T = Ta, and Tr is twice T: on digital lines the far telephone causes the echo.
     let t = delay_ms;
     let terv =
         TELR - 40.0 * ((1.0 + t / 10.0) / (1.0 + t / 150.0)).log10() + 6.0 * (-0.3 * t * t).exp();
@@ -60,7 +62,7 @@ pub fn delay_impairment(delay_ms: f64) -> f64 {
     talker + listener + wait_impairment(t)
 }
 
-/// Idd: what too long a wait costs; nothing up to 100 ms.
+/// Returns Idd, the impairment by long delays without echo. Zero up to 100 ms.
 fn wait_impairment(delay_ms: f64) -> f64 {
     if delay_ms <= 100.0 {
         return 0.0;
@@ -70,12 +72,12 @@ fn wait_impairment(delay_ms: f64) -> f64 {
     25.0 * (root(x) - 3.0 * root(x / 3.0) + 2.0)
 }
 
-/// The form of Idte and Idle: half of `x` plus the root of its square and `square`.
+/// Returns half of `x` plus the root of its squared half and `square`, the common form of Idte and Idle.
 fn half_sum(x: f64, square: f64) -> f64 {
     x / 2.0 + (x * x / 4.0 + square).sqrt()
 }
 
-/// Ie,eff: what the codec makes of the share `loss` of packets not played.
+/// Returns Ie,eff, the impairment of the codec if the share `loss` of packets is not played.
 #[must_use]
 pub fn loss_impairment(codec: Codec, loss: f64, burst_ratio: f64) -> f64 {
     let percent = loss * 100.0;
@@ -83,7 +85,7 @@ pub fn loss_impairment(codec: Codec, loss: f64, burst_ratio: f64) -> f64 {
     codec.impairment + (95.0 - codec.impairment) * lost
 }
 
-/// The mean opinion score, 1 to 4.5, of the rating `r` (annex B).
+/// Returns the mean opinion score, 1 to 4.5, for the rating `r` (annex B).
 #[must_use]
 pub fn opinion(r: f64) -> f64 {
     match r {
@@ -94,13 +96,13 @@ pub fn opinion(r: f64) -> f64 {
     .max(1.0)
 }
 
-/// Basic signal-to-noise ratio of the defaults (7-2).
+/// Ro (7-2): basic signal-to-noise ratio with the default values.
 const RO: f64 = 15.0 - 1.5 * (8.0 - NOISE);
-/// Roe (7-22): of the talker's echo.
+/// Roe (7-22): signal-to-noise ratio of the talker's echo.
 const RO_E: f64 = -1.5 * (-NOISE - 2.0);
-/// Simultaneous impairment of the defaults (7-8): too loud a connection, side tone, quantising.
+/// Is (7-8): simultaneous impairment with the default values, from loudness, side tone and quantisation.
 const IS: f64 = 1.4136;
-/// −No: sum of all noise of the defaults, in dBm0p (7-3).
+/// −No (7-3): sum of all noise with the default values, in dBm0p.
 const NOISE: f64 = 61.1792;
 /// Talker echo loudness rating, in dB.
 const TELR: f64 = 65.0;
@@ -127,7 +129,7 @@ mod tests {
 
     #[test]
     fn opinions_are_those_of_annex_b() {
-        // Table B.1, which has 4.03 where its own formula gives 4.024.
+        // Table B.1 lists 4.03 where its own formula gives 4.024.
         for (r, mos) in [
             (90.0, 4.34),
             (80.0, 4.03),
@@ -159,11 +161,11 @@ mod tests {
                 0.75,
             );
         }
-        // And for G.711 with concealment.
+        // Planning values of Ie for G.711 with concealment.
         for (percent, ie) in [(2.0, 7.0), (3.0, 10.0), (5.0, 15.0), (7.0, 20.0)] {
             near(loss_impairment(Codec::G711, percent / 100.0, 1.0), ie, 1.0);
         }
-        // Silence in place of concealment is far worse, and so are bursts.
+        // Silence instead of concealment, and bursts, are far worse.
         let two = |codec, burst_ratio| loss_impairment(codec, 0.02, burst_ratio);
         assert!(two(Codec::G711_SILENCE, 1.0) > 4.0 * two(Codec::G711, 1.0));
         assert!(two(Codec::G711, 2.0) > two(Codec::G711, 1.0));
@@ -171,8 +173,8 @@ mod tests {
 
     #[test]
     fn delay_costs_what_the_published_fit_says() {
-        // Cole and Rosenbluth, "Voice over IP performance monitoring" (CCR 2001): 0.024 d, and 0.11 (d - 177.3) more
-        // beyond that; drawn through the Recommendation's values. Beyond 350 ms the line leaves the curve.
+        // Cole and Rosenbluth, "Voice over IP performance monitoring" (CCR 2001), fit the Recommendation's values by
+        // 0.024 d, plus 0.11 (d - 177.3) above 177.3 ms. Above 350 ms the line deviates from the curve.
         let mut last = 0.0;
         for ms in [25, 50, 100, 150, 200, 250, 300, 350] {
             let d = f64::from(ms);

@@ -1,9 +1,9 @@
-//! The least a packet of some traffic can take one way: over the quickest link that passes packets when it is sent, with
-//! nothing else under way.
+//! Shortest possible one-way delay of a packet: the delay over the fastest link that passes packets when the packet is
+//! sent, without other traffic.
 //!
-//! It is the links' propagation delay as the scenario has it, events included, and the distance of the server. Not in it: the
-//! time to serialise the packet itself, a recorded line's pauses, jitter. So what packets take beyond it is never told too
-//! short.
+//! It is the propagation delay of the link in the scenario, including changes by events, plus the distance of the
+//! server. It does not include the serialisation time of the packet, the pauses of a recorded line, or jitter. So the
+//! delay that a packet takes beyond it is never underestimated.
 
 use core::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::{
     scenario::{Action, Cost, Direction, Directions, Scenario, Traffic},
 };
 
-/// The least delay over time.
+/// The shortest one-way delay over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleDelay {
-    /// Since when it is so, in order of time; the first since the beginning.
+    /// Pairs of start time and delay, in order of time. The first pair starts at zero.
     steps: Vec<(Duration, Duration)>,
 }
 
 impl IdleDelay {
-    /// Of `traffic` in `scenario`.
+    /// Returns the idle delay of `traffic` in `scenario`.
     #[must_use]
     pub fn of(scenario: &Scenario, traffic: &Traffic) -> Self {
         let way = traffic.direction;
@@ -59,7 +59,7 @@ impl IdleDelay {
                 continue;
             };
             change.apply_to(line);
-            // While nothing passes, what was before is as good as anything.
+            // While no link passes packets, the last delay remains valid, because no packet arrives.
             if let Some(delay) = least(&lines) {
                 steps.push((event.at, delay));
             }
@@ -67,7 +67,7 @@ impl IdleDelay {
         Self { steps }
     }
 
-    /// The same all the time.
+    /// Returns an idle delay that does not change.
     #[cfg(test)]
     pub(crate) fn constant(delay: Duration) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl IdleDelay {
         }
     }
 
-    /// That of a packet sent `at` so long after the run began.
+    /// Returns the idle delay of a packet sent at time `at` since the start of the run.
     #[must_use]
     pub fn at(&self, at: Duration) -> Duration {
         let after = self.steps.partition_point(|(since, _)| *since <= at);

@@ -1,9 +1,10 @@
 //! Emulated links, the scenario files that describe them, and a simulator that runs the engine over them.
 //!
-//! One link model, two clocks: [`link::Link`] is a state machine that gets the time with every call. The simulator
-//! ([`run`](mod@run)) runs it on virtual time, the lab on real packets between network namespaces. One
-//! [`scenario::Scenario`] feeds both, in the same [`phases`]; what both [`measure`] becomes [`results`] ([`collect`]) and a
-//! [`report`]. Nothing here reads a clock, does I/O or draws ambient randomness.
+//! The same link model runs on two clocks: [`link::Link`] is a state machine, and every call passes it the time. The
+//! simulator ([`run`](mod@run)) runs it on virtual time; the lab runs it on real packets between network namespaces.
+//! Both run one [`scenario::Scenario`] in the same [`phases`] and fill the records of [`measure`]. [`collect`] turns
+//! these records into [`results`], and [`report`] turns results into a page. Nothing here reads a clock, does I/O or
+//! draws ambient randomness.
 #![forbid(unsafe_code)]
 
 pub mod addresses;

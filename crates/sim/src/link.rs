@@ -1,20 +1,20 @@
-//! One direction of one link: what happens to a packet between two hosts.
+//! One direction of one link: the emulated path of a packet between two hosts.
 //!
-//! A packet passes these stages, in this order; a stage that is not configured costs nothing:
+//! A packet passes these stages, in this order. A stage that is not configured has no cost.
 //!
-//! 1. **MTU**: what is longer vanishes, and nobody is told.
+//! 1. **MTU**: a longer packet is dropped without notification.
 //! 2. **Bottleneck** ([`queue::Bottleneck`]): a drop-tail queue in bytes, then serialisation at a constant rate, a
 //!    recorded sequence of delivery opportunities, or a recorded rate. It may be followed by a second bottleneck that
 //!    several links share ([`bundle::Bundle`]).
-//! 3. **State**: a link that is a black hole swallows what leaves the bottleneck.
+//! 3. **State**: a link that is a black hole drops every packet that leaves the bottleneck.
 //! 4. **Loss** ([`loss::Loss`]) and **bit errors** ([`loss::BitErrors`]).
 //! 5. **Line** ([`jitter::Line`]): propagation delay and jitter, in order or with overtaking.
 //!
-//! All times are computed on the virtual clock of the model: a caller that polls late gets its packets late, but later
+//! All times are computed on the virtual clock of the model. A caller that polls late gets its packets late, but later
 //! packets do not shift. The same seed, inputs and input times give the same outputs.
 //!
-//! Bounds: the queue holds its configured bytes and [`queue::MAX_WAITING`] packets, the line
-//! [`jitter::MAX_IN_FLIGHT`] packets; what exceeds them is dropped and counted.
+//! Bounds: the queue stores up to its configured number of bytes and [`queue::MAX_WAITING`] packets; the line stores up
+//! to [`jitter::MAX_IN_FLIGHT`] packets. Further packets are dropped and counted.
 
 pub mod bundle;
 pub mod histogram;
@@ -38,7 +38,8 @@ use crate::link::{
 
 /// A packet whose bits can be flipped.
 pub trait Corrupt {
-    /// Inverts bit `bit`, counted from the most significant bit of the first byte. Out of range: does nothing.
+    /// Inverts bit `bit`, counted from the most significant bit of the first byte. Does nothing if `bit` is out of
+    /// range.
     fn flip_bit(&mut self, bit: u64);
 }
 
@@ -56,9 +57,9 @@ pub enum LinkState {
     /// Packets pass.
     #[default]
     Up,
-    /// The cable is out: everything queued or under way is lost, and what is sent is lost. The ends can see it.
+    /// The link is disconnected: packets queued or in flight are lost, and so are packets sent. The ends can detect it.
     Down,
-    /// Packets are accepted, serialised and lost; the ends cannot see it.
+    /// Packets are accepted, serialised and lost. The ends cannot detect it.
     Blackhole,
 }
 
@@ -73,22 +74,22 @@ pub struct LinkConfig {
     pub delay: Duration,
     /// Upper end of a uniform extra delay drawn for each packet.
     pub jitter: Duration,
-    /// Whether jitter lets packets overtake each other; otherwise the order is kept.
+    /// Whether jitter lets packets overtake each other. Otherwise the order is preserved.
     pub reorder: bool,
     /// Random loss.
     pub loss: Loss,
     /// Probability that a bit arrives inverted, 0 to 1.
     pub bit_errors: f64,
-    /// Bit errors that come together.
+    /// Bit errors that are clustered in some packets and blocks.
     pub block_errors: Option<BlockErrors>,
-    /// Length of the longest packet that passes; longer ones vanish. `None`: any.
+    /// Length of the longest packet that passes; longer packets are dropped. `None`: no limit.
     pub mtu: Option<Bytes>,
     /// Whether packets pass.
     pub state: LinkState,
 }
 
 impl Default for LinkConfig {
-    /// A perfect line: no limit, no delay, no loss; a queue of 128 KiB should a rate be set.
+    /// Returns a perfect line without rate limit, delay or loss. If a rate is set, the queue has 128 KiB.
     fn default() -> Self {
         Self {
             rate: Rate::Unlimited,
@@ -108,21 +109,21 @@ impl Default for LinkConfig {
 /// A change of some parameters; `None` leaves a parameter as it is.
 #[derive(Clone, Debug, Default)]
 pub struct LinkChange {
-    /// New serialisation rate. A trace goes on as if it had run since the start.
+    /// New serialisation rate. A trace is read at the position that it would have reached since the start.
     pub rate: Option<Rate>,
     /// New limit of the queue. Packets already queued stay.
     pub queue: Option<Bytes>,
-    /// New propagation delay, for packets that enter the line from now on.
+    /// New propagation delay, for packets that enter the line after the change.
     pub delay: Option<Duration>,
     /// New jitter.
     pub jitter: Option<Duration>,
-    /// Whether packets may overtake from now on.
+    /// Whether packets may overtake each other after the change.
     pub reorder: Option<bool>,
     /// New loss process, starting in its good state.
     pub loss: Option<Loss>,
     /// New bit error probability.
     pub bit_errors: Option<f64>,
-    /// New bit errors that come together.
+    /// New clustered bit errors.
     pub block_errors: Option<BlockErrors>,
     /// New length of the longest packet that passes.
     pub mtu: Option<Bytes>,
@@ -131,7 +132,7 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// Writes what changes into `config`.
+    /// Writes the changed parameters into `config`.
     pub fn apply_to(&self, config: &mut LinkConfig) {
         fn set<T: Clone>(target: &mut T, value: Option<&T>) {
             if let Some(value) = value {
@@ -155,30 +156,30 @@ impl LinkChange {
     }
 }
 
-/// Counters of one direction since its start. Every packet handed in ends in exactly one of delivered, a drop counter,
-/// the queue or the line.
+/// Counters of one direction since its start. Every packet passed to the link is eventually delivered, counted as
+/// dropped, in the queue, or on the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Packets handed in.
+    /// Packets passed to the link.
     pub offered_pkts: u64,
-    /// Bytes handed in.
+    /// Bytes passed to the link.
     pub offered_bytes: u64,
-    /// Packets delivered at the far end.
+    /// Packets delivered at the other end.
     pub tx_pkts: u64,
-    /// Bytes delivered at the far end.
+    /// Bytes delivered at the other end.
     pub tx_bytes: u64,
     /// Packets dropped because a queue or the line was full.
     pub queue_drops: u64,
     /// Packets lost by the loss process.
     pub loss_drops: u64,
-    /// Packets lost because the link was down or a black hole, or takes none as long.
+    /// Packets lost because the link was down or a black hole, or because they were longer than its MTU.
     pub state_drops: u64,
     /// Packets delivered with at least one inverted bit.
     pub corrupted_pkts: u64,
 }
 
 impl LinkStats {
-    /// Packets handed in that will never come out.
+    /// Returns the number of packets that were lost or dropped for any reason.
     #[must_use]
     pub fn lost_pkts(&self) -> u64 {
         self.queue_drops + self.loss_drops + self.state_drops
@@ -203,7 +204,7 @@ pub struct Link<P> {
 }
 
 impl<P: Corrupt> Link<P> {
-    /// A link whose traces start at `now`. `seed` decides losses, bit errors and jitter.
+    /// Creates a link whose traces start at `now`. `seed` determines losses, bit errors and jitter.
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64, now: Instant) -> Self {
         let mut rng = Rng::new(seed);
@@ -221,7 +222,7 @@ impl<P: Corrupt> Link<P> {
         }
     }
 
-    /// Starts traces, counters and the delay histogram anew at `now`; packets under way stay.
+    /// Restarts traces, counters and the delay histogram at `now`. Packets in flight remain.
     pub fn restart(&mut self, now: Instant) {
         self.advance(now);
         self.bottleneck.change(now, self.config.rate.clone(), now);
@@ -229,19 +230,19 @@ impl<P: Corrupt> Link<P> {
         self.queue_delay = Histogram::default();
     }
 
-    /// Takes a packet of `len_bytes` that the sender hands over at `now`.
+    /// Accepts a packet of `len_bytes` that the sender passes at `now`.
     pub fn handle_packet(&mut self, now: Instant, len_bytes: usize, packet: P) {
         self.advance(now);
         self.enter(now, Bytes::of_len(len_bytes), packet);
     }
 
-    /// The next packet that has arrived at the far end by `now`.
+    /// Returns the next packet that has arrived at the other end by `now`.
     pub fn poll_output(&mut self, now: Instant) -> Option<P> {
         self.advance(now);
         self.leave(now).map(|(_, packet)| packet)
     }
 
-    /// When to poll next; `None` while the link is idle.
+    /// Returns the time of the next event. `None` while the link is idle.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         earliest(self.bottleneck.next_departure(), self.line.next_arrival())
@@ -270,26 +271,26 @@ impl<P: Corrupt> Link<P> {
         }
     }
 
-    /// The parameters in force.
+    /// Returns the current parameters.
     #[must_use]
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> &LinkStats {
         &self.stats
     }
 
-    /// Bytes waiting in the link's own queue, the packet in service not counted.
+    /// Returns the number of bytes in the link's own queue, without the packet in service.
     #[must_use]
     pub fn queue_len(&self) -> Bytes {
         self.bottleneck.waiting()
     }
 
-    /// Bytes the link's own rate could have carried from `from` to `to` with the parameters in force; `None` if it has
-    /// no limit. O(samples in between).
+    /// Returns the number of bytes that the link's own rate could have carried from `from` to `to` with the current
+    /// parameters. `None` if the rate is not limited. O(samples in between).
     #[must_use]
     pub fn capacity_between(&self, from: Instant, to: Instant) -> Option<Bytes> {
         if self.config.state != LinkState::Up {
@@ -298,13 +299,13 @@ impl<P: Corrupt> Link<P> {
         self.bottleneck.capacity_between(from, to)
     }
 
-    /// Time that packets spent in queue and serialisation.
+    /// Returns the histogram of the time that packets spent in the queue and in serialisation.
     #[must_use]
     pub fn queue_delay(&self) -> &Histogram {
         &self.queue_delay
     }
 
-    /// The longest time in queue and serialisation since the last call; zero if no packet left.
+    /// Returns the longest time in queue and serialisation since the last call. Zero if no packet left.
     pub fn take_longest_wait(&mut self) -> Duration {
         core::mem::take(&mut self.longest_wait)
     }
@@ -328,7 +329,7 @@ impl<P: Corrupt> Link<P> {
         }
     }
 
-    /// What happens behind the bottleneck, at the time the last bit left it.
+    /// Handles a packet behind the bottleneck, at the time its last bit left the bottleneck.
     pub(crate) fn travel(&mut self, at: Instant, len: Bytes, mut packet: P) {
         if self.config.state != LinkState::Up {
             self.stats.state_drops += 1;
@@ -382,7 +383,7 @@ impl<P: Corrupt> Link<P> {
     }
 }
 
-/// The earlier of two optional instants.
+/// Returns the earlier of two optional instants.
 pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

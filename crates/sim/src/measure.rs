@@ -1,5 +1,5 @@
-//! What a run measures, before it becomes [`Results`](crate::results::Results): the lab's programs and the simulator's
-//! hosts fill the same records.
+//! Raw measurements of a run, from which [`Results`](crate::results::Results) are computed. The lab's programs and the
+//! simulator's hosts fill the same records.
 
 mod arrivals;
 mod pings;
@@ -21,113 +21,113 @@ pub use pings::EchoRequests;
 pub const SAMPLE: Duration = Duration::from_millis(100);
 /// Length of a bin of [`FlowReport::bins`].
 pub const BIN: Duration = Duration::from_millis(10);
-/// How long a tunnel has been up, at least, when a run begins: daemons run for days and have looked at their links long
-/// before somebody downloads.
+/// Shortest time for which a tunnel has been up when a run begins: real daemons run for days and have measured their
+/// links long before a download starts.
 pub const SETTLE: Duration = Duration::from_secs(3);
-/// How long before the run a ping starts, to see the idle round trip.
+/// Time before the run at which a ping starts, to measure the idle RTT.
 pub const IDLE_PING: Duration = Duration::from_secs(1);
-/// Most delays kept of one flow.
+/// Highest number of delays stored for one flow.
 const MAX_DELAYS: usize = 4_000_000;
 
-/// What one phase of a run measured.
+/// Measurements of one phase of a run.
 #[derive(Debug)]
 pub struct PhaseReport {
-    /// One entry per traffic of the scenario; `None` if it did not run.
+    /// One entry for each traffic of the scenario. `None` if the traffic did not run.
     pub flows: Vec<Option<FlowReport>>,
     /// Server to client.
     pub down: DirectionReport,
     /// Client to server.
     pub up: DirectionReport,
-    /// What the ends of the tunnel said of themselves.
+    /// Status of the tunnel's ends, sampled over time.
     pub status: Vec<StatusSample>,
-    /// Weights of the links at the gateway, which sends downwards: one entry a link of the scenario, each with one
-    /// value per [`SAMPLE`], NaN where none is known. Empty without tunnel.
+    /// Weights of the links at the gateway, which sends downwards. One entry for each link of the scenario, each with
+    /// one value per [`SAMPLE`], which is NaN if the weight is unknown. Empty without a tunnel.
     pub weights: Vec<Vec<f64>>,
 }
 
-/// What a flow measured.
+/// Measurements of one flow.
 #[derive(Clone, Debug, Default)]
 pub struct FlowReport {
-    /// Payload bytes that arrived per [`BIN`], from the run's beginning on.
+    /// Payload bytes that arrived, per [`BIN`] since the start of the run.
     pub bins: Vec<u64>,
-    /// Those of them that arrived in order, that is with a number above all before (UDP).
+    /// Payload bytes that arrived in order, that is with a number above all numbers before (UDP), per [`BIN`].
     pub in_order_bins: Vec<u64>,
     /// Payload bytes sent per [`BIN`] (UDP).
     pub sent_bins: Vec<u64>,
-    /// One-way delay (UDP), round trip (TCP, QUIC, ping) or completion time (requests), in milliseconds.
+    /// Delays in milliseconds: one-way delay (UDP), RTT (TCP, QUIC, ping) or completion time (requests).
     pub delays_ms: Vec<f64>,
     /// Datagrams or requests sent.
     pub sent: u64,
-    /// Datagrams or replies that arrived, copies not counted.
+    /// Datagrams or replies that arrived, without copies.
     pub received: u64,
     /// Datagrams that arrived in order (UDP).
     pub received_in_order: u64,
-    /// Datagrams that arrived within their deadline (UDP); all that arrived, if they have none.
+    /// Datagrams that arrived within their deadline (UDP). All that arrived, if they have no deadline.
     pub received_in_time: u64,
-    /// Payload bytes of those, per [`BIN`] of when they were sent.
+    /// Payload bytes of datagrams that arrived within their deadline, per [`BIN`] of their time of sending.
     pub in_time_bins: Vec<u64>,
-    /// How many later datagrams arrived before a late one, at most.
+    /// Highest number of later datagrams that arrived before a late datagram.
     pub reorder_depth_max: u64,
-    /// Segments sent again (TCP), packets taken for lost (QUIC).
+    /// Segments retransmitted (TCP), or packets considered lost (QUIC).
     pub retransmits: Option<u64>,
-    /// One-way delay of each packet by its number, `None` for those that did not come (voice).
+    /// One-way delay of each packet by its number. `None` for packets that did not arrive (voice).
     pub by_number: Vec<Option<Duration>>,
-    /// What the viewer saw (video).
+    /// Quality of the video as its viewer saw it (video).
     pub video: Option<VideoResult>,
-    /// Round trips before the run, and each round trip in it (ping).
+    /// Summary of the RTTs before the run, summary of the RTTs during the run, and each RTT during the run (ping).
     pub pings: Option<(PingSummary, PingSummary, Vec<PingPoint>)>,
 }
 
-/// What one direction of all links did.
+/// Measurements of one direction of all links.
 #[derive(Debug, Default)]
 pub struct DirectionReport {
-    /// One entry a link.
+    /// One entry for each link.
     pub links: Vec<LinkReport>,
-    /// How late packets were written, in nanoseconds; `None` on a virtual clock, which is never late.
+    /// Lateness with which packets were written, in nanoseconds. `None` on a virtual clock, which is never late.
     pub lateness_ns: Option<Lateness<u64>>,
 }
 
-/// What one direction of one link did.
+/// Measurements of one direction of one link.
 #[derive(Clone, Debug)]
 pub struct LinkReport {
     /// Counters since the start of the run.
     pub stats: LinkStats,
-    /// Time in queue and serialisation.
+    /// Time that packets spent in the queue and in serialisation.
     pub queue_delay: Histogram,
     /// One entry per [`SAMPLE`].
     pub samples: Vec<Sample>,
 }
 
-/// What one direction of one link did within a [`SAMPLE`].
+/// Measurements of one direction of one link within a [`SAMPLE`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Bytes delivered.
     pub tx_bytes: u64,
-    /// Packets lost, for whatever reason.
+    /// Packets lost, for any reason.
     pub lost_pkts: u64,
-    /// Longest time in queue and serialisation.
+    /// Longest time that a packet spent in the queue and in serialisation.
     pub longest_wait: Duration,
-    /// Bytes the line could have carried; `None` without a limit.
+    /// Bytes that the line could have carried. `None` if its rate is not limited.
     pub capacity: Option<Bytes>,
 }
 
-/// What is to be known of a stream's datagrams beside their delays.
+/// Optional measurements of a stream's datagrams.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// How long each is of use; for ever if not limited.
+    /// Time within which a datagram is of use. `None`: no limit.
     pub deadline: Option<Duration>,
-    /// Whether each packet's delay is kept by its number.
+    /// Whether the delay of each packet is stored by its number.
     pub by_number: bool,
 }
 
 impl FlowReport {
-    /// Payload that arrived, in bytes.
+    /// Returns the number of payload bytes that arrived.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.bins.iter().sum()
     }
 
-    /// Share of what was sent that never arrived; zero if nothing was sent.
+    /// Returns the share of sent datagrams or requests that never arrived. Zero if nothing was sent.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub fn loss(&self) -> f64 {
@@ -137,8 +137,8 @@ impl FlowReport {
         self.sent.saturating_sub(self.received) as f64 / self.sent as f64
     }
 
-    /// The longest time without payload that begins in `from..to`, to the length of a [`BIN`]. Counts from the first
-    /// payload on and until `stop`; all times since the run's beginning.
+    /// Returns the longest time without payload that begins in `from..to`, in multiples of [`BIN`]. The time before the
+    /// first payload and the time after `stop` do not count. All times are relative to the start of the run.
     #[must_use]
     pub fn longest_gap(&self, stop: Duration, from: Duration, to: Duration) -> Duration {
         let index =
@@ -162,7 +162,7 @@ impl FlowReport {
         BIN * longest
     }
 
-    /// Adds what another program of the same traffic measured.
+    /// Adds the measurements of another program of the same traffic.
     pub fn add(&mut self, other: Self) {
         for (sum, other) in [
             (&mut self.bins, other.bins),
@@ -196,22 +196,23 @@ impl FlowReport {
         self.pings = self.pings.take().or(other.pings);
     }
 
-    /// Counts `bytes` of payload that arrive `at` this time after the run's beginning.
+    /// Counts `bytes` of payload that arrive at time `at` since the start of the run.
     pub fn record(&mut self, at: Duration, bytes: usize) {
         count(&mut self.bins, at, bytes);
     }
 
-    /// Counts `bytes` of the payload that [`record`](Self::record) counts as in order.
+    /// Counts `bytes` of payload that arrive in order. [`record`](Self::record) counts the same bytes too.
     pub fn record_in_order(&mut self, at: Duration, bytes: usize) {
         count(&mut self.in_order_bins, at, bytes);
     }
 
-    /// Counts `bytes` of payload that leave `at` this time after the run's beginning.
+    /// Counts `bytes` of payload that are sent at time `at` since the start of the run.
     pub fn record_sent(&mut self, at: Duration, bytes: usize) {
         count(&mut self.sent_bins, at, bytes);
     }
 
-    /// Counts the delay of datagram `number` with `bytes` of payload, which was sent at `sent_at` after the run's beginning.
+    /// Counts the delay of datagram `number` with `bytes` of payload, which was sent at time `sent_at` since the start
+    /// of the run.
     pub fn record_delay(
         &mut self,
         number: u64,
@@ -232,7 +233,7 @@ impl FlowReport {
         }
     }
 
-    /// Share of what was sent that never arrived in time; zero if nothing was sent.
+    /// Returns the share of sent datagrams that never arrived in time. Zero if nothing was sent.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub fn unusable(&self) -> f64 {
@@ -242,7 +243,7 @@ impl FlowReport {
         self.sent.saturating_sub(self.received_in_time) as f64 / self.sent as f64
     }
 
-    /// Notes that packet `number` took `delay`.
+    /// Stores the delay of packet `number`.
     pub fn delay_of(&mut self, number: u64, delay: Duration) {
         let Ok(index) = usize::try_from(number) else {
             return;
@@ -255,7 +256,7 @@ impl FlowReport {
         }
     }
 
-    /// Counts one delay.
+    /// Stores one delay.
     pub fn delay(&mut self, delay: Duration) {
         if self.delays_ms.len() < MAX_DELAYS {
             self.delays_ms.push(delay.as_secs_f64() * 1e3);
@@ -267,7 +268,7 @@ fn count(bins: &mut Vec<u64>, at: Duration, bytes: usize) {
     let Ok(bin) = usize::try_from(at.as_nanos() / BIN.as_nanos()) else {
         return;
     };
-    // Bounded: programs end a second after the run.
+    // The number of bins is bounded, because programs end a second after the run.
     if bins.len() <= bin {
         bins.resize(bin + 1, 0);
     }

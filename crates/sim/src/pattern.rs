@@ -1,14 +1,14 @@
-//! When datagrams of a flow leave: one pure schedule for the lab's sender and the simulator's.
+//! Times at which the datagrams of a flow are sent: one pure schedule for the senders of the lab and of the simulator.
 //!
-//! The rate is a function of the time since the flow began, constant in pieces: [`Rates`] gives it between points as
-//! steps, on a line or on an exponential, in steps of a given length; a [`Profile`] pauses it or bundles datagrams into
-//! frames. Datagram *n* leaves when the integral of the rate reaches the size of the *n* before it, rounded up to a
-//! nanosecond. The integral is kept in whole bit·nanoseconds, so nothing drifts, however long the flow and whatever the
-//! steps.
+//! The rate is a piecewise constant function of the time since the flow began. [`Rates`] interpolates between given
+//! points: by steps, linearly, or exponentially, in steps of a given length. A [`Profile`] adds pauses or bundles
+//! datagrams into frames. Datagram *n* is sent when the integral of the rate reaches the size of the *n* datagrams
+//! before it, rounded up to a nanosecond. The integral is stored in whole bit·nanoseconds, so rounding errors do not
+//! accumulate.
 //!
-//! A program that is woken for each datagram is now and then late. [`Pattern::with_jitter`] adds that: evenly drawn, in
-//! order, and what is overtaken by its lateness leaves at once. Without it, several flows into one full queue lock in
-//! step: the same one loses every time.
+//! A program that is woken for each datagram is sometimes late. [`Pattern::with_jitter`] adds a uniformly distributed
+//! lateness that preserves the order: datagrams that became due before a late datagram was sent are sent together with
+//! it. Without this jitter, several flows into one full queue synchronise: the same flow loses every time.
 
 use core::time::Duration;
 
@@ -24,53 +24,53 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 /// A rate over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// Time since the flow began in nanoseconds, and the rate from there on; in order of time.
+    /// Points in order of time: nanoseconds since the flow began, and the rate from then on.
     points: Vec<(u64, Bitrate)>,
     curve: Curve,
     step_nanos: u64,
 }
 
-/// What the rate does between two points.
+/// Interpolation of the rate between two points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Curve {
-    /// It grows by the same factor in each step.
+    /// The rate changes by the same factor in each step.
     Exponential,
-    /// It grows by the same amount in each step.
+    /// The rate changes by the same amount in each step.
     Linear,
-    /// It stays.
+    /// The rate stays constant until the next point.
     #[default]
     Steps,
 }
 
-/// How datagrams are spread over time.
+/// Distribution of datagrams over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Evenly.
+    /// Evenly spaced.
     #[default]
     Constant,
-    /// Evenly for `on`, then not at all for `off`, and again.
+    /// Evenly spaced for `on`, then none for `off`, periodically.
     OnOff {
-        /// How long datagrams leave.
+        /// Time in which datagrams are sent.
         on: Duration,
-        /// How long none do.
+        /// Time in which no datagrams are sent.
         off: Duration,
     },
-    /// A frame every `interval`, the datagrams of a frame back to back.
+    /// A frame every `interval`. The datagrams of a frame are sent back to back.
     Frames {
         /// Time between two frames.
         interval: Duration,
     },
-    /// Thirty frames a second, the datagrams of a frame back to back.
+    /// Thirty frames a second. The datagrams of a frame are sent back to back.
     Video,
 }
 
-/// Datagrams that leave together.
+/// Datagrams that are sent at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// When, since the flow began.
+    /// Time since the flow began.
     pub at: Duration,
-    /// How many, at least one.
+    /// Number of datagrams, at least one.
     pub datagrams: u64,
 }
 
@@ -81,28 +81,28 @@ pub struct Pattern {
     profile: Profile,
     size: Bytes,
     departed: u64,
-    /// The piece of constant rate reached so far: where it begins and ends, its rate, and the integral before it.
+    /// Start and end of the current piece of constant rate, its rate, and the integral of the rate before it.
     begin: u64,
     end: u64,
     bps: u64,
     bit_nanos: u128,
-    /// Most that a datagram leaves late.
+    /// Upper bound of the lateness of a datagram.
     jitter_nanos: u64,
     rng: Rng,
-    /// When the last one left.
+    /// Time of the last departure.
     last: Duration,
 }
 
 impl Rates {
-    /// The same rate for ever.
+    /// Creates a rate that never changes.
     #[must_use]
     pub fn constant(rate: Bitrate) -> Self {
         Self::new(vec![(Duration::ZERO, rate)], Curve::Steps, Duration::MAX)
     }
 
-    /// The rates at `points`, in order of time since the flow began, and between them `curve` in steps of `step`, each
-    /// with the rate at its begin. The first rate holds before its point too, the last for ever. An exponential from or
-    /// to zero is a step.
+    /// Creates the rates at `points`, in order of time since the flow began. Between points the rate follows `curve` in
+    /// steps of `step`, each with the rate at its start. The first rate also holds before its point, and the last rate
+    /// has no end. An exponential from or to zero is a single step.
     #[must_use]
     pub fn new(points: Vec<(Duration, Bitrate)>, curve: Curve, step: Duration) -> Self {
         Self {
@@ -115,19 +115,19 @@ impl Rates {
         }
     }
 
-    /// The rate at `time` since the flow began.
+    /// Returns the rate at `time` since the flow began.
     #[must_use]
     pub fn at(&self, time: Duration) -> Bitrate {
         Bitrate::from_bps(self.piece(saturating_nanos(time)).0)
     }
 
-    /// The rate at the flow's begin.
+    /// Returns the rate at the start of the flow.
     #[must_use]
     pub fn first(&self) -> Bitrate {
         self.at(Duration::ZERO)
     }
 
-    /// Rate in bit/s at `at`, and until when it holds.
+    /// Returns the rate in bit/s at `at`, and the time until which it holds.
     fn piece(&self, at: u64) -> (u64, u64) {
         let next = self.points.partition_point(|point| point.0 <= at);
         let after = self.points.get(next);
@@ -162,7 +162,7 @@ impl Rates {
 }
 
 impl Pattern {
-    /// Datagrams of `size` payload bytes at `rates`, spread as `profile` says.
+    /// Creates the schedule of datagrams of `size` payload bytes at `rates`, distributed by `profile`.
     #[must_use]
     pub fn new(rates: Rates, size: Bytes, profile: Profile) -> Self {
         let mut this = Self {
@@ -182,13 +182,13 @@ impl Pattern {
         this
     }
 
-    /// Payload of each datagram.
+    /// Returns the payload size of each datagram.
     #[must_use]
     pub fn size(&self) -> Bytes {
         self.size
     }
 
-    /// Lets each datagram leave up to `jitter` late; `rng` decides how much.
+    /// Delays each datagram by a random time of up to `jitter`, drawn from `rng`.
     #[must_use]
     pub fn with_jitter(mut self, jitter: Duration, rng: Rng) -> Self {
         self.jitter_nanos = saturating_nanos(jitter);
@@ -196,7 +196,7 @@ impl Pattern {
         self
     }
 
-    /// The next datagrams to leave, later ones with every call; `None` once the rate is zero for ever.
+    /// Returns the next datagrams to send; each call advances the schedule. `None` if the rate remains zero.
     pub fn next_departure(&mut self) -> Option<Departure> {
         let due = self.next_due()?;
         let late = match self.jitter_nanos {
@@ -222,7 +222,7 @@ impl Pattern {
                 if at <= u128::from(self.end) {
                     let datagrams = self.bundled();
                     self.departed += datagrams;
-                    // Fits: it is not after `end`.
+                    // The conversion succeeds, because `at` is not after `end`.
                     let at = Duration::from_nanos(u64::try_from(at).unwrap_or(self.end));
                     return Some(Departure { at, datagrams });
                 }
@@ -236,7 +236,7 @@ impl Pattern {
         }
     }
 
-    /// How many datagrams leave at once.
+    /// Returns the number of datagrams sent at once.
     fn bundled(&self) -> u64 {
         match self.profile {
             Profile::Constant | Profile::OnOff { .. } => 1,
@@ -251,7 +251,7 @@ impl Pattern {
         }
     }
 
-    /// As [`Rates::piece`], with the pauses.
+    /// Extends [`Rates::piece`] by the pauses of the profile.
     fn piece(&self, at: u64) -> (u64, u64) {
         let (bps, end) = self.rates.piece(at);
         let Profile::OnOff { on, off } = self.profile else {
@@ -293,7 +293,7 @@ mod tests {
         count
     }
 
-    /// The rate of the paper's ramp: 63 to 105 Mbit/s in 15 s, 10 s there, and back.
+    /// Returns the ramp of the paper: from 63 to 105 Mbit/s in 15 s, constant for 10 s, and back.
     fn ramp() -> Rates {
         let rate = Bitrate::from_mbps;
         let points = [(0.0, 63), (15.0, 105), (25.0, 105), (40.0, 63)]
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn as_many_leave_as_the_integral_says() {
-        // Slow twin: the integral by steps of 0.2 s.
+        // Reference implementation: the integral in steps of 0.2 s.
         let rates = ramp();
         let bits: f64 = (0..200_u32)
             .map(|step| rates.at(secs(f64::from(step) * 0.2 + 0.1)).as_mbps() * 0.2e6)
@@ -451,7 +451,7 @@ mod tests {
             sum += late - even;
             last = late;
         }
-        // Datagrams are 1 ms apart: lateness is the largest of what is left of three draws.
+        // Datagrams are due 1 ms apart. The lateness is the largest of the remaining parts of three draws.
         let mean = sum / 10_000;
         assert!((1_500..2_200).contains(&mean.as_micros()), "{mean:?}");
     }

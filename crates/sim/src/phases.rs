@@ -1,26 +1,26 @@
-//! The phases of a run: the scenario itself as often as it says, then the same traffic over each baseline.
+//! The phases of a run: first the repetitions of the scenario itself, then the same traffic over each baseline.
 
 use crate::{
     results::Transport,
     scenario::{Baseline, LinkSpec, Scenario, Traffic, TrafficKind},
 };
 
-/// What is special about a phase.
+/// Properties of a phase.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What it is called.
+    /// Name of the phase.
     pub label: String,
     /// Directory below the output directory.
     pub dir: String,
-    /// Which repetition, from 0.
+    /// Number of the repetition, from 0.
     pub repeat: u32,
-    /// Whether it is the scenario itself, not a baseline.
+    /// Whether the phase runs the scenario itself and not a baseline.
     pub is_main: bool,
-    /// What carries the traffic.
+    /// Transport that carries the traffic.
     pub transport: Transport,
     /// Indices of the links in use.
     pub links: Vec<usize>,
-    /// Whether the tunnel runs over them.
+    /// Whether the tunnel runs over the links.
     pub with_tunnel: bool,
     /// Whether only the TCP flows of the scenario run.
     pub tcp_only: bool,
@@ -37,14 +37,14 @@ impl Setup {
     #[must_use]
     pub fn runs(&self, traffic: &Traffic) -> bool {
         match traffic.link {
-            // Cross traffic is there whatever carries the rest.
+            // Cross traffic runs with every transport.
             Some(link) => self.links.contains(&link),
             None => !self.tcp_only || matches!(traffic.kind, TrafficKind::Tcp { .. }),
         }
     }
 }
 
-/// The phases of a run, in order.
+/// Returns the phases of a run, in order.
 #[must_use]
 pub fn setups(scenario: &Scenario, skip_baselines: bool) -> Vec<Setup> {
     let mut setups = Vec::new();

@@ -1,14 +1,19 @@
-//! A QUIC connection that carries one stream one way: what matters of it to a bonded link.
+//! A QUIC connection that carries one stream in one direction, limited to the properties that matter for a bonded link.
 //!
-//! A [`Connection`] is one end; datagrams go in and come out. Modelled after the stack the lab runs, quinn 0.11 with its
-//! defaults: loss detection of RFC 9002 (three packets, or 9/8 of a round trip, that *never* adapt to reordering; probe
-//! timeouts; persistent congestion), CUBIC in bytes without `HyStart`, pacing by a token bucket, acknowledgements of every
-//! second packet and at once when out of order, a stream window of 1.25 MB, packets 129 behind the newest dropped.
+//! A [`Connection`] is one endpoint; its input and output are datagrams. It is modelled after the stack that the lab
+//! uses, quinn 0.11 with its defaults:
 //!
-//! Not modelled: packet contents and keys (the handshake is two round trips of full datagrams until the first byte
-//! arrives), MTU discovery (its result holds from the start), migration, the idle timeout, segmentation offload, ECN,
-//! pruning of acknowledged acknowledgements (with losses they are a few hundred bytes longer). Credit for the stream
-//! travels in every acknowledgement.
+//! - loss detection of RFC 9002: a packet threshold of three and a time threshold of 9/8 of an RTT, which *never* adapt
+//!   to reordering; probe timeouts; persistent congestion;
+//! - CUBIC in bytes without `HyStart`, and pacing by a token bucket;
+//! - acknowledgement of every second packet, and at once if a packet is out of order;
+//! - a stream window of 1.25 MB;
+//! - packets that are 129 or more behind the newest are dropped.
+//!
+//! Not modelled: packet contents and keys (the handshake is two RTTs of full datagrams until the first byte arrives),
+//! MTU discovery (its result applies from the start), migration, the idle timeout, segmentation offload, ECN, pruning
+//! of acknowledged acknowledgements (with losses they are a few hundred bytes longer). Every acknowledgement carries
+//! the flow control limit of the stream.
 
 mod cubic;
 mod pacer;
@@ -25,36 +30,36 @@ use self::{receiver::Receiver, rtt::RttEstimator, sender::Sender};
 
 pub(crate) use self::wire::Packet;
 
-/// Bytes beyond those read that the receiver takes: 100 ms at 100 Mbit/s.
+/// Receive window in bytes beyond the data read: 100 ms at 100 Mbit/s.
 const STREAM_WINDOW: u64 = 1_250_000;
 
-/// What the acknowledgement of a single packet waits at most, RFC 9000 section 18.2.
+/// Highest delay of the acknowledgement of a single packet, RFC 9000 section 18.2.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 
-/// Round trip assumed before there is one, RFC 9002 section 6.2.2.
+/// RTT assumed before the first sample, RFC 9002 section 6.2.2.
 const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Smallest datagram QUIC works with, and first of the search for a longer one.
+/// UDP payload in bytes of the smallest datagram that QUIC permits, and of the first datagram in MTU discovery.
 const MIN_PAYLOAD: u16 = 1_200;
 
-/// Longest datagram looked for: 1500 less the headers of IPv6 and UDP.
+/// UDP payload in bytes of the longest datagram that MTU discovery tries: 1500 minus the headers of IPv6 and UDP.
 const MAX_PAYLOAD: u16 = 1_452;
 
-/// The search ends at steps below this.
+/// Step in bytes below which MTU discovery ends.
 const PAYLOAD_STEP: u16 = 20;
 
-/// Counters of one end.
+/// Counters of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuicStats {
-    /// Bytes that may be in flight.
+    /// Congestion window in bytes.
     pub(crate) cwnd_bytes: u64,
-    /// Packets taken for lost; what they held is sent again.
+    /// Packets considered lost. Their data is retransmitted.
     pub(crate) lost_pkts: u64,
     /// Reductions of the window.
     pub(crate) congestion_events: u64,
     /// Probe timeouts.
     pub(crate) timeouts: u64,
-    /// Packets that came too late to be told from copies.
+    /// Packets that arrived too late to be distinguished from duplicates.
     pub(crate) dropped_pkts: u64,
 }
 
@@ -64,7 +69,7 @@ enum Half {
     Sender(Box<Sender>),
 }
 
-/// A packet of the handshake that is sent until it is answered.
+/// A packet of the handshake that is repeated until it is answered.
 #[derive(Clone, Copy, Debug)]
 struct Asking {
     next_at: Instant,
@@ -72,24 +77,24 @@ struct Asking {
     sent_at: Option<Instant>,
 }
 
-/// One end of a connection; one end sends the stream, the other receives it.
+/// One endpoint of a connection. One endpoint sends the stream, the other receives it.
 ///
 /// After any `handle_*`, drain [`poll_transmit`](Self::poll_transmit), then wait until
 /// [`poll_timeout`](Self::poll_timeout).
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     half: Half,
-    /// The client's hello, then, if it receives, its request.
+    /// The packet that the client repeats: its hello, then, if it receives the stream, its request.
     asking: Option<Asking>,
     is_client: bool,
     is_established: bool,
-    /// When the server answered the only hello; `None` if there were more.
+    /// Time at which the server answered the only hello. `None` if there were several.
     answered_at: Option<Instant>,
     is_answer_due: bool,
 }
 
 impl Connection {
-    /// The end that connects at `now`. `max_payload`: of a UDP datagram on the path.
+    /// Creates the endpoint that connects at `now`. `max_payload`: longest UDP payload on the path.
     pub(crate) fn connect(now: Instant, is_sender: bool, max_payload: u16) -> Self {
         Self {
             asking: Some(Asking::new(now, INITIAL_RTT * 3)),
@@ -98,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// The end that waits.
+    /// Creates the endpoint that waits for a connection.
     pub(crate) fn listen(is_sender: bool, max_payload: u16) -> Self {
         Self {
             half: if is_sender {
@@ -114,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// Takes a datagram's payload; what is no packet is ignored.
+    /// Processes the payload of a datagram. Payloads that are not packets are ignored.
     pub(crate) fn handle_datagram(&mut self, now: Instant, payload: &[u8]) {
         let Some(packet) = Packet::parse(payload) else {
             return;
@@ -154,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// Lets timers that are due at `now` act.
+    /// Runs the timers that are due at `now`.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         match &mut self.half {
             Half::Receiver(receiver) => receiver.handle_timeout(now),
@@ -162,10 +167,10 @@ impl Connection {
         }
     }
 
-    /// The next packet to send at `now`; call until `None`.
+    /// Returns the next packet to send at `now`. Call until it returns `None`.
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         if core::mem::take(&mut self.is_answer_due) {
-            // The answer to a second hello does not say which one was heard.
+            // After a second answer, it is unknown to which answer the next packet responds, so no RTT is measured.
             self.answered_at = (self.answered_at.is_none()).then_some(now);
             return Some(Packet::HelloAck);
         }
@@ -187,7 +192,8 @@ impl Connection {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout) and
+    /// [`poll_transmit`](Self::poll_transmit) next.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let asking = self.asking.map(|asking| asking.next_at);
         let half = match &self.half {
@@ -197,7 +203,7 @@ impl Connection {
         crate::link::earliest(asking, half)
     }
 
-    /// Bytes of the stream received in order.
+    /// Returns the number of stream bytes received in order.
     pub(crate) fn received(&self) -> u64 {
         match &self.half {
             Half::Receiver(receiver) => receiver.in_order_bytes(),
@@ -205,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// The sender's round trip.
+    /// Returns the smoothed RTT of the sender.
     pub(crate) fn smoothed_rtt(&self) -> Option<Duration> {
         match &self.half {
             Half::Receiver(_) => None,
@@ -213,7 +219,7 @@ impl Connection {
         }
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub(crate) fn stats(&self) -> QuicStats {
         match &self.half {
             Half::Receiver(receiver) => QuicStats {
@@ -246,7 +252,8 @@ impl Asking {
     }
 }
 
-/// The payload that quinn's search finds on a path that carries `limit`: halves the rest until a step is short.
+/// Returns the payload that quinn's MTU discovery finds on a path that carries `limit`: a binary search that ends at a
+/// short step.
 fn found_payload(limit: u16) -> u16 {
     let (mut low, mut high) = (MIN_PAYLOAD, MAX_PAYLOAD);
     let mut last = low;

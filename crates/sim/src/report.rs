@@ -1,12 +1,12 @@
-//! The report of one run: a page for people who would rather look than read, and a table for the terminal.
+//! The report of one run: a page with plots, and a table for the terminal.
 //!
-//! [`render`] gives one HTML file with nothing outside it: no script, no font, no picture from elsewhere. It reads on
-//! a phone, on paper, in light and dark, and by a screen reader. Top to bottom: the verdict in one sentence, the few
-//! numbers that matter with the goals they are measured by, plots, tables, and the command that repeats the run.
-//! [`table`] says the same in aligned columns.
+//! [`render`] returns one HTML file without external resources: no script, no font, no picture from elsewhere. It is
+//! readable on a phone, on paper, in light and dark, and by a screen reader. It contains, from top to bottom: the
+//! verdict in one sentence, the most important figures with their goals, plots, tables, and the command that repeats
+//! the run. [`table`] contains the same information in aligned columns.
 //!
-//! Both are pure functions of [`Results`]: the same results give the same text. Nothing in the results can break the
-//! page: text is escaped, numbers that are no numbers are shown as a dash, plots and tables have a bounded size.
+//! Both are pure functions of [`Results`]: the same results give the same text. No content of the results can break the
+//! page: text is escaped, values that are not finite are shown as a dash, and plots and tables have a bounded size.
 
 mod beside;
 mod chart;
@@ -32,13 +32,13 @@ pub use tables::Table;
 
 use facts::Facts;
 
-/// The whole HTML page.
+/// Returns the whole HTML page.
 #[must_use]
 pub fn render(results: &Results) -> String {
     page::render(results, &Facts::new(results))
 }
 
-/// The report for a terminal: verdict and tables, lines end with `\n`, no escape sequences.
+/// Returns the report for a terminal: verdict and tables. Lines end with `\n`; there are no escape sequences.
 #[must_use]
 pub fn table(results: &Results) -> String {
     let mut out = format!("{}\n{}\n", subject(results), Facts::new(results).verdict());
@@ -54,13 +54,13 @@ pub fn table(results: &Results) -> String {
     out
 }
 
-/// The verdict in one sentence (two if the run was refused).
+/// Returns the verdict in one sentence (two if the run was refused).
 #[must_use]
 pub fn verdict(results: &Results) -> String {
     Facts::new(results).verdict()
 }
 
-/// What ran, in one line.
+/// Returns a description of the run in one line.
 fn subject(results: &Results) -> String {
     let mut parts = vec![match results.world {
         World::Lab => "lab: real programs over emulated lines".to_owned(),
@@ -86,7 +86,7 @@ fn scenario(results: &Results) -> &str {
     }
 }
 
-/// The command that repeats the run.
+/// Returns the command that repeats the run.
 fn command(results: &Results) -> String {
     if !results.command.is_empty() {
         return results.command.clone();

@@ -1,15 +1,16 @@
-//! What one run of a scenario measured: the types of `results.json`, written by `lab run` and `sim run`.
+//! Measurements of one run of a scenario: the types of `results.json`, written by `lab run` and `sim run`.
 //!
 //! The names `scenario`, `seed`, `flows[].{name, goodput_mbps, loss, delay_ms.{p50, p95, p99}, reorder_depth_max}`,
 //! `links[].{name, tx_bytes, queue_drops, loss_drops}`, `series` and `lateness_us.{p50, p99}` are a contract with
-//! other programs: fields may be added, none may be renamed. Every field has a default, so a file of an older
-//! version still reads, and unknown fields are ignored.
+//! other programs: fields may be added, none may be renamed. Every field has a default, so a file of an older version
+//! can still be read. Unknown fields are ignored.
 //!
 //! Conventions: times are seconds since the traffic began, rates are 10^6 bits per second, shares are 0..=1.
 //! *Down* is from the server to the client, *up* the other way. A number that was not measured is `None`; inside
 //! an array it is NaN. JSON has no NaN: it is written as `null`, and `null` reads as NaN.
 //!
-//! Known limit: nothing here is bounded, because the scenario (duration, interval) bounds what a run records.
+//! Known limit: the sizes here are not bounded, because the scenario (duration, interval) bounds the number of records
+//! of a run.
 
 use core::fmt;
 
@@ -19,60 +20,62 @@ mod media;
 
 pub use media::{Freeze, Picture, VideoResult, VoiceResult};
 
-/// All that one run measured.
+/// All measurements of one run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Results {
     /// Name of the scenario, as in its file.
     pub scenario: String,
-    /// One line in plain words on what the scenario is, if its file says so.
+    /// Description of the scenario in one line, if its file has one.
     pub description: Option<String>,
-    /// Seed of all randomness of the run.
+    /// Seed of all random numbers of the run.
     pub seed: u64,
-    /// Where it ran.
+    /// Whether the run took place in the lab or in the simulator.
     pub world: World,
     /// Scheduler policy of the sending end of the measured direction; empty if no tunnel ran.
     pub policy: String,
-    /// The command that repeats the run; the report makes one up from `world`, `scenario` and `seed` if empty.
+    /// The command that repeats the run. If it is empty, the report derives a command from `world`, `scenario` and
+    /// `seed`.
     pub command: String,
     /// Version of the program that ran.
     pub version: String,
     /// Length of the run's traffic in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub duration_s: f64,
-    /// Why the run must not be trusted, e.g. the emulator was late; `None`: accepted.
+    /// Reason why the run must not be trusted, e.g. the emulator was late. `None`: the run is accepted.
     pub refused: Option<String>,
-    /// What else a reader should know, a sentence each.
+    /// Further facts that a reader should know, one sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// One entry a traffic flow, in the scenario's order. Those of the run itself; other transports' are in `baselines`.
+    /// One entry for each traffic flow of the run itself, in the scenario's order. Flows over other transports are in
+    /// `baselines`.
     pub flows: Vec<FlowResult>,
-    /// One entry a link, in the scenario's order.
+    /// One entry for each link, in the scenario's order.
     pub links: Vec<LinkResult>,
-    /// One entry a video, in the scenario's order.
+    /// One entry for each video, in the scenario's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub video: Vec<VideoResult>,
-    /// One entry a call, in the scenario's order.
+    /// One entry for each call, in the scenario's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub voice: Vec<VoiceResult>,
-    /// Round trips of the ping beside the traffic, if the scenario has one.
+    /// RTTs of a ping that ran beside the traffic, if the scenario has a ping.
     pub pings: Option<Pings>,
-    /// What the scenario did to the links, and what was noticed, in order of time.
+    /// Events that the scenario caused and changes that were noticed, in order of time.
     pub events: Vec<Event>,
-    /// The same traffic over other transports.
+    /// Results of the same traffic over other transports.
     pub baselines: Vec<Baseline>,
-    /// Numbers of repeated runs, if the scenario ran more than once; the rest of the results is of the median run.
+    /// Figures of repeated runs, if the scenario ran more than once. All other results are those of the median run.
     pub repeats: Vec<Repeat>,
-    /// Numbers over time.
+    /// Measurements over time.
     pub series: Series,
-    /// How late the emulator delivered packets, in microseconds (lab only).
+    /// Lateness with which the emulator delivered packets, in microseconds (lab only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lateness_us: Option<Lateness>,
-    /// What the daemons said of themselves, sampled during the run.
+    /// Answers of the daemons to `pleach status --json`, sampled during the run.
     pub status: Vec<StatusSample>,
 }
 
-/// Where a run took place.
+/// Place of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum World {
@@ -83,65 +86,69 @@ pub enum World {
     Sim,
 }
 
-/// One traffic flow as its receiver saw it.
+/// One traffic flow as measured by its receiver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlowResult {
     /// Name in the scenario.
     pub name: String,
-    /// What kind of traffic.
+    /// Kind of traffic.
     pub kind: FlowKind,
-    /// Which way the payload went.
+    /// Direction of the payload.
     pub direction: Direction,
-    /// What carried it.
+    /// Transport that carried the flow.
     pub transport: Transport,
     /// Congestion control of a TCP flow, e.g. `cubic`.
     pub cc: Option<String>,
-    /// When it began, in seconds.
+    /// Time at which the flow began, in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub start_s: f64,
-    /// How long it ran, in seconds; 0 means the whole run.
+    /// Duration of the flow in seconds. 0 means the whole run.
     #[serde(deserialize_with = "null_as_nan")]
     pub duration_s: f64,
-    /// Payload delivered over the flow's time, in Mbit/s.
+    /// Payload delivered over the flow's duration, in Mbit/s.
     #[serde(deserialize_with = "null_as_nan")]
     pub goodput_mbps: f64,
     /// Share of the application's packets that never arrived, 0..=1; 0 for TCP.
     #[serde(deserialize_with = "null_as_nan")]
     pub loss: f64,
-    /// One-way delay (UDP), round trip (TCP, QUIC, ping) or completion time (requests), in milliseconds.
+    /// Delays in milliseconds: one-way delay (UDP), RTT (TCP, QUIC, ping) or completion time (requests).
     pub delay_ms: Quantiles,
-    /// Packets or requests the application sent, if it counts them (not TCP, QUIC).
+    /// Number of packets or requests that the application sent, if it counts them (not TCP, QUIC).
     pub sent_pkts: Option<u64>,
-    /// Those of them that arrived, copies not counted.
+    /// Number of sent packets or requests that arrived, without copies.
     pub received_pkts: Option<u64>,
-    /// Those of them that arrived in order: after none that was sent later (UDP).
+    /// Number of packets that arrived in order: no packet sent later had arrived before (UDP).
     pub in_order_pkts: Option<u64>,
-    /// Share of them that never arrived or came after their deadline, 0..=1, if they have one (UDP).
+    /// Share of sent packets that never arrived or arrived after their deadline, 0..=1, if they have a deadline (UDP).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unusable: Option<f64>,
-    /// How many later packets arrived before a late one, at most.
+    /// Highest number of later packets that arrived before a late packet.
     pub reorder_depth_max: u64,
-    /// Longest time without any payload arriving, in milliseconds.
+    /// Longest time in which no payload arrived, in milliseconds.
     pub longest_gap_ms: Option<f64>,
-    /// Segments the sender sent again (TCP), packets it took for lost (QUIC).
+    /// Number of segments that the sender retransmitted (TCP), or of packets that it considered lost (QUIC).
     pub retransmits: Option<u64>,
-    /// Datagrams of all UDP flows of this way that left within a second of this flow's start and never arrived, or came
-    /// after their deadline; what passes by the tunnel does not count.
+    /// Number of lost or late datagrams of all UDP flows in this flow's direction, among those sent within a second
+    /// after this flow began: datagrams that never arrived, or arrived after their deadline. Traffic outside the tunnel
+    /// does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_lost_pkts: Option<u64>,
-    /// Packets of this way that links lost within a second of its start, in their queues or on the line.
+    /// Number of packets in this flow's direction that links lost within a second after the flow began, in their queues
+    /// or on the line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_line_losses_pkts: Option<u64>,
-    /// Time from its end until the links above the lowest rank were at rest: below 0.2 Mbit/s together in each 100 ms of half
-    /// a second. In milliseconds, rounded up to 100; 0 if they were before. `None` if they did not come to rest before the
-    /// next flow of this way began or the run ended, or if all links are of one rank.
+    /// Time in milliseconds from the end of the flow until the links above the lowest cost rank were at rest. These
+    /// links are at rest if together they carry less than 0.2 Mbit/s in each 100 ms of half a second. Rounded up to 100
+    /// ms; 0 if they were at rest before the flow ended. `None` if they did not come to rest before the next flow in
+    /// this direction began or the run ended, or if all links have the same rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_ms: Option<f64>,
-    /// Third acknowledgements in a row that miss the same packet, a mean over runs (transfers only).
+    /// Number of times that the third acknowledgement in a row reported the same packet as missing, a mean over runs
+    /// (transfers only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dup_ack_events: Option<f64>,
-    /// Retransmission timeouts, a mean over runs (transfers only).
+    /// Number of retransmission timeouts, a mean over runs (transfers only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<f64>,
 }
@@ -161,13 +168,13 @@ pub enum FlowKind {
     Tcp,
     /// Datagrams at a given rate.
     Udp,
-    /// A film, as it is sent live.
+    /// A film, sent live.
     Video,
     /// One side of a call.
     Voice,
 }
 
-/// Which way payload goes.
+/// Direction of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -178,12 +185,12 @@ pub enum Direction {
     Up,
 }
 
-/// What carried a flow. In JSON one string: `tunnel`, `mptcp`, `raw` or `single:LINK`.
+/// Transport that carried a flow. In JSON one string: `tunnel`, `mptcp`, `raw` or `single:LINK`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// The kernel's Multipath TCP.
     Mptcp,
-    /// Plain routing without tunnel: the kernel's default route.
+    /// Plain routing without a tunnel, over the kernel's default route.
     Raw,
     /// Plain routing over this link alone.
     Single(String),
@@ -192,13 +199,13 @@ pub enum Transport {
     Tunnel,
 }
 
-/// One emulated link. The totals are of both directions.
+/// One emulated link. Totals are sums over both directions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkResult {
     /// Name in the scenario.
     pub name: String,
-    /// Bytes of IP packets that came out at the far end.
+    /// Bytes of IP packets that left the link at its other end.
     pub tx_bytes: u64,
     /// Packets refused by a full queue.
     pub queue_drops: u64,
@@ -214,7 +221,7 @@ pub struct LinkResult {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkSide {
-    /// Bytes of IP packets that came out at the far end.
+    /// Bytes of IP packets that left the link at its other end.
     pub tx_bytes: u64,
     /// Packets refused by a full queue.
     pub queue_drops: u64,
@@ -222,45 +229,47 @@ pub struct LinkSide {
     pub loss_drops: u64,
     /// Rate configured at the start of the run, in Mbit/s; `None` for a link driven by a trace.
     pub rate_mbps: Option<f64>,
-    /// Mean of what the line offered over the run, in Mbit/s; an outage counts as 0.
+    /// Mean capacity of the line over the run, in Mbit/s. An outage counts as 0.
     pub capacity_mbps: Option<f64>,
     /// Share of `capacity_mbps` that was used, 0..=1.
     pub utilisation: Option<f64>,
-    /// Share of their capacity that this link and all that are not dearer carried while all links together carried more than
-    /// that, 0..=1: less than 1 was left to dearer links without need. `None` if no link is dearer, or if that never was.
+    /// How full the links up to this cost were while costlier links were in use, 0..=1. Only samples count in which all
+    /// links together carried more than the capacity of this link and of all links that cost the same or less. The
+    /// value is the share of this capacity that was used: if it is below 1, costlier links carried traffic
+    /// unnecessarily. `None` if no link costs more, or if there was no such sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill: Option<f64>,
-    /// What this link carried while cheaper ones had room for it, as a share of what all links carried, 0..=1. `None` if no
-    /// link is cheaper.
+    /// Traffic that this link carried while cheaper links had free capacity for it, as a share of the traffic of all
+    /// links, 0..=1. `None` if no link is cheaper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<f64>,
-    /// Time packets waited in the link's queue, in milliseconds.
+    /// Delay of packets in the link's queue, in milliseconds.
     pub queue_delay_ms: Quantiles,
 }
 
-/// Quantiles of a time; `null` if there was no sample.
+/// Quantiles of a time. `null` if there was no sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quantiles {
     /// Median.
     pub p50: Option<f64>,
-    /// 95 of 100 are at most this.
+    /// 95th percentile.
     pub p95: Option<f64>,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: Option<f64>,
 }
 
-/// Round trips of a ping through the same transport as the traffic.
+/// RTTs of a ping over the same transport as the traffic.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pings {
-    /// Before the traffic began.
+    /// Pings before the traffic began.
     pub idle: PingSummary,
-    /// While the traffic ran.
+    /// Pings while the traffic ran.
     pub loaded: PingSummary,
 }
 
-/// What one phase of pinging saw.
+/// Summary of the pings of one phase.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PingSummary {
@@ -268,43 +277,43 @@ pub struct PingSummary {
     pub sent: u64,
     /// Requests without a reply.
     pub lost: u64,
-    /// Round trip in milliseconds.
+    /// RTTs in milliseconds.
     pub rtt_ms: Quantiles,
-    /// Longest round trip in milliseconds.
+    /// Longest RTT in milliseconds.
     pub max_ms: Option<f64>,
 }
 
-/// Something that happened during the run.
+/// An event during the run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// When, in seconds.
+    /// Time of the event, in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub time_s: f64,
-    /// The link it concerns, if one.
+    /// Name of the link that the event concerns, if it concerns a link.
     pub link: Option<String>,
-    /// What sort of thing.
+    /// Kind of event.
     pub kind: EventKind,
-    /// A few words that stand beside the mark in the plots, e.g. `lte silent`.
+    /// A few words that are written beside the mark in the plots, e.g. `lte silent`.
     pub text: String,
-    /// Longest time without payload that began within 2 s after the event, over all bulk flows, in milliseconds.
+    /// Longest time without payload, over all bulk flows, that began within 2 s after the event, in milliseconds.
     pub gap_ms: Option<f64>,
 }
 
-/// Sort of event.
+/// Kind of event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventKind {
     /// Rate, delay or loss of a link changed.
     Change,
-    /// A link was taken down; the hosts were told.
+    /// A link was taken down, and the hosts were notified.
     Down,
-    /// Anything else.
+    /// Any other event.
     #[default]
     Note,
-    /// A link swallows all packets; nobody was told.
+    /// A link drops all packets, and the hosts were not notified.
     Silent,
-    /// A link came back.
+    /// A link works again.
     Up,
 }
 
@@ -312,81 +321,82 @@ pub enum EventKind {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Baseline {
-    /// What it is called in the plot; empty: made from `transport`.
+    /// Label in the plot. If it is empty, the label is derived from `transport`.
     pub label: String,
-    /// What carried it.
+    /// Transport that carried the traffic.
     pub transport: Transport,
     /// Goodput in Mbit/s.
     #[serde(deserialize_with = "null_as_nan")]
     pub goodput_mbps: f64,
-    /// Goodput of the tunnel over this one's: above 1 the tunnel is faster; `None` if this one delivered nothing.
+    /// Goodput of the tunnel divided by the goodput of this transport. Above 1, the tunnel is faster. `None` if this
+    /// transport delivered nothing.
     pub ratio: Option<f64>,
-    /// The goodput over time, in Mbit/s; samples are as long as those of [`Series`].
+    /// Goodput over time, in Mbit/s. The samples have the length of [`Series::interval_ms`].
     #[serde(deserialize_with = "nulls_as_nan")]
     pub series_mbps: Vec<f64>,
 }
 
-/// One number over repeated runs.
+/// One figure over repeated runs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Repeat {
-    /// Which number, with its unit, e.g. `goodput_mbps`.
+    /// Name of the figure with its unit, e.g. `goodput_mbps`.
     pub metric: String,
     /// Median of `values`.
     pub median: Option<f64>,
-    /// One value a run, in the order of the runs.
+    /// One value for each run, in the order of the runs.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub values: Vec<f64>,
 }
 
-/// Numbers over time. Sample `i` of an array covers `i * interval_ms .. (i + 1) * interval_ms` after the start.
+/// Measurements over time. Sample `i` of an array covers `i * interval_ms .. (i + 1) * interval_ms` after the start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Series {
     /// Length of a sample in milliseconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub interval_ms: f64,
-    /// One entry a link.
+    /// One entry for each link.
     pub links: Vec<LinkSeries>,
-    /// One entry a flow.
+    /// One entry for each flow.
     pub flows: Vec<FlowSeries>,
-    /// Ping while the traffic ran.
+    /// Pings while the traffic ran.
     pub ping: Vec<PingPoint>,
     /// Histogram of the emulator's lateness, in ascending order (lab only).
     pub lateness: Vec<LatenessBin>,
 }
 
-/// One link over time. Any array may be empty: not measured.
+/// One link over time. An empty array was not measured.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkSeries {
     /// Name in the scenario.
     pub name: String,
-    /// Delivered to the client, in Mbit/s.
+    /// Rate of delivery to the client, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub down_mbps: Vec<f64>,
-    /// Delivered to the server, in Mbit/s.
+    /// Rate of delivery to the server, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub up_mbps: Vec<f64>,
-    /// Longest wait in the queue towards the client within the sample, in milliseconds.
+    /// Longest delay in the queue towards the client within the sample, in milliseconds.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub queue_down_ms: Vec<f64>,
-    /// Longest wait in the queue towards the server within the sample, in milliseconds.
+    /// Longest delay in the queue towards the server within the sample, in milliseconds.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub queue_up_ms: Vec<f64>,
-    /// What the line offered towards the client, in Mbit/s.
+    /// Capacity of the line towards the client, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub capacity_down_mbps: Vec<f64>,
-    /// What the line offered towards the server, in Mbit/s.
+    /// Capacity of the line towards the server, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub capacity_up_mbps: Vec<f64>,
-    /// Packets lost on the way to the client, in the queue or on the line.
+    /// Number of packets lost on the way to the client, in the queue or on the line.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub lost_down_pkts: Vec<f64>,
-    /// Packets lost on the way to the server, in the queue or on the line.
+    /// Number of packets lost on the way to the server, in the queue or on the line.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub lost_up_pkts: Vec<f64>,
-    /// The link's weight at the gateway, which sends to the client.
+    /// Weight of the link at the gateway, which sends to the client.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub weight: Vec<f64>,
 }
@@ -400,13 +410,13 @@ pub struct FlowSeries {
     /// Payload delivered, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub goodput_mbps: Vec<f64>,
-    /// Payload delivered in order, in Mbit/s: what arrived after none that was sent later (UDP).
+    /// Payload delivered in order, in Mbit/s: no packet sent later had arrived before (UDP).
     #[serde(deserialize_with = "nulls_as_nan")]
     pub in_order_mbps: Vec<f64>,
     /// Payload sent, in Mbit/s (UDP).
     #[serde(deserialize_with = "nulls_as_nan")]
     pub sent_mbps: Vec<f64>,
-    /// Payload that arrived within its deadline, by when it was sent, in Mbit/s (UDP with a deadline).
+    /// Payload that arrived within its deadline, in Mbit/s, by the time of sending (UDP with a deadline).
     #[serde(
         deserialize_with = "nulls_as_nan",
         skip_serializing_if = "Vec::is_empty"
@@ -414,13 +424,13 @@ pub struct FlowSeries {
     pub in_time_mbps: Vec<f64>,
 }
 
-/// One ping: `[seconds, milliseconds]` in JSON, `null` milliseconds for no reply.
+/// One ping: `[seconds, milliseconds]` in JSON. `null` milliseconds mean that no reply arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "PingJson", into = "PingJson")]
 pub struct PingPoint {
-    /// When it was sent, in seconds.
+    /// Time at which the request was sent, in seconds.
     pub time_s: f64,
-    /// Round trip in milliseconds; `None`: no reply.
+    /// RTT in milliseconds. `None`: no reply arrived.
     pub rtt_ms: Option<f64>,
 }
 
@@ -428,62 +438,62 @@ pub struct PingPoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatenessBin {
-    /// Upper end in microseconds; the lower one is the bin before, or 0.
+    /// Upper end in microseconds. The lower end is the upper end of the previous bin, or 0.
     #[serde(deserialize_with = "null_as_nan")]
     pub up_to_us: f64,
-    /// Packets delivered this late.
+    /// Number of packets delivered this late.
     pub count: u64,
 }
 
-/// How late packets left the emulator, in microseconds.
+/// Lateness of packets that leave the emulator, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lateness {
     /// Median.
     #[serde(deserialize_with = "null_as_nan")]
     pub p50: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     #[serde(deserialize_with = "null_as_nan")]
     pub p99: f64,
-    /// The worst, if recorded.
+    /// Maximum, if recorded.
     pub max: Option<f64>,
-    /// Runs with a higher `p99` than this are refused; `None`: [`LATENESS_LIMIT_US`].
+    /// Highest accepted `p99`: runs above it are refused. `None`: [`LATENESS_LIMIT_US`] applies.
     pub limit_p99: Option<f64>,
 }
 
-/// What one daemon said of itself.
+/// Status of one daemon.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatusSample {
-    /// When, in seconds.
+    /// Time of the sample, in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub time_s: f64,
-    /// Which end, e.g. `client`.
+    /// End at which the daemon runs, e.g. `client`.
     pub node: String,
-    /// Its answer to `pleach status --json`.
+    /// Answer of the daemon to `pleach status --json`.
     pub status: serde_json::Value,
 }
 
 impl Results {
-    /// The content of `results.json`.
+    /// Returns the content of `results.json`.
     ///
     /// # Errors
-    /// None that the types here can cause; a `status` value that does not serialise.
+    /// Fails only if a `status` value cannot be serialised; the types here cause no errors.
     pub fn to_json(&self) -> serde_json::Result<String> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
         Ok(text)
     }
 
-    /// Reads what [`Self::to_json`] wrote; missing fields get their defaults.
+    /// Parses the output of [`Self::to_json`]. Missing fields get their defaults.
     ///
     /// # Errors
-    /// `json` is not JSON, or a field has another type.
+    /// Fails if `json` is not JSON, or if a field has another type.
     pub fn from_json(json: &str) -> serde_json::Result<Self> {
         serde_json::from_str(json)
     }
 
-    /// Sets `refused` if the emulator was later than its limit; keeps an earlier reason.
+    /// Sets `refused` if the emulator's lateness exceeded its limit. Keeps an earlier reason.
     pub fn judge_lateness(&mut self) {
         let Some(lateness) = self.lateness_us else {
             return;
@@ -499,7 +509,7 @@ impl Results {
 }
 
 impl Quantiles {
-    /// The quantiles of `samples`, which this sorts.
+    /// Sorts `samples` and returns their quantiles.
     #[must_use]
     pub fn of(samples: &mut [f64]) -> Self {
         samples.sort_by(f64::total_cmp);
@@ -512,7 +522,7 @@ impl Quantiles {
 }
 
 impl Lateness {
-    /// The highest `p99` in microseconds that is accepted.
+    /// Returns the highest accepted `p99` in microseconds.
     #[must_use]
     pub fn limit(&self) -> f64 {
         self.limit_p99.unwrap_or(LATENESS_LIMIT_US)
@@ -520,7 +530,7 @@ impl Lateness {
 }
 
 impl Repeat {
-    /// `metric` with its `values`, one a run.
+    /// Creates the figure `metric` with one of `values` for each run.
     #[must_use]
     pub fn new(metric: &str, values: Vec<f64>) -> Self {
         Self {
@@ -531,9 +541,10 @@ impl Repeat {
     }
 }
 
-/// The smallest of `sorted` (ascending) that at least the share `q` of all is not above; `None` if empty.
+/// Returns the quantile `q` of `sorted` (ascending): the smallest sample such that at least the share `q` of all
+/// samples is not above it. `None` if `sorted` is empty.
 ///
-/// The nearest-rank definition: always one of the samples. `q` is clamped to 0..=1.
+/// This is the nearest-rank definition, so the result is always one of the samples. `q` is clamped to 0..=1.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,
@@ -547,7 +558,8 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1).min(last)).copied()
 }
 
-/// The median of the finite `values`, the mean of the middle two if their number is even; `None` if there are none.
+/// Returns the median of the finite `values`, which is the mean of the middle two if their number is even. `None` if no
+/// value is finite.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
@@ -594,7 +606,7 @@ impl<'de> Deserialize<'de> for Transport {
     }
 }
 
-/// Both may be `null`: JSON has no number for what is not finite.
+/// JSON form of [`PingPoint`]. Both numbers may be `null`, because JSON cannot express numbers that are not finite.
 type PingJson = (Option<f64>, Option<f64>);
 
 impl From<PingJson> for PingPoint {
@@ -621,6 +633,6 @@ fn nulls_as_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, 
     Ok(values.into_iter().map(|v| v.unwrap_or(f64::NAN)).collect())
 }
 
-/// Highest accepted p99 of the emulator's lateness, in microseconds. A two-core machine shared with other work showed
-/// 0.8 to 2.8 ms; a delay target of 20 ms is judged to a tenth.
+/// Highest accepted p99 of the emulator's lateness, in microseconds. A two-core machine that also did other work
+/// reached 0.8 to 2.8 ms. A delay target of 20 ms is checked to a tenth of it.
 pub const LATENESS_LIMIT_US: f64 = 2_000.0;

@@ -1,10 +1,10 @@
-//! From a scenario to results on a virtual clock.
+//! Simulates a scenario on virtual clocks and returns its results.
 //!
-//! The same phases as in the lab, each in a world of its own; as none knows of the others, they run on all cores. The
-//! tunnel's ends are the production engine ([`Endpoint`]); what of the daemon lies outside it, the reading of policies
-//! and the answer to `status`, the caller provides ([`Program`]).
+//! The phases are those of the lab. Each phase has its own simulated world and does not depend on the others, so the
+//! phases run in parallel on all cores. The ends of the tunnel are the production engine ([`Endpoint`]). The caller
+//! provides the parts of the daemon outside the engine ([`Program`]): parsing of policies and the answer to `status`.
 //!
-//! Kernel MPTCP has no model here: its baseline is left out, and the results say so.
+//! Kernel MPTCP is not modelled here. Its baseline is omitted, and the results say so.
 
 mod engine_with;
 mod graph;
@@ -27,18 +27,18 @@ use crate::{
     tcp::UnknownCongestionControl,
 };
 
-/// What the daemon does outside the engine.
+/// Functions of the daemon outside the engine.
 pub trait Program: Sync {
-    /// The policy and the profile that a section `[scheduler]` describes.
+    /// Parses a `[scheduler]` section: the policy and the profile.
     ///
     /// # Errors
-    /// What is wrong with it, in one line.
+    /// Returns a description of the error in one line.
     fn scheduler(&self, table: &toml::Table) -> Result<SchedulerSettings<String>, String>;
 
-    /// The classes of traffic that sections `[[class]]` describe.
+    /// Parses `[[class]]` sections: the traffic classes.
     ///
     /// # Errors
-    /// What is wrong with them, in one line.
+    /// Returns a description of the error in one line.
     fn classes(&self, classes: &[toml::Table]) -> Result<Vec<Class>, String> {
         match classes {
             [] => Ok(Vec::new()),
@@ -46,12 +46,12 @@ pub trait Program: Sync {
         }
     }
 
-    /// Who sees what the engines decide in the first run of the scenario itself.
+    /// Returns observers of the engines' decisions in the first run of the scenario itself.
     fn observers(&self) -> Option<Arc<dyn Observers>> {
         None
     }
 
-    /// The answer to `status --json` of the daemon at `end`.
+    /// Returns the answer of the daemon at `end` to `status --json`.
     fn status(
         &self,
         end: End,
@@ -60,7 +60,7 @@ pub trait Program: Sync {
     ) -> serde_json::Value;
 }
 
-/// The engine by itself: it reads policies by their own names and keys, and has no status. For tests and measurements.
+/// The engine alone, for tests and measurements. It parses policies by their own names and keys, and has no status.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineOnly;
 
@@ -74,85 +74,85 @@ impl Program for EngineOnly {
     }
 }
 
-/// Why a scenario could not be run.
+/// Reason why a scenario could not be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A congestion control without a model.
+    /// A congestion control is not modelled.
     #[error("traffic `{traffic}`: {error}")]
     CongestionControl {
-        /// Which traffic.
+        /// Name of the traffic.
         traffic: String,
-        /// What the scenario says, and what there is.
+        /// The error, with the name in the scenario and the known names.
         error: UnknownCongestionControl,
     },
-    /// Traffic that needs real programs.
+    /// The traffic needs real programs.
     #[error(
         "traffic `{traffic}`: kind = \"video\" is real H.264, which only `pleach lab run` has; remove it, or write kind = \"udp\" with profile = \"video\""
     )]
     LabOnly {
-        /// Which traffic.
+        /// Name of the traffic.
         traffic: String,
     },
-    /// `[tunnel]` has no such policy, or the policy no such keys; or a class is wrong.
+    /// `[tunnel]` names an unknown policy, or contains keys that the policy does not have, or a class is invalid.
     #[error("[tunnel]: {0}")]
     Policy(String),
-    /// A datagram of some traffic does not fit a packet; the simulator does not fragment.
+    /// A datagram of some traffic does not fit into a packet. The simulator does not fragment.
     #[error(
         "traffic `{traffic}`: datagrams of {size_bytes} bytes are fragmented, which the simulator does not do; write at most {max_bytes}"
     )]
     TooLong {
-        /// Which traffic.
+        /// Name of the traffic.
         traffic: String,
-        /// What the scenario says.
+        /// Size in the scenario.
         size_bytes: u64,
-        /// What fits.
+        /// Largest size that fits.
         max_bytes: u64,
     },
     /// The tunnel did not come up.
     #[error("the tunnel did not come up within {seconds} s (phase `{phase}`, seed {seed})")]
     TunnelDown {
-        /// How long it was given.
+        /// Time limit for the tunnel in seconds.
         seconds: u64,
-        /// In which phase.
+        /// Label of the phase.
         phase: String,
         /// The phase's seed.
         seed: u64,
     },
-    /// A guard of the simulation.
+    /// A guard of the simulation stopped it.
     #[error("phase `{phase}`, seed {seed}: {error}")]
     World {
-        /// In which phase.
+        /// Label of the phase.
         phase: String,
         /// The phase's seed.
         seed: u64,
-        /// What happened.
+        /// The error.
         error: WorldError,
     },
 }
 
-/// What a phase did.
+/// Result of a phase.
 #[derive(Debug)]
 pub struct PhaseOutcome {
-    /// What was measured.
+    /// The measurements.
     pub report: PhaseReport,
-    /// A hash of all that happened: time, node, length and both ends of each packet, in order.
+    /// Hash of all events: time, node, length, and the first and last bytes of each packet, in order.
     pub trace_hash: u64,
-    /// How many packets arrived at a host or a link.
+    /// Number of packets that arrived at a host or a link.
     pub packet_events: u64,
 }
 
-/// How to run a scenario.
+/// Options for running a scenario.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// What the daemon does outside the engine.
+    /// The parts of the daemon outside the engine.
     pub program: &'a dyn Program,
-    /// Whether to leave out the baselines.
+    /// Whether to omit the baselines.
     pub skip_baselines: bool,
-    /// Told the label of each phase that ends, from any thread.
+    /// Callback that gets the label of each finished phase, from any thread.
     pub progress: &'a (dyn Fn(&str) + Sync),
 }
 
-/// The phases that [`run`] simulates.
+/// Returns the phases that [`run`] simulates.
 #[must_use]
 pub fn phases(scenario: &Scenario, skip_baselines: bool) -> Vec<Setup> {
     let mut setups = setups(scenario, skip_baselines);
@@ -160,12 +160,12 @@ pub fn phases(scenario: &Scenario, skip_baselines: bool) -> Vec<Setup> {
     setups
 }
 
-/// Runs `scenario` on virtual clocks, phases side by side on all cores.
+/// Runs `scenario` on virtual clocks, with the phases in parallel on all cores.
 ///
-/// The same scenario, seed and options give the same results, apart from numbers that are the program's.
+/// The same scenario, seed and options give the same results, except for values that come from [`Options::program`].
 ///
 /// # Errors
-/// If the scenario cannot be simulated; the first phase's, in their order.
+/// Fails if the scenario cannot be simulated. Returns the error of the first failed phase in their order.
 pub fn run(scenario: &Scenario, options: &Options<'_>) -> Result<Results, RunError> {
     let setups = phases(scenario, options.skip_baselines);
     let outcomes: Vec<Result<PhaseOutcome, RunError>> = setups
@@ -197,7 +197,7 @@ pub fn run(scenario: &Scenario, options: &Options<'_>) -> Result<Results, RunErr
 /// Runs one phase of `scenario`, with the seed of its repetition.
 ///
 /// # Errors
-/// If it cannot be simulated.
+/// Fails if the phase cannot be simulated.
 pub fn run_phase(
     scenario: &Scenario,
     setup: &Setup,

@@ -1,8 +1,8 @@
-//! Scenario files: links, what happens to them, who talks over them.
+//! Scenario files: the links, the events during the run, and the traffic.
 //!
 //! One TOML file describes a world that the simulator and the lab both run. [`Scenario::parse`] gives a typed,
-//! validated value; every mistake is reported with file, line, key and remedy, and unknown keys are mistakes.
-//! Reading files is the caller's business ([`Files`]), so nothing here does I/O.
+//! validated value; every error is reported with file, line, key and remedy. Unknown keys are errors.
+//! Reading files is the caller's task ([`Files`]), so nothing here does I/O.
 //!
 //! ```toml
 //! name = "pair"
@@ -107,8 +107,8 @@
 //! "dsl.fill" = { min = 0.99 }              # how full it is while links of a higher rank carry something
 //! ```
 //!
-//! A trace's path is relative to the scenario file; `"traces:NAME"` means `NAME` in the directory of recorded links
-//! that the caller names.
+//! The path of a trace file is relative to the scenario file. `"traces:NAME"` means the file `NAME` in the directory of
+//! recorded links that the caller passes.
 
 mod check;
 mod locate;
@@ -132,68 +132,68 @@ use crate::{
     pattern::{Profile, Rates},
 };
 
-/// Segments of disorder that TCP learns to bear if a scenario does not say: Linux's `tcp_max_reordering`, a constant of
-/// 127 until 2014.
+/// Highest number of segments of reordering that TCP learns to tolerate, if the scenario does not set it: the default
+/// of Linux's `tcp_max_reordering`, which was a constant of 127 until 2014.
 pub const MAX_REORDERING: u32 = 300;
 
 /// A validated scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// Name of the scenario.
     pub name: String,
-    /// One line on what it is.
+    /// Description in one line.
     pub description: Option<String>,
-    /// Seed of all randomness.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How long traffic runs.
+    /// Duration of the traffic.
     pub duration: Duration,
-    /// The links, at least one; names differ.
+    /// The links, at least one. Their names are unique.
     pub links: Vec<LinkSpec>,
-    /// Bottlenecks that links share.
+    /// Bottlenecks that several links share.
     pub shared: Vec<SharedSpec>,
-    /// What happens, in order of time.
+    /// Events during the run, in order of time.
     pub events: Vec<Event>,
-    /// The tunnel; `None` is plain routing.
+    /// The tunnel. `None`: plain routing.
     pub tunnel: Option<TunnelSpec>,
-    /// Senders that spread packets without a tunnel, at most one an end; none beside a tunnel.
+    /// Senders that spread packets over links without a tunnel: at most one at each end. Empty if there is a tunnel.
     pub equalizers: Vec<EqualizerSpec>,
-    /// How TCP of all hosts finds losses.
+    /// Loss detection of TCP on all hosts.
     pub recovery: Recovery,
-    /// How many segments of disorder TCP learns to bear at most, from 3 (nothing is learnt) to 1000.
+    /// Highest number of segments of reordering that TCP learns to tolerate, from 3 (TCP does not adapt) to 1000.
     pub max_reordering: u32,
-    /// Who talks; names differ.
+    /// The traffic. Names are unique.
     pub traffic: Vec<Traffic>,
-    /// What else carries the same traffic, for comparison.
+    /// Other transports that carry the same traffic, for comparison.
     pub baselines: Vec<Baseline>,
-    /// How often the scenario is to run, at least once.
+    /// Number of times that the scenario is to run, at least 1.
     pub repeat: u32,
-    /// What the results ought to be, by `FLOW.FIELD` or `LINK.FIELD`.
+    /// Accepted ranges of the results, by `FLOW.FIELD` or `LINK.FIELD`.
     pub expect: BTreeMap<String, Bounds>,
 }
 
 /// One link between client and gateway.
 #[derive(Clone, Debug)]
 pub struct LinkSpec {
-    /// Name, 1 to 15 characters of `a-z`, `0-9`, `-`; also the device's.
+    /// Name, 1 to 15 characters of `a-z`, `0-9`, `-`. The device has this name too.
     pub name: String,
     /// Gateway to client.
     pub down: LinkConfig,
     /// Client to gateway.
     pub up: LinkConfig,
-    /// Index of the shared bottleneck behind it.
+    /// Index of the shared bottleneck behind the link.
     pub shared: Option<usize>,
     /// Weight for proportional policies, at least 1.
     pub weight: u32,
-    /// The user's rank.
+    /// Cost rank that the user gives the link.
     pub cost: Cost,
-    /// Whether it carries IPv6.
+    /// Whether the link carries IPv6.
     pub ipv6: bool,
 }
 
 /// A bottleneck that several links share.
 #[derive(Clone, Debug)]
 pub struct SharedSpec {
-    /// Name; differs from all links'.
+    /// Name. No link has this name.
     pub name: String,
     /// Gateway to client.
     pub down: SharedConfig,
@@ -201,14 +201,14 @@ pub struct SharedSpec {
     pub up: SharedConfig,
 }
 
-/// What the user pays for a link.
+/// Cost of a link to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Lower is filled first.
+    /// A link with a lower rank is filled first.
     Rank(u8),
-    /// Only when no other link works.
+    /// The link is used only if no other link works.
     Standby,
-    /// Not at all.
+    /// The link is not used at all.
     Never,
 }
 
@@ -216,7 +216,7 @@ pub enum Cost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Directions {
-    /// Server to client, both ways and client to server, in alphabetical order.
+    /// Both directions. Variants are in alphabetical order.
     #[default]
     Both,
     /// Server to client.
@@ -226,61 +226,61 @@ pub enum Directions {
 }
 
 impl Directions {
-    /// Whether this includes server to client.
+    /// Whether the server-to-client direction is included.
     #[must_use]
     pub fn has_down(self) -> bool {
         self != Self::Up
     }
 
-    /// Whether this includes client to server.
+    /// Whether the client-to-server direction is included.
     #[must_use]
     pub fn has_up(self) -> bool {
         self != Self::Down
     }
 }
 
-/// Something that happens at a time.
+/// An event during the run.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// When, since traffic began.
+    /// Time of the event, since traffic began.
     pub at: Duration,
-    /// What.
+    /// The event itself.
     pub action: Action,
 }
 
-/// What happens.
+/// Kinds of events.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Parameters of a link change.
     Link {
         /// Index of the link.
         link: usize,
-        /// Which directions.
+        /// The directions that change.
         directions: Directions,
-        /// What changes.
+        /// The changed parameters.
         change: LinkChange,
     },
-    /// Rate or queue of a shared bottleneck change.
+    /// Rate or queue length of a shared bottleneck changes.
     Shared {
         /// Index of the bottleneck.
         shared: usize,
-        /// Which directions.
+        /// The directions that change.
         directions: Directions,
-        /// What changes.
+        /// The changed parameters.
         change: LinkChange,
     },
-    /// Something happens to a daemon.
+    /// A daemon is killed or restarted.
     Daemon {
-        /// Which one.
+        /// The end at which the daemon runs.
         end: End,
-        /// What.
+        /// What happens to the daemon.
         action: DaemonAction,
     },
-    /// An equalizer gets other weights.
+    /// An equalizer gets new weights.
     Weights {
-        /// Which one.
+        /// The end at which the equalizer runs.
         end: End,
-        /// One for each of its links, in its order, not all zero.
+        /// One weight for each of the equalizer's links, in the order of its list. At least one weight is not zero.
         weights: Vec<u32>,
     },
 }
@@ -289,19 +289,19 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// Where the links are.
+    /// The client, which has the links.
     Client,
-    /// The server's side.
+    /// The gateway, on the server's side.
     Gateway,
 }
 
-/// What happens to a daemon.
+/// Event at a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonAction {
-    /// It is killed without warning and stays away.
+    /// The daemon is killed without warning and does not return.
     Kill,
-    /// It is killed without warning and started again.
+    /// The daemon is killed without warning and started again.
     Restart,
 }
 
@@ -319,92 +319,94 @@ pub enum Family {
 /// The tunnel of a scenario.
 #[derive(Clone, Debug)]
 pub struct TunnelSpec {
-    /// Scheduler policy.
+    /// Name of the scheduler policy.
     pub policy: String,
-    /// The policy's own keys and those of its profile, as they stand in the file. They are passed on to the daemon's
+    /// The policy's own keys and the keys of its profile, unchanged from the file. They are passed on to the daemon's
     /// `[scheduler]`.
     pub policy_keys: toml::Table,
-    /// MTU of inner packets; `None`: the daemon finds it.
+    /// MTU of inner packets. `None`: the daemon determines it.
     pub mtu: Option<u16>,
-    /// What outer datagrams travel in.
+    /// IP version of outer datagrams.
     pub outer: Family,
     /// Whether headers of inner packets are compressed.
     pub compression: bool,
-    /// By which code parity is made and carried by another path.
+    /// Error-correcting code whose parity is carried over another path. `None`: no parity.
     pub parity: Option<Code>,
-    /// When daemons split TCP connections: `[tunnel] split_tcp` of both; `None`: as they do by default. In the lab only.
+    /// When the daemons split TCP connections: `[tunnel] split_tcp` of both daemons. `None`: the daemons' default. In
+    /// the lab only.
     pub split_tcp: Option<String>,
-    /// Classes of traffic, each with its keys as they stand in the file: `[[class]]` of both daemons.
+    /// Traffic classes, each with its keys unchanged from the file: `[[class]]` of both daemons.
     pub classes: Vec<toml::Table>,
 }
 
-/// An end that spreads what it sends over links, without a tunnel: its own traffic and what it forwards to the other
-/// end, but not cross traffic.
+/// An end that spreads the packets it sends over links, without a tunnel. It spreads its own traffic and the traffic
+/// that it forwards to the other end, but not cross traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqualizerSpec {
-    /// Which end.
+    /// The end that spreads.
     pub end: End,
-    /// Indices of its links, at least one, each once.
+    /// Indices of the equalizer's links, at least one, without duplicates.
     pub links: Vec<usize>,
-    /// What is spread.
+    /// Unit and rule of spreading.
     pub spread: Spread,
-    /// Whether weights follow what others leave of the links; else they are the links' own.
+    /// Whether weights follow the capacity that other traffic leaves on the links. Otherwise the links' own weights
+    /// apply.
     pub auto_weights: bool,
-    /// Between two measurements or probes.
+    /// Time between two measurements or probes.
     pub interval: Duration,
 }
 
-/// What an equalizer spreads.
+/// Unit and rule by which an equalizer spreads traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Packets; those of quick links are held so that all arrive together.
+    /// Single packets. Packets on links with a shorter delay are delayed so that all links have the same delay.
     Delay,
     /// Whole flows.
     Flow,
-    /// Parts of flows between pauses.
+    /// Parts of flows that are separated by pauses (flowlets).
     Flowlet {
-        /// Shortest pause after which a flow may change its link.
+        /// Shortest pause after which a flow may move to another link.
         gap: Duration,
     },
-    /// Packets.
+    /// Single packets.
     Packet,
 }
 
-/// One kind of traffic.
+/// One flow, or several flows of the same kind.
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// What it is called in the results.
+    /// Name in the results.
     pub name: String,
-    /// What it does.
+    /// Kind of traffic with its parameters.
     pub kind: TrafficKind,
-    /// Which way payload goes.
+    /// Direction of the payload.
     pub direction: Direction,
-    /// When it begins.
+    /// Time at which the traffic begins.
     pub start: Duration,
-    /// When it ends, after `start`, at most the scenario's duration.
+    /// Time at which the traffic ends, after `start`, at most the scenario's duration.
     pub stop: Duration,
-    /// What inner packets travel in.
+    /// IP version of inner packets.
     pub family: Family,
-    /// Index of the only link it takes, outside the tunnel; `None`: as the hosts' routes say.
+    /// Index of the only link that the traffic uses, outside the tunnel. `None`: the hosts' routes decide.
     pub link: Option<usize>,
-    /// Extra delay between the gateway and its server, each way.
+    /// Extra delay between the gateway and the traffic's server, each way.
     pub distance: Duration,
 }
 
-/// How TCP finds losses.
+/// Loss detection of TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recovery {
-    /// By duplicate acknowledgements alone (RFC 6675).
+    /// Duplicate acknowledgements alone (RFC 6675).
     Dupack,
-    /// By how far above the highest acknowledged segment is, as Linux did until 2.6.23.
+    /// Forward acknowledgement: by the distance to the highest acknowledged segment, as in Linux until 2.6.23.
     Fack,
-    /// By time as well (RACK, RFC 8985), as Linux does.
+    /// Duplicate acknowledgements and time (RACK, RFC 8985), as in Linux.
     #[default]
     Rack,
 }
 
-/// Which way payload goes.
+/// Direction of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -415,7 +417,7 @@ pub enum Direction {
     Up,
 }
 
-/// What traffic does.
+/// Kinds of traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrafficKind {
     /// An echo request every `interval`.
@@ -425,36 +427,36 @@ pub enum TrafficKind {
     },
     /// Bulk transfer of one stream over one QUIC connection.
     Quic,
-    /// Short transfers one after the other, each on a new TCP connection.
+    /// Short transfers one after the other, each over a new TCP connection.
     Requests {
         /// Bytes of each answer.
         size: Bytes,
         /// Time between the starts of two requests; a request that takes longer delays the next.
         interval: Duration,
     },
-    /// Bulk transfer.
+    /// Bulk transfer over TCP.
     Tcp {
-        /// Congestion control, as the kernel calls it; `None`: the kernel's default.
+        /// Congestion control, by the kernel's name. `None`: the kernel's default.
         cc: Option<String>,
-        /// Number of connections side by side, 1 to 64.
+        /// Number of parallel connections, 1 to 64.
         flows: u32,
-        /// What goes before.
+        /// Exchange before the payload.
         opening: Opening,
     },
-    /// Datagrams.
+    /// UDP datagrams.
     Udp {
-        /// Payload rate over the time since its start.
+        /// Payload rate as a function of the time since `start`.
         rates: Rates,
         /// Payload of each datagram, 24 to 65 000 bytes.
         size: Bytes,
-        /// How they are spread over time.
+        /// Distribution of the datagrams over time.
         profile: Profile,
-        /// How late each leaves at most, as a sending program does.
+        /// Upper bound of the random delay with which each datagram is sent, as by a real sending program.
         jitter: Duration,
-        /// How long after it was sent each is of use; `None`: for ever.
+        /// Time after sending within which a datagram is of use. `None`: no limit.
         deadline: Option<Duration>,
     },
-    /// A film that ffmpeg makes, sent as it is made.
+    /// A film that ffmpeg encodes and sends in real time.
     Video(VideoSpec),
     /// One side of a call ([`crate::voice`]).
     Voice {
@@ -463,19 +465,19 @@ pub enum TrafficKind {
     },
 }
 
-/// What the ends of a connection say to each other before one of them sends its payload.
+/// Messages that the ends of a connection exchange before one of them sends its payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Opening {
-    /// Nothing.
+    /// No messages.
     #[default]
     Plain,
-    /// As many bytes as a handshake of TLS 1.3 with a chain of certificates (RFC 8446 section 2).
+    /// As many bytes as a TLS 1.3 handshake with a certificate chain (RFC 8446 section 2).
     Tls,
 }
 
 impl Opening {
-    /// Who says how many bytes, in turn.
+    /// Returns the messages in order, each with its sender and size.
     #[must_use]
     pub const fn turns(self) -> &'static [Turn] {
         const fn turn(is_client: bool, bytes: u16) -> Turn {
@@ -488,51 +490,51 @@ impl Opening {
     }
 }
 
-/// What one end says before the other goes on.
+/// One message of an [`Opening`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Whether the client says it.
+    /// Whether the client sends it.
     pub is_client: bool,
-    /// How much.
+    /// Size of the message in bytes.
     pub bytes: u16,
 }
 
-/// A film and how it is sent.
+/// Parameters of a film and of its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoSpec {
-    /// Bits a second of the film, 200 kbit/s to 100 Mbit/s.
+    /// Bit rate of the film, 200 kbit/s to 100 Mbit/s.
     pub rate: Bitrate,
-    /// What it travels in.
+    /// Transport protocol.
     pub transport: VideoTransport,
-    /// What takes longer is of no use.
+    /// Delay beyond which a packet is of no use.
     pub deadline: Duration,
-    /// What is to be seen.
+    /// Source of the pictures.
     pub source: VideoSource,
 }
 
-/// What a film travels in.
+/// Transport protocol of a film.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VideoTransport {
-    /// RTP (RFC 2250) over UDP: what is lost stays lost.
+    /// RTP (RFC 2250) over UDP. Lost packets are not retransmitted.
     #[default]
     Rtp,
-    /// SRT, which sends again what is lost as long as it can be in time.
+    /// SRT, which retransmits lost packets as long as they can arrive in time.
     Srt,
 }
 
-/// Which of ffmpeg's sources a film is taken from.
+/// The ffmpeg source from which the film is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VideoSource {
-    /// A dive into the Mandelbrot set.
+    /// A zoom into the Mandelbrot set.
     Mandelbrot,
     /// A moving test pattern, with a little noise.
     #[default]
     Testsrc2,
 }
 
-/// What else carries the same traffic.
+/// Another transport that carries the same traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Baseline {
@@ -544,7 +546,7 @@ pub enum Baseline {
     Single,
 }
 
-/// A range; a side that is missing is open.
+/// A range of accepted values. If a bound is missing, the range is open on that side.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
@@ -555,7 +557,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Whether `value` is accepted; NaN is not.
+    /// Whether the range contains `value`. NaN is never accepted.
     #[must_use]
     pub fn accept(&self, value: f64) -> bool {
         self.min.is_none_or(|min| value >= min)
@@ -564,29 +566,29 @@ impl Bounds {
     }
 }
 
-/// How a scenario reaches its trace files.
+/// Access of a scenario to its trace files.
 pub struct Files<'a> {
-    /// Path of the scenario file, for messages; traces are relative to its directory.
+    /// Path of the scenario file, for messages. Paths of traces are relative to its directory.
     pub scenario: &'a Path,
-    /// Where `"traces:NAME"` is looked up.
+    /// Directory in which `"traces:NAME"` is looked up.
     pub traces: Option<PathBuf>,
     /// Reads a text file.
     pub read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
 }
 
-/// A mistake in a scenario file.
+/// An error in a scenario file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}: {problem}; {remedy}")]
 pub struct ScenarioError {
-    /// The file as the caller named it.
+    /// Name of the file as the caller passed it.
     pub file: String,
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// The key, or the section if a key is missing.
     pub key: String,
-    /// What is wrong.
+    /// Description of the error.
     pub problem: String,
-    /// What to write instead.
+    /// Advice on what to write instead.
     pub remedy: String,
 }
 
@@ -594,17 +596,17 @@ impl Scenario {
     /// Parses and validates the text of a scenario file.
     ///
     /// # Errors
-    /// The first mistake found.
+    /// Returns the first error found.
     pub fn parse(text: &str, files: &mut Files<'_>) -> Result<Self, ScenarioError> {
         let raw: raw::Scenario =
             toml::from_str(text).map_err(|error| locate::syntax(text, files.scenario, &error))?;
         check::scenario(raw, text, files)
     }
 
-    /// Parses and validates a text that refers to no files; mistakes are told of `name`.
+    /// Parses and validates a text that refers to no files. Errors name `name` as the file.
     ///
     /// # Errors
-    /// The first mistake found.
+    /// Returns the first error found.
     pub fn parse_alone(name: impl AsRef<Path>, text: &str) -> Result<Self, ScenarioError> {
         let mut files = Files {
             scenario: name.as_ref(),
@@ -614,7 +616,7 @@ impl Scenario {
         Self::parse(text, &mut files)
     }
 
-    /// What happens to the daemons, in order of time since traffic began.
+    /// Returns the events of the daemons in order of time since traffic began.
     pub fn daemon_events(&self) -> impl Iterator<Item = (Duration, End, DaemonAction)> {
         self.events.iter().filter_map(|event| match event.action {
             Action::Daemon { end, action } => Some((event.at, end, action)),
@@ -622,7 +624,7 @@ impl Scenario {
         })
     }
 
-    /// New weights of equalizers, in order of time since traffic began.
+    /// Returns the new weights of equalizers in order of time since traffic began.
     pub fn weight_events(&self) -> impl Iterator<Item = (Duration, End, &[u32])> {
         self.events.iter().filter_map(|event| match &event.action {
             Action::Weights { end, weights } => Some((event.at, *end, weights.as_slice())),
@@ -630,7 +632,7 @@ impl Scenario {
         })
     }
 
-    /// The equalizer at `end`.
+    /// Returns the equalizer at `end`.
     #[must_use]
     pub fn equalizer(&self, end: End) -> Option<&EqualizerSpec> {
         self.equalizers
@@ -638,7 +640,7 @@ impl Scenario {
             .find(|equalizer| equalizer.end == end)
     }
 
-    /// The link called `name`.
+    /// Returns the link called `name`.
     #[must_use]
     pub fn link(&self, name: &str) -> Option<&LinkSpec> {
         self.links.iter().find(|link| link.name == name)

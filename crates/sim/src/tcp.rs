@@ -1,15 +1,20 @@
-//! TCP ends as state machines, close enough to Linux's that what they say about a bonded link holds for real hosts.
+//! TCP endpoints as state machines, close enough to Linux's that results for a bonded link hold for real hosts.
 //!
-//! A [`Connection`] is one end. It takes [`Segment`]s and gives segments; payload is a length only. What is modelled:
-//! handshake, both directions of data, FIN, RST; delayed acknowledgements, SACK with DSACK, timestamps, window scale,
-//! ECN; losses by RACK-TLP or by counting, proportional rate reduction, undoing of needless reductions; `NewReno`, CUBIC
-//! with `HyStart`, Westwood+, BBR with its pacing and delivery rates; application- and window-limited senders, Nagle, restart after idle, window probes.
+//! A [`Connection`] is one endpoint. It receives and returns [`Segment`]s; the payload is represented by its length
+//! only. The model covers:
 //!
-//! Not modelled: pacing of controllers other than BBR, segmentation offload and its bursts, receive window autotuning (the window is fixed),
-//! compressed SACKs, keep-alive, PAWS (positions are 64-bit inside), simultaneous open, F-RTO's extra new segments,
-//! urgent data, path MTU discovery.
+//! - handshake, both directions of data, FIN, RST;
+//! - delayed acknowledgements, SACK with DSACK, timestamps, window scale, ECN;
+//! - loss detection by RACK-TLP or by counting, proportional rate reduction, undo of spurious reductions;
+//! - `NewReno`, CUBIC with `HyStart`, Westwood+, and BBR with its pacing and delivery rates;
+//! - application-limited and window-limited senders, Nagle, restart after idle, window probes.
 //!
-//! Randomness: none; the caller draws the initial sequence numbers. The same inputs give the same segments.
+//! Not modelled: pacing of controllers other than BBR, segmentation offload and its bursts, receive window autotuning
+//! (the window is fixed), compressed SACKs, keep-alive, PAWS (positions are 64-bit inside), simultaneous open, F-RTO's
+//! extra new segments, urgent data, path MTU discovery.
+//!
+//! The model draws no random numbers; the caller chooses the initial sequence numbers. The same inputs give the same
+//! segments.
 
 mod congestion;
 mod connection;
@@ -36,33 +41,37 @@ pub use self::{
     },
 };
 
-/// How losses are found.
+/// Method of loss detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
-    /// Three segments above it selectively acknowledged (RFC 6675), or three duplicate acknowledgements (RFC 6582).
+    /// A segment is lost if three segments above it are selectively acknowledged (RFC 6675), or after three duplicate
+    /// acknowledgements (RFC 6582).
     DupAck,
-    /// A segment more than three above it acknowledged (forward acknowledgement), as Linux did until 2.6.23.
+    /// A segment is lost if a segment more than three above it is acknowledged (forward acknowledgement), as in Linux
+    /// until 2.6.23.
     Forward,
-    /// By time, with a probe for the tail: RACK-TLP (RFC 8985). Needs SACK; without it, as [`DupAck`](Self::DupAck).
+    /// Time-based detection with a probe for tail losses: RACK-TLP (RFC 8985). Needs SACK. Without SACK it behaves like
+    /// [`DupAck`](Self::DupAck).
     #[default]
     Rack,
 }
 
-/// Parameters of one end. The defaults are Linux's.
+/// Parameters of one endpoint. The defaults are Linux's.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpConfig {
     /// Congestion control.
     pub cc: CongestionControl,
-    /// How losses are found.
+    /// Method of loss detection.
     pub recovery: Recovery,
-    /// Maximum segment size this end announces, in bytes: MTU less IP and TCP header without options. Timestamps take 12
-    /// bytes of it in each segment. At least 88, at most 65 495; values outside count as these.
+    /// Maximum segment size that this endpoint announces, in bytes: MTU minus IP and TCP header without options.
+    /// Timestamps take 12 bytes of it in each segment. Values are clamped to the range from 88 to 65 495.
     pub mss: usize,
-    /// Bytes this end accepts beyond what it has acknowledged; fixed. At most 1 GiB, at least two segments.
+    /// Receive window in bytes: data accepted beyond the acknowledged data. It does not change. At least two segments,
+    /// at most 1 GiB.
     pub receive_window: u64,
     /// Initial congestion window in segments (RFC 6928).
     pub initial_window: u32,
-    /// Whether acknowledgements wait for a second segment.
+    /// Whether acknowledgements are delayed until a second segment arrives.
     pub delayed_ack: bool,
     /// Whether SACK is offered.
     pub sack: bool,
@@ -70,12 +79,13 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Whether ECN is offered (RFC 3168).
     pub ecn: bool,
-    /// Whether a second small segment waits for the acknowledgement of the first.
+    /// Whether Nagle's algorithm is on: a second small segment waits for the acknowledgement of the first.
     pub nagle: bool,
-    /// Reordering in segments that the sender learns to tolerate at most: Linux's `tcp_max_reordering`. Below 3 counts as 3,
-    /// which turns learning off.
+    /// Highest reordering in segments that the sender learns to tolerate: Linux's `tcp_max_reordering`. Values below 3
+    /// count as 3, which turns learning off.
     pub max_reordering: u32,
-    /// Bytes to send from the start; `None`: without end. [`Connection::write`] adds, [`Connection::close`] ends.
+    /// Number of bytes to send from the start. `None`: unlimited. [`Connection::write`] adds bytes,
+    /// [`Connection::close`] ends the stream.
     pub limit: Option<u64>,
 }
 
@@ -98,36 +108,36 @@ impl Default for TcpConfig {
     }
 }
 
-/// What one end knows, and counters since its start.
+/// State and counters of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpStats {
     /// Congestion window in segments.
     pub cwnd_pkts: u32,
-    /// Slow-start threshold in segments; `None` before the first reduction.
+    /// Slow-start threshold in segments. `None` before the first reduction.
     pub ssthresh_pkts: Option<u32>,
     /// Segments estimated to be in the network.
     pub in_flight_pkts: u32,
-    /// Smoothed round-trip time.
+    /// Smoothed RTT.
     pub smoothed_rtt: Option<Duration>,
-    /// Smallest round-trip time of the last minutes.
+    /// Smallest RTT of the last minutes.
     pub min_rtt: Option<Duration>,
     /// Retransmission timeout with back-off.
     pub rto: Duration,
-    /// Payload sent and cumulatively acknowledged.
+    /// Payload bytes sent and cumulatively acknowledged.
     pub acked_bytes: u64,
-    /// Payload received in order.
+    /// Payload bytes received in order.
     pub received_bytes: u64,
     /// Segments known to be delivered.
     pub delivered_pkts: u64,
-    /// Segments taken for lost.
+    /// Segments considered lost.
     pub lost_pkts: u64,
-    /// Segments sent again, probes and handshake included.
+    /// Retransmitted segments, including probes and the handshake.
     pub retransmits: u64,
     /// Expirations of the retransmission timer.
     pub timeouts: u64,
     /// Recoveries entered without a timeout.
     pub recoveries: u64,
-    /// Reductions undone.
+    /// Reductions of the window that were undone.
     pub undos: u64,
     /// DSACKs received.
     pub dsacks: u64,

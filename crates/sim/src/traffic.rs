@@ -1,5 +1,5 @@
-//! Applications of simulated hosts: the lab's traffic programs as state machines, with the same packets, the same
-//! schedule and the same measurement.
+//! Applications of simulated hosts: the lab's traffic programs as state machines, with the same packets, schedule and
+//! measurements.
 
 mod ping;
 mod quic;
@@ -24,15 +24,15 @@ use crate::{
     world::{Buffers, Packet, datagram, stream},
 };
 
-/// How long receivers wait for what is under way when the senders stop.
+/// Time for which receivers wait for packets in flight after the senders stop.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// Time between two hellos, two samples of TCP's round trip, two attempts to connect.
+/// Interval of hellos, of samples of TCP's RTT, and of attempts to connect.
 const TICK: Duration = Duration::from_millis(100);
 
 /// TCP's protocol number.
 const TCP: u8 = 6;
 
-/// What an application can do while it has its turn.
+/// Interface through which an application sends packets.
 pub(crate) struct Io<'a> {
     now: Instant,
     sent: &'a mut VecDeque<Packet>,
@@ -70,24 +70,24 @@ impl<'a> Io<'a> {
     }
 }
 
-/// When a flow runs.
+/// Time at which a flow runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// Time zero of the run.
+    /// Start of the run.
     pub(crate) begin: Instant,
     pub(crate) start: Instant,
     pub(crate) stop: Instant,
 }
 
 impl Schedule {
-    /// Counts `bytes` that arrive `now`.
+    /// Counts `bytes` that arrive at `now`.
     fn record(&self, report: &mut FlowReport, now: Instant, bytes: usize) {
         if let Some(at) = self.elapsed(now) {
             report.record(at, bytes);
         }
     }
 
-    /// Time since the run began; `None` before.
+    /// Returns the time since the run began. `None` before the run.
     fn elapsed(&self, now: Instant) -> Option<Duration> {
         (now >= self.begin).then(|| now.since(self.begin))
     }
@@ -114,7 +114,7 @@ enum Program {
 }
 
 impl App {
-    /// Answers every datagram to `local`, for nobody's measurement.
+    /// Creates an application that answers every datagram to `local` and measures nothing.
     #[cfg(test)]
     pub(crate) fn echo(local: SocketAddr) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl App {
         }
     }
 
-    /// Takes a packet for this host; false if it is for another application.
+    /// Processes a packet for this host. Returns false if the packet is for another application.
     pub(crate) fn handle_packet(&mut self, io: &mut Io<'_>, packet: &PacketView<'_>) -> bool {
         if packet.protocol() == Some(TCP) {
             return self.handle_segment(io, packet);
@@ -183,7 +183,7 @@ impl App {
         true
     }
 
-    /// Lets time pass.
+    /// Runs the timers that are due.
     pub(crate) fn handle_timeout(&mut self, io: &mut Io<'_>) {
         match &mut self.program {
             Program::Echo(_) => {}
@@ -197,7 +197,7 @@ impl App {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) next has something to do.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match &self.program {
             Program::Echo(_) => None,
@@ -211,7 +211,7 @@ impl App {
         }
     }
 
-    /// The flow's index and what this end of it has measured.
+    /// Returns the flow's index and the measurements of this end.
     pub(crate) fn finish(self) -> (usize, FlowReport) {
         let report = match self.program {
             Program::Echo(_) | Program::RequestServer(_) => FlowReport::default(),
@@ -233,23 +233,24 @@ pub(crate) struct Flow {
     pub(crate) server: Vec<App>,
 }
 
-/// Where a flow runs.
+/// Addresses and parameters of a flow's ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub(crate) client: IpAddr,
     pub(crate) server: IpAddr,
-    /// Longest packet between them.
+    /// Length of the longest packet between the ends.
     pub(crate) mtu: u16,
-    /// How TCP finds losses.
+    /// Loss detection of TCP.
     pub(crate) recovery: scenario::Recovery,
-    /// Disorder in segments that TCP learns to bear.
+    /// Highest number of segments of reordering that TCP learns to tolerate.
     pub(crate) max_reordering: u32,
 }
 
-/// The applications of `traffic`, item `index` of a scenario with `seed`, for a run that begins at `begin`.
+/// Creates the applications of `traffic`, the traffic number `index` of a scenario with `seed`, for a run that begins
+/// at `begin`.
 ///
 /// # Errors
-/// If it asks for a congestion control that is not modelled.
+/// Fails if the traffic requires a congestion control that is not modelled.
 pub(crate) fn start(
     traffic: &Traffic,
     index: usize,
@@ -336,7 +337,7 @@ pub(crate) fn start(
                 },
             );
         }
-        // Refused before it comes here.
+        // Video is refused earlier.
         TrafficKind::Video(_) => {}
         TrafficKind::Voice { .. } => {
             let rates = Rates::constant(voice::RATE);
@@ -368,14 +369,14 @@ fn tcp_config(cc: Option<&str>, ends: &Ends) -> Result<TcpConfig, UnknownCongest
     })
 }
 
-/// First port of servers; one a flow, and of a bulk transfer's connections one in [`MAX_FLOWS`].
+/// First port of servers. Each flow has one port; the connections of a bulk transfer have ports [`MAX_FLOWS`] apart.
 const SERVER_PORTS: u16 = 5_000;
 /// First port of clients.
 const CLIENT_PORTS: u16 = 42_000;
-/// Flows after which ports are used again.
+/// Number of flows after which ports are reused.
 const MAX_FLOWS: u16 = 500;
 
-/// Eight bytes of a datagram at `offset` as a number; zero if it is shorter.
+/// Returns eight bytes of a datagram at `offset` as a number. Zero if the datagram is shorter.
 fn number_at(datagram: &[u8], offset: usize) -> u64 {
     datagram
         .get(offset..)

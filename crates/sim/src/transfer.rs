@@ -1,24 +1,26 @@
-//! One file over several lines at once, and what its order of arrival costs: the evaluation of schedulers for concurrent
-//! multipath transfer.
+//! Transfer of one file over several lines at once, and the cost of its order of arrival: the evaluation of schedulers
+//! for concurrent multipath transfer.
 //!
-//! A sender that has the whole file gives each packet a line, in the order of the file; each line sends what it was given, at
-//! its rate. The receiver acknowledges each arrival at once, with the first packet it misses. Three acknowledgements in a
-//! row that miss the same packet are an *event*: to TCP and SCTP, a loss. So the number of events and the time the file
-//! takes tell what an order is worth to a transport that takes disorder for loss.
+//! A sender that has the whole file assigns each packet to a line, in the order of the file. Each line sends its
+//! packets at its rate. The receiver acknowledges each arrival at once, with the first missing packet. Three
+//! acknowledgements in a row that report the same packet as missing are an *event*, which TCP and SCTP treat as a loss.
+//! So the number of events and the transfer time show how good an order is for a transport that mistakes reordering for
+//! loss.
 //!
-//! Two models, by [`Transfer::reacts`]:
+//! There are two models, selected by [`Transfer::reacts`]:
 //!
-//! - Without reaction: events are counted, nothing is lost or sent again. What is left is the order itself.
-//! - With reaction, in the manner of SCTP over several paths: a window per line, halved by an event, one packet more a round
-//!   trip after that; the missing packet is sent again, where it was sent before; without an acknowledgement, after a
-//!   second (RFC 4960's least timeout). All acknowledgements return over the quickest line, so they keep their order. Windows begin
-//!   at what a line holds, since the lines are known.
+//! - Without reaction: events are counted, and no packet is lost or retransmitted. Only the order itself has an effect.
+//! - With reaction, similar to SCTP over several paths: each line has a window, which an event halves and which then
+//!   grows by one packet per RTT. The missing packet is retransmitted on the line on which it was sent before. Without
+//!   an acknowledgement it is retransmitted after a second (RFC 4960's minimum timeout). All acknowledgements return
+//!   over the line with the shortest delay, so they stay in order. Windows begin at the capacity of the line, since the
+//!   lines are known.
 //!
-//! Lines lose packets by chance and carry cross traffic that comes and goes by a Pareto law. The sender knows the rates that
-//! are left on average, and the delays.
+//! Lines lose packets at random and carry on-off cross traffic with Pareto distributed periods. The sender knows the
+//! average remaining rates, and the delays.
 //!
-//! A [`Transfer`] is a file of its own kind beside scenarios: there is no tunnel and no host in it. Times of the model are in
-//! whole nanoseconds; the same file and seed give the same numbers.
+//! A [`Transfer`] has a file format of its own beside scenarios: it contains no tunnel and no host. Times of the model
+//! are in whole nanoseconds. The same file and seed give the same numbers.
 
 mod crossing;
 mod line;
@@ -36,7 +38,8 @@ pub use self::{
 
 use crate::results::{FlowResult, Results, World};
 
-/// Runs every case as often as it says, each time with another seed; a flow of the results is the mean of a case's runs.
+/// Runs every case as often as the file says, each time with another seed. Each flow of the results is the mean of a
+/// case's runs.
 #[must_use]
 pub fn run(transfer: &Transfer) -> Results {
     let flows = transfer.case.iter().map(|case| {

@@ -1,11 +1,13 @@
-//! What a call sounded like: from the delays of its packets to a score.
+//! Quality of a call: computes a score from the delays of its packets.
 //!
-//! A packet every 20 ms ([`INTERVAL`]), each 160 bytes of G.711 behind 12 of RTP ([`PACKET_BYTES`]). The listener holds
-//! packets in a jitter buffer of fixed length: what took longer than the fastest packet of the call and the buffer comes
-//! too late to be played and counts as lost. From mouth to ear it takes the fastest packet's time, the buffer and the
-//! 20 ms that fill a packet. [`judge`] gives that, loss and its burst ratio to the [E-model](crate::emodel).
+//! A packet is sent every 20 ms ([`INTERVAL`]). Its payload is 12 bytes of RTP header and 160 bytes of G.711
+//! ([`PACKET_BYTES`]). The listener's jitter buffer has a fixed length. A packet whose delay exceeds the delay of the
+//! call's fastest packet by more than this length arrives too late to be played and counts as lost. The mouth-to-ear
+//! delay is the delay of the fastest packet, plus the length of the buffer, plus the 20 ms that it takes to fill a
+//! packet. [`judge`] passes this delay, the loss and its burst ratio to the [E-model](crate::emodel).
 //!
-//! *Added delay* is what a packet took beyond the [least it could](IdleDelay): queues, detours over slower links, repairs.
+//! *Added delay* is the delay of a packet beyond its [shortest possible delay](IdleDelay): queues, detours over slower
+//! links, repairs.
 
 use core::time::Duration;
 
@@ -21,16 +23,16 @@ use crate::{
 pub const INTERVAL: Duration = Duration::from_millis(20);
 /// Payload of a datagram: RTP header and 20 ms of G.711.
 pub const PACKET_BYTES: Bytes = Bytes::new(172);
-/// What a call sends, without UDP and IP headers.
+/// Payload rate of a call, without UDP and IP headers.
 pub const RATE: Bitrate = Bitrate::from_bps(172 * 8 * 50);
 
-/// So many packets in a row that are not played are a dropout: G.711's concealment has faded out after 60 ms.
+/// Number of consecutive unplayed packets that make a dropout: G.711's concealment has faded out after 60 ms.
 const DROPOUT_PKTS: usize = 3;
-/// Packets of a piece of the call that is rated by itself: 5 s.
+/// Number of packets in a part of the call that is rated separately: 5 s.
 const PIECE_PKTS: usize = 250;
 
-/// Rates the call of which packet *n* was sent `n` times [`INTERVAL`] after `start` and took `delays[n]`, `None` for
-/// ever; `sent` packets in all, heard through a jitter buffer of `buffer`. `idle`: the least they could have taken.
+/// Rates a call of `sent` packets. Packet *n* was sent `n` times [`INTERVAL`] after `start` and took `delays[n]`, which
+/// is `None` if it never arrived. `buffer` is the length of the jitter buffer. `idle` is the shortest possible delay.
 #[must_use]
 pub fn judge(
     flow: &str,
@@ -93,14 +95,15 @@ enum Fate {
     Played,
 }
 
-/// Share of packets that are not played.
+/// Returns the share of packets that are not played.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 fn missing(fates: &[Fate]) -> f64 {
     let missing = fates.iter().filter(|fate| **fate != Fate::Played).count();
     missing as f64 / fates.len().max(1) as f64
 }
 
-/// Mean length of runs that are not played, over what it would be if each packet's fate were drawn by itself; 1 if less.
+/// Returns the mean length of runs of unplayed packets, divided by the mean length under independent losses. At least
+/// 1.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 fn burst_ratio(fates: &[Fate]) -> f64 {
     let runs = runs(fates);
@@ -112,7 +115,7 @@ fn burst_ratio(fates: &[Fate]) -> f64 {
     (mean * (1.0 - missing(fates))).max(1.0)
 }
 
-/// First packet and length of each run that is not played.
+/// Returns the first packet and the length of each run of unplayed packets.
 fn runs(fates: &[Fate]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (number, _) in fates
@@ -149,7 +152,7 @@ fn as_u64(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// A day of talk.
+/// Highest number of packets of a call: one day.
 const MAX_PKTS: usize = 86_400 * 50;
 
 #[cfg(test)]

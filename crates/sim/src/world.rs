@@ -1,16 +1,18 @@
-//! A simulated network: nodes joined port to port, one virtual clock, one order of events.
+//! A simulated network: nodes connected port to port, with one virtual clock and one order of events.
 //!
-//! A node is a [`Host`] (addresses, routes, applications, perhaps one end of a tunnel) or a [`Line`] (one direction of
-//! several links). What leaves a port arrives at the other end of its wire at once: only lines take time. Packets are
-//! real IP packets; the tunnel's ends are the production engine, with real handshakes, keys and datagrams.
+//! A node is a [`Host`] (addresses, routes, applications, and optionally one end of a tunnel) or a [`Line`] (one
+//! direction of several links). A packet sent to a port arrives at the other end of its wire at once: only lines have a
+//! delay. Packets are real IP packets. The ends of the tunnel are the production engine, with real handshakes, keys and
+//! datagrams.
 //!
-//! **Order.** Events happen in order of time. Those of one instant: first what has arrived, in the order it was sent;
-//! then each node that took something or whose timer is due does all it can, in that order ([`Timers`]: ties by who was
-//! set first). So a node sees all that arrives together before it answers, as a host does that reads its sockets in
-//! batches. Nothing else decides anything: the same seed gives the same run, which [`World::trace_hash`] shows.
+//! **Order.** Events happen in order of time. At each instant, first all arrived packets are delivered, in the order in
+//! which they were sent. Then each node that received a packet or whose timer is due does all its work, in this order
+//! ([`Timers`]: at equal times in the order in which the timers were set). So a node sees all packets that arrive
+//! together before it answers, like a host that reads its sockets in batches. Nothing else influences the order: the
+//! same seed gives the same run, which [`World::trace_hash`] shows.
 //!
-//! **Guards.** [`MAX_EVENTS_AT_ONCE`] events without time passing, or more events than the run may make, end it with an
-//! error that names node and time.
+//! **Guards.** A run ends with an error that names node and time after [`MAX_EVENTS_AT_ONCE`] events without progress
+//! of time, or after more events than the run is permitted.
 
 mod daemon;
 mod equalizer;
@@ -33,16 +35,16 @@ pub(crate) use self::{
 };
 use self::{timers::Timers, trace::Trace};
 
-/// Most events of one instant.
+/// Highest number of events at one instant.
 const MAX_EVENTS_AT_ONCE: u64 = 1_000_000;
 
 /// Index of a node.
 pub(crate) type NodeId = usize;
 
-/// Why a simulation cannot go on: a mistake in a state machine.
+/// Reason why a simulation cannot continue: an error in a state machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
-    /// Time stands still.
+    /// Time does not advance.
     #[error(
         "time stands still at {at_ms} ms: {MAX_EVENTS_AT_ONCE} events, the last of them at {node}"
     )]
@@ -52,14 +54,14 @@ pub enum WorldError {
         /// Milliseconds of virtual time.
         at_ms: u64,
     },
-    /// The run makes more events than it may.
+    /// The run exceeds its number of events.
     #[error("more than {limit} events by {at_ms} ms, the last of them at {node}")]
     TooManyEvents {
         /// The node of the last event.
         node: String,
         /// Milliseconds of virtual time.
         at_ms: u64,
-        /// How many are allowed.
+        /// Permitted number of events.
         limit: u64,
     },
 }
@@ -71,7 +73,7 @@ pub(crate) enum Node {
     Line(Box<Line>),
 }
 
-/// A packet on its way to a port.
+/// A packet that is about to arrive at a port.
 #[derive(Debug)]
 struct Arrival {
     node: NodeId,
@@ -85,11 +87,11 @@ pub(crate) struct World {
     now: Instant,
     names: Vec<String>,
     nodes: Vec<Node>,
-    /// For each node and port, the node and port at the other end; a port without a wire loses what is sent there.
+    /// For each node and port, the node and port at the other end. Packets sent to a port without a wire are lost.
     wires: Vec<Vec<Option<(NodeId, usize)>>>,
     timers: Timers,
     arrivals: VecDeque<Arrival>,
-    /// Nodes that may have something to do now; each at most once.
+    /// Nodes that may have work at the current time, each at most once.
     pending: VecDeque<NodeId>,
     is_pending: Vec<bool>,
     outbox: Outbox,
@@ -101,7 +103,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// An empty network at `now` that may make `event_limit` events.
+    /// Creates an empty network at `now` with a limit of `event_limit` events.
     pub(crate) fn new(now: Instant, event_limit: u64) -> Self {
         Self {
             now,
@@ -133,7 +135,7 @@ impl World {
         id
     }
 
-    /// Leads what leaves `from`'s port to the port of `to`, one way.
+    /// Connects the port of `from` to the port of `to`, in one direction.
     pub(crate) fn wire(&mut self, from: (NodeId, usize), to: (NodeId, usize)) {
         let ports = &mut self.wires[from.0];
         if ports.len() <= from.1 {
@@ -142,12 +144,12 @@ impl World {
         ports[from.1] = Some(to);
     }
 
-    /// The virtual clock.
+    /// Returns the time of the virtual clock.
     pub(crate) fn now(&self) -> Instant {
         self.now
     }
 
-    /// The host `id`; `None` for a line.
+    /// Returns the host `id`. `None` for a line.
     pub(crate) fn host(&self, id: NodeId) -> Option<&Host> {
         match self.nodes.get(id)? {
             Node::Host(host) => Some(host),
@@ -155,7 +157,7 @@ impl World {
         }
     }
 
-    /// The host `id`, to change; it gets its turn at this instant.
+    /// Returns the host `id` for changes. The host runs at this instant.
     pub(crate) fn host_mut(&mut self, id: NodeId) -> Option<&mut Host> {
         self.wake(id);
         match self.nodes.get_mut(id)? {
@@ -164,7 +166,7 @@ impl World {
         }
     }
 
-    /// The line `id`; `None` for a host.
+    /// Returns the line `id`. `None` for a host.
     pub(crate) fn line(&self, id: NodeId) -> Option<&Line> {
         match self.nodes.get(id)? {
             Node::Host(_) => None,
@@ -172,7 +174,7 @@ impl World {
         }
     }
 
-    /// The line `id`, to change; it gets its turn at this instant.
+    /// Returns the line `id` for changes. The line runs at this instant.
     pub(crate) fn line_mut(&mut self, id: NodeId) -> Option<&mut Line> {
         self.wake(id);
         match self.nodes.get_mut(id)? {
@@ -181,20 +183,20 @@ impl World {
         }
     }
 
-    /// A hash of all that has happened: time, node and bytes of every event.
+    /// Returns the hash of all events so far: time, node and bytes of every event.
     pub(crate) fn trace_hash(&self) -> u64 {
         self.trace.hash()
     }
 
-    /// How many packets have arrived at a node.
+    /// Returns the number of packets that have arrived at a node.
     pub(crate) fn packet_events(&self) -> u64 {
         self.packet_events
     }
 
-    /// Lets everything happen that happens up to `end`, `end` included.
+    /// Runs all events up to and including `end`.
     ///
     /// # Errors
-    /// If a guard stops it.
+    /// Fails if a guard stops the simulation.
     pub(crate) fn run_until(&mut self, end: Instant) -> Result<(), WorldError> {
         loop {
             self.run_instant()?;
@@ -211,7 +213,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that can without time passing.
+    /// Runs all events that are possible without time passing.
     fn run_instant(&mut self) -> Result<(), WorldError> {
         loop {
             while let Some(Arrival { node, port, packet }) = self.arrivals.pop_front() {
@@ -234,7 +236,7 @@ impl World {
         }
     }
 
-    /// Lets `node` do all it can do now.
+    /// Lets `node` do all its current work.
     fn settle(&mut self, node: NodeId) {
         let next = match &mut self.nodes[node] {
             Node::Host(host) => {
@@ -251,7 +253,7 @@ impl World {
         self.timers.set(node, next.map(|at| at.max(self.now)));
     }
 
-    /// Puts what `node` has sent on its wires.
+    /// Puts the packets that `node` has sent on its wires.
     fn dispatch(&mut self, node: NodeId) {
         while let Some((port, packet)) = self.outbox.pop() {
             match self.wires[node].get(port) {
@@ -263,7 +265,7 @@ impl World {
         }
     }
 
-    /// Tells the hosts at the near ends of a line's links what has become of their carrier.
+    /// Informs the hosts at the sending ends of a line's links of changes of their carrier.
     fn tell_carriers(&mut self, line: NodeId) {
         loop {
             let Some((link, has_carrier)) = (match &mut self.nodes[line] {
@@ -322,7 +324,7 @@ impl World {
     }
 }
 
-/// The stream of random numbers called `name` of a run with `seed`: FNV-1a of the name, mixed with the seed.
+/// Returns the stream of random numbers called `name` of a run with `seed`: FNV-1a of the name, mixed with the seed.
 pub(crate) fn stream(seed: u64, name: &str) -> Rng {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! The engine as a whole: a client and gateways' endpoints joined by simulated paths, on a virtual clock.
+//! The whole engine: endpoints of a client and of gateways, connected by simulated paths, on a virtual clock.
 #![expect(
     clippy::cast_possible_truncation,
     reason = "numbers of hosts, paths and packets are small here"

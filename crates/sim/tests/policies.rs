@@ -1,7 +1,7 @@
-//! What every policy does over every pair of links, as a reviewed table: `policies/table.txt`.
+//! Behaviour of every policy over every pair of links, as a reviewed table: `policies/table.txt`.
 //!
-//! A change of behaviour shows as a changed line. If it is meant, accept it with `PLEACH_BLESS=1 cargo test -p pleach-sim
-//! --test policies` and commit the table with the reason. A new policy gets its lines by its name alone.
+//! A change of behaviour appears as a changed line. If it is intended, accept it with `PLEACH_BLESS=1 cargo test -p
+//! pleach-sim --test policies` and commit the table with the reason. Lines of a new policy are added automatically.
 
 #[path = "policies/pairs.rs"]
 mod pairs;
@@ -18,7 +18,8 @@ use table::Lengths;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/policies/table.txt");
 
-/// Short, because the test runs unoptimised on small machines; `./dev bench policies` has longer runs.
+/// Duration of the runs, short because the test runs unoptimised on small machines. `./dev bench policies` has longer
+/// runs.
 const LENGTHS: Lengths = Lengths {
     tcp: Duration::from_secs(4),
     udp: Duration::from_secs(4),

@@ -1,8 +1,8 @@
-//! The promise: whatever two links are bonded, one flow gets as much as over the better of them alone.
+//! The promise: for any two bonded links, one flow gets as much throughput as over the better link alone.
 //!
-//! Forty random pairs of links, a download with CUBIC and one with BBR over each, simulated. The bond reaches 0.95 of the
-//! better link, except for the pairs of `promise/reviewed.txt`, which may not fall below what is written there.
-//! `./dev bench promise` measures more pairs.
+//! Forty random pairs of links are simulated, with a download with CUBIC and one with BBR over each pair. The bond must
+//! reach 0.95 of the better link. The pairs in `promise/reviewed.txt` are exceptions: they must not fall below the
+//! values listed there. `./dev bench promise` measures more pairs.
 
 #[path = "promise/reviewed.rs"]
 mod reviewed;
@@ -15,7 +15,8 @@ use share::{FLOWS, NO_REGRET};
 
 const REVIEWED: &str = include_str!("promise/reviewed.txt");
 
-/// None of those that docs/measured.md has, whose pairs were looked at while the engine was tuned.
+/// Seeds of the pairs. They differ from the seeds in docs/measured.md, whose pairs were examined while the engine was
+/// tuned.
 const SEEDS: [u64; 2] = [201, 202];
 const PAIRS_PER_SEED: u32 = 20;
 
@@ -45,7 +46,7 @@ fn no_pair_of_links_is_worse_than_its_better_link() {
         shares.len(),
         share::table(missed)
     );
-    // Nothing to fail for: what became better is told where output is shown.
+    // Improvements do not fail the test. They are printed where output is shown.
     for share in reviewed::needless(&shares, &entries) {
         eprintln!("keeps the promise and needs no entry in reviewed.txt: {share}");
     }

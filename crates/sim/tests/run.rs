@@ -1,4 +1,4 @@
-//! Whole scenarios on virtual clocks: what hosts measure, computed by hand where it can be.
+//! Whole scenarios on virtual clocks, with measurements that are compared with values computed by hand where possible.
 
 #[path = "run/aims.rs"]
 mod aims;
@@ -20,7 +20,7 @@ use pleach_sim::{
     scenario::Scenario,
 };
 
-/// Two lines of unlike delay.
+/// Two lines of different delay.
 const PAIR: &str = r#"
 name = "test"
 duration = "1s"
@@ -42,7 +42,7 @@ fn scenario(text: &str) -> Scenario {
     Scenario::parse_alone("test.toml", text).expect("a valid scenario")
 }
 
-/// [`PAIR`] under the policy, with `rest` behind it.
+/// Returns [`PAIR`] with the policy, followed by `rest`.
 fn pair(policy: &str, rest: &str) -> Scenario {
     pair_for("1s", policy, rest)
 }
@@ -61,13 +61,13 @@ fn results(scenario: &Scenario) -> Results {
     run(scenario, &options).expect("a scenario that can be simulated")
 }
 
-/// The first phase.
+/// Runs the first phase.
 fn main_phase(scenario: &Scenario) -> PhaseOutcome {
     let setups = setups(scenario, true);
     run_phase(scenario, &setups[0], &EngineOnly).expect("a scenario that can be simulated")
 }
 
-/// UDP towards the client.
+/// Returns UDP traffic towards the client.
 fn udp(rate: &str) -> String {
     format!("[[traffic]]\nkind = \"udp\"\nname = \"udp\"\nrate = \"{rate}\"\nsize = \"1200B\"\n")
 }

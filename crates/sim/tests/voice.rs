@@ -50,7 +50,7 @@ fn an_outage_is_heard_and_rated() {
         panic!("one call: {:?}", results.voice);
     };
     assert_eq!((call.sent_pkts, call.late_pkts), (500, 0));
-    // What was on its way when the line fell silent is lost too: 40 ms, two packets.
+    // Packets in flight when the line fell silent are lost too: 40 ms, two packets.
     assert!((25..=27).contains(&call.lost_pkts), "{call:?}");
     let [Freeze { start_s, length_s }] = call.dropouts[..] else {
         panic!("one dropout: {:?}", call.dropouts);

@@ -1,18 +1,20 @@
-//! Whom to ask how long each link's way is, if nobody was named: the host at the other end of the busiest connection that is spread.
+//! Selection of the host to which probes are sent if none is configured: the host at the other end of the busiest
+//! spread connection.
 //!
-//! It stays the same while it is connected, as another is at another distance and all would have to be learnt again, and after that
-//! until there is another: the next connection begins with what is known. A host that never answers (many drop echo
-//! requests) is left for the next busiest, and not asked again before [`SILENT_FOR`]. Bound: [`MOST_SILENT`] hosts.
+//! The host stays the same while it is connected, because another host has other delays and all of them would have to
+//! be measured again. It also stays the same after the connection ends until there is another connection, which then
+//! begins with known delays. A host that never answers (many drop echo requests) is replaced by the host of the next
+//! busiest connection, and not probed again for [`SILENT_FOR`]. Bound: [`MOST_SILENT`] hosts.
 
 use core::time::Duration;
 use std::{collections::VecDeque, net::IpAddr};
 
 use pleach_core::time::Instant;
 
-/// The far and the near end of a connection.
+/// The remote and the local address of a connection.
 pub(super) type Ends = (IpAddr, IpAddr);
 
-/// Who is asked, and who did not answer.
+/// The host that is probed, and the hosts that did not answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asking {
     asked: Option<Ends>,
@@ -20,9 +22,10 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Whom to ask from now on, and from which address.
+    /// Returns the host to probe from now on, and the source address.
     ///
-    /// `silent`: a host that never answered. `connections`: what each has sent, and its ends.
+    /// `silent` is a host that never answered. `connections` are the number of segments that each connection has sent,
+    /// and its ends.
     pub(super) fn choose(
         &mut self,
         now: Instant,
@@ -48,7 +51,7 @@ impl Asking {
     }
 }
 
-/// A host may have been out of reach for a while only.
+/// Time for which a silent host is not probed again, because it may have been unreachable only temporarily.
 const SILENT_FOR: Duration = Duration::from_secs(300);
 const MOST_SILENT: usize = 64;
 

@@ -1,11 +1,12 @@
-//! The thread that holds packets of quick links, and asks how long each link's way is.
+//! The thread that delays packets of links with a short delay, and sends the probes that measure the links' delays.
 //!
-//! How long packets wait is [`DelayEqualizer`]'s to say, which packets leave when [`HoldQueue`]'s; this joins both to the device
-//! the packets come from and go back to. Every link is asked by echo requests from the address that spread packets have, so
-//! that all answers take the same way back and round trips differ by the ways out alone.
+//! [`DelayEqualizer`] computes how long packets wait. [`HoldQueue`] determines which packets are sent when. This file
+//! connects both with the device from which the packets come and to which they return. Echo requests are sent over
+//! every link from the source address of spread packets. So all replies return over the same path, and the RTTs differ
+//! only by the delays of the outgoing paths.
 //!
-//! The main thread waits for the kernel now and then, for milliseconds; hence one of its own. They talk through a plan, which
-//! says what links there are, and a board, on which holds and counters stand.
+//! The main thread sometimes waits for the kernel for milliseconds, hence this separate thread. The threads communicate
+//! through a plan, which describes the links, and a board, which contains the hold times and counters.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -35,20 +36,20 @@ use crate::{MAX_LINKS, delay_equalizer::DelayEqualizer, hold_queue::HoldQueue};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) device: String,
-    /// Whether it has a next hop of IPv4, of IPv6.
+    /// Whether the link has a next hop for IPv4, and for IPv6.
     pub(super) families: [bool; 2],
-    /// What it carries, if that is known.
+    /// Rate of the link, if known.
     pub(super) rate: Option<Bitrate>,
 }
 
-/// What the thread goes by.
+/// Instructions for the thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// One for each link.
+    /// One entry for each link.
     pub(super) ways: Vec<Option<Way>>,
-    /// Who is asked, and from which address.
+    /// Host to probe, and source address.
     pub(super) probe: Option<(IpAddr, IpAddr)>,
-    /// Whether it is enough to ask now and then.
+    /// Whether occasional probes are sufficient.
     pub(super) is_idle: bool,
 }
 
@@ -62,7 +63,8 @@ impl Plan {
         way.is_some_and(|way| way.families[usize::from(is_v6)])
     }
 
-    /// Where a packet leaves that waited for `link`: by that or, if that went down meanwhile, another; `link` if there is none.
+    /// Returns the link over which a packet is sent that waited for `link`: this link or, if it went down meanwhile,
+    /// another. If no link is usable, `link`.
     fn way_out(&self, link: usize, is_v6: bool) -> usize {
         if self.carries(link, is_v6) {
             return link;
@@ -72,7 +74,7 @@ impl Plan {
     }
 }
 
-/// The thread; it ends when this is dropped, and lets go what it holds.
+/// Handle of the thread. The thread ends when this is dropped, and sends its delayed packets.
 #[derive(Debug)]
 pub(super) struct Keeper {
     plan: Plan,
@@ -81,14 +83,14 @@ pub(super) struct Keeper {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How it is with a link.
+/// State of the delays of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
-    /// How long its packets wait.
+    /// Time for which the link's packets wait.
     pub hold: Duration,
-    /// The shortest round trip lately; zero if unknown.
+    /// Shortest RTT of the last 5 to 10 s. Zero if unknown.
     pub round_trip: Duration,
-    /// How much waits.
+    /// Number of waiting bytes.
     pub waiting: Bytes,
 }
 
@@ -100,7 +102,7 @@ struct Shared {
     lost: AtomicU64,
     /// Whether all links' delays are known.
     knows_all: AtomicBool,
-    /// Who was asked [`MOST_UNANSWERED`] times and never answered.
+    /// Host that did not answer the first [`MOST_UNANSWERED`] probes, if there is one.
     silent: Mutex<Option<IpAddr>>,
     is_over: AtomicBool,
 }
@@ -162,7 +164,7 @@ impl Keeper {
         })
     }
 
-    /// From now on it goes by `plan`.
+    /// Passes the new plan `plan` to the thread.
     pub(super) fn set(&mut self, plan: Plan) {
         if plan != self.plan {
             self.plan = plan.clone();
@@ -171,7 +173,7 @@ impl Keeper {
         }
     }
 
-    /// How it is with link `index`.
+    /// Returns the state of link `index`.
     pub(super) fn holding(&self, index: usize) -> Holding {
         self.shared
             .board
@@ -183,17 +185,18 @@ impl Keeper {
             })
     }
 
-    /// Whether it is known how long packets have to wait for each other, on all links.
+    /// Whether the hold times of packets are known on all links.
     pub(super) fn knows_all(&self) -> bool {
         self.shared.knows_all.load(Relaxed)
     }
 
-    /// A host that was asked for some time and never answered.
+    /// Returns a host that was probed for some time and never answered.
     pub(super) fn silent(&self) -> Option<IpAddr> {
         *lock(&self.shared.silent)
     }
 
-    /// Packets that left early for want of room, and those that were lost because the kernel had none.
+    /// Returns the number of packets that were sent early for lack of buffer space, and of packets lost because the
+    /// kernel had no buffer space.
     pub(super) fn failures(&self) -> (u64, u64) {
         (
             self.shared.not_held.load(Relaxed),
@@ -207,7 +210,7 @@ impl Drop for Keeper {
         self.shared.is_over.store(true, Relaxed);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // It does not panic.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }
@@ -224,13 +227,13 @@ struct Work {
     delays: DelayEqualizer,
     holds: [Duration; MAX_LINKS],
     queues: [HoldQueue<HeldPacket>; MAX_LINKS],
-    /// Number, link and time of the last questions, by number.
+    /// Number, link and time of the last probes, by number.
     asked: [Option<(u16, usize, Instant)>; ASKED],
     number: u16,
     ask_at: Instant,
-    /// From when on holds follow what is known, though that is not of every link.
+    /// Time from which hold times follow the measured delays even if some links' delays are unknown.
     trust_at: Instant,
-    /// How often who is asked was, unless it has answered: [`u32::MAX`] then.
+    /// Number of probes sent to the host without an answer. [`u32::MAX`] once it has answered.
     unanswered: u32,
 }
 
@@ -275,7 +278,7 @@ impl Work {
         let plan = lock(&self.shared.plan).take();
         let Some(plan) = plan else { return };
         if plan.probe != self.plan.probe {
-            // Another host is at another distance.
+            // Delays to another host are different.
             self.delays = DelayEqualizer::default();
             self.asked = [None; ASKED];
             self.trust_at = now + PATIENCE;
@@ -294,7 +297,7 @@ impl Work {
         self.plan = plan;
     }
 
-    /// Has all packets leave whose time has come.
+    /// Sends all packets that are due.
     fn release(&mut self, now: Instant) -> io::Result<()> {
         for link in 0..MAX_LINKS {
             while let Some(packet) = self.queues[link].pop(now) {
@@ -371,7 +374,7 @@ impl Work {
                     self.asked[usize::from(self.number) % ASKED] = Some((self.number, link, now));
                     is_asked = true;
                 }
-                // Its device has just gone, or has no way there.
+                // The device has just disappeared, or has no route to the host.
                 Err(error) => tracing::trace!(%error, device, "cannot ask"),
             }
         }
@@ -382,8 +385,8 @@ impl Work {
         *lock(&self.shared.silent) = is_silent.then_some(host);
     }
 
-    /// Whether the round trip is known of each link that can be asked; what was known of another host counts while its holds are in
-    /// force.
+    /// Whether the RTT is known of each link that can be probed. Delays to a previous host count while its hold times
+    /// are in force.
     fn knows_all(&self, now: Instant) -> bool {
         let Some((host, _)) = self.plan.probe else {
             return false;
@@ -395,7 +398,7 @@ impl Work {
         (did_know && now < self.trust_at) || (0..MAX_LINKS).all(is_known)
     }
 
-    /// Has holds follow what is known.
+    /// Sets the hold times according to the measured delays.
     fn measure(&mut self, now: Instant) {
         let is_used = |link: usize| self.plan.is_used(link);
         let is_known = |link: usize| self.delays.round_trip(now, link).is_some();
@@ -423,7 +426,7 @@ impl Work {
     }
 }
 
-/// What is behind it is whole at any time, whatever became of who held it.
+/// Locks `mutex` even if it is poisoned: the data is consistent at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -431,20 +434,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const WAKE: Token = Token(0);
 const PACKETS: Token = Token(1);
 const ANSWERS: Token = Token(2);
-/// Between two questions over each link: of the many within the delay equalizer's memory some find no queue.
+/// Time between two probes over each link. Of the many probes within the delay equalizer's memory, some find an empty
+/// queue.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
-/// The same while nobody sends: often enough that the last answers are remembered.
+/// Time between two probes while no application sends, short enough that the last answers are still valid.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Questions that are waited for: those of the longest wait over the most links.
+/// Number of outstanding probes: enough for the longest wait over the largest number of links.
 const ASKED: usize = 256;
-/// Between two words to the kernel.
+/// Time between two messages to the kernel that the thread is alive.
 const TELL_INTERVAL: Duration = Duration::from_millis(50);
 const _: () = assert!(TELL_INTERVAL.as_nanos() * 3 < equalize::ALIVE_FOR.as_nanos());
-/// How long holds stay as they were when another host is asked.
+/// Time for which hold times do not change after a change of the probed host.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Who does not answer that many questions in a row, from the first on, is taken not to answer at all: three seconds.
+/// Number of unanswered probes after which a host that has never answered is considered silent: three seconds.
 const MOST_UNANSWERED: u32 = 30;
-/// Packets taken before those that are due leave.
+/// Number of packets read before packets that are due are sent.
 const MOST_READS: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the equalizer says of itself.
+//! Status report of the equalizer.
 
 use std::net::IpAddr;
 
@@ -11,57 +11,58 @@ use pleach_linux::{
 use super::{Daemon, Holding, LinkConfig};
 use crate::weights::{LinkView, Source};
 
-/// State of a link, for people.
+/// State of a link, for display.
 #[derive(Clone, Debug)]
 pub struct LinkReport {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Its device.
+    /// Name of its device.
     pub device: String,
-    /// Weight, share, background and so on.
+    /// Weight, share, background and other values.
     pub view: LinkView,
-    /// What was sent over it since the start.
+    /// Packets and bytes sent over the link since the start.
     pub sent: Sent,
-    /// The same since weights changed last.
+    /// Packets and bytes sent over the link since weights last changed.
     pub sent_since_change: Sent,
-    /// Bytes its device received since the start.
+    /// Bytes that the device received since the start.
     pub rx_bytes: u64,
-    /// How its packets wait; `None` if none ever do.
+    /// Delays of the link's packets. `None` if packets are never delayed.
     pub holding: Option<Holding>,
 }
 
-/// State of the equalizer, for people.
+/// State of the equalizer, for display.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// In the order of the configuration.
+    /// The links in the order of the configuration.
     pub links: Vec<LinkReport>,
-    /// Who chooses links.
+    /// The part of the kernel that chooses links.
     pub backend: Backend,
-    /// Why this one.
+    /// Reason for this choice.
     pub backend_why: String,
-    /// Where weights come from.
+    /// Source of the weights.
     pub source: Source,
-    /// Why weights changed last; `None` before the first time.
+    /// Reason and time of the last change of weights. `None` before the first change.
     pub last_change: Option<(String, Instant)>,
-    /// Of packets that wait; `None` if none ever do.
+    /// State of delayed packets. `None` if packets are never delayed.
     pub hold: Option<HoldReport>,
 }
 
-/// What there is to say of packets that wait.
+/// State of delayed packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldReport {
-    /// Who is asked how long each link's way is.
+    /// Host to which probes are sent to measure the links' delays.
     pub probe: Option<IpAddr>,
-    /// Whether flows keep their link, as long as it is not known how long packets have to wait.
+    /// Whether flows stay on their link because the hold times are not known yet.
     pub keeps_flows: bool,
-    /// Packets that left early for want of room.
+    /// Packets that were sent early for lack of buffer space.
     pub not_held: u64,
-    /// Packets that were lost: they came faster than they were taken, or the kernel did not take them back.
+    /// Packets that were lost because they arrived faster than they were read, or because the kernel did not accept
+    /// them back.
     pub lost: u64,
 }
 
 impl Daemon {
-    /// How things are.
+    /// Returns the current state.
     pub fn report(&mut self, now: Instant) -> Report {
         self.read_sent(now);
         let received = procnet::device_bytes().unwrap_or_default();

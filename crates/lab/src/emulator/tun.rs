@@ -1,4 +1,5 @@
-//! A plain TUN or TAP device: one whole IP packet or Ethernet frame per read and write, no virtual header.
+//! A plain TUN or TAP device: each read and write transfers one whole IP packet or Ethernet frame, without a virtual
+//! header.
 
 use std::{
     fs::OpenOptions,
@@ -7,7 +8,7 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
 };
 
-/// What a device hands over.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Ethernet frames: for daemons that need link-layer addresses.
@@ -17,7 +18,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What stands before the IP packet, in bytes.
+    /// Returns the length in bytes of the header before the IP packet.
     #[must_use]
     pub const fn header_bytes(self) -> usize {
         match self {
@@ -27,11 +28,11 @@ impl Kind {
     }
 }
 
-/// Makes a device called `name` in the calling thread's network namespace. It does not block, and it goes when the
-/// descriptor and its clones are closed.
+/// Creates a device called `name` in the calling thread's network namespace. The device does not block, and it is
+/// removed when the descriptor and its clones are closed.
 ///
 /// # Errors
-/// If `name` does not fit or the kernel refuses.
+/// Fails if `name` is too long or the kernel refuses.
 pub fn open(name: &str, kind: Kind) -> io::Result<OwnedFd> {
     let file = OpenOptions::new()
         .read(true)
@@ -60,10 +61,10 @@ pub fn open(name: &str, kind: Kind) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Plugs the device's cable in or out, as its host sees it.
+/// Sets the carrier of the device, as its host sees it.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// Fails if the kernel refuses.
 pub(crate) fn set_carrier(device: BorrowedFd<'_>, is_up: bool) -> io::Result<()> {
     let value = libc::c_int::from(is_up);
     // SAFETY: TUNSETCARRIER reads one int, which lives here.

@@ -1,11 +1,12 @@
 //! The thread of one direction of all links.
 //!
-//! Loop: changes and samples that are due, packets that are due, wait for the next of them or for a packet, read what
-//! came. Buffers are pooled; a packet is copied once by the kernel on either side.
+//! The loop applies changes and records samples that are due, delivers packets that are due, waits for the next of
+//! these times or for a packet, and reads incoming packets. Buffers are pooled. The kernel copies a packet once on
+//! either side.
 //!
-//! Fast links are served in batches, as network cards do it (interrupt coalescing): a thread that wakes again within
-//! [`BUSY`] rests for [`REST`], so that the programs under test are not interrupted for each packet. What is alone is
-//! served at once.
+//! Fast links are served in batches, similar to the interrupt coalescing of network cards: a thread that wakes again
+//! within [`BUSY`] rests for [`REST`], so that the programs under test are not interrupted for each packet. Single
+//! packets are served at once.
 
 use core::time::Duration;
 use std::{
@@ -28,24 +29,24 @@ use crate::{
     wait::{self, timespec},
 };
 
-/// Largest packet a device hands over: the largest IP packet, in a frame.
+/// Length in bytes of the largest packet that a device delivers: the largest IP packet in a frame.
 const BUFFER_BYTES: usize = 65_536 + Kind::Tap.header_bytes();
-/// Packets read from one device before the others get their turn.
+/// Number of packets read from one device before the other devices are served.
 const READ_BATCH: usize = 32;
-/// What a packet may be late for others' sake.
+/// Longest time for which the thread rests to collect packets.
 const REST: Duration = Duration::from_micros(100);
-/// Woken again so soon, the thread has fast links to serve.
+/// Time between two wake-ups below which the thread is considered to serve fast links.
 const BUSY: Duration = Duration::from_micros(300);
-/// Free buffers kept for reuse.
+/// Number of free buffers stored for reuse.
 const POOL_LEN: usize = 4_096;
 
-/// What the thread can be told.
+/// Commands to the thread.
 pub(super) enum Command {
-    /// Start counting at `at`; `events` in order of time.
+    /// Begins the run at `at`, with `events` in order of time.
     Begin { at: Instant, events: Vec<Event> },
-    /// Tell what happened since.
+    /// Requests a report since the start of the run.
     Report(mpsc::SyncSender<DirectionReport>),
-    /// End.
+    /// Ends the thread.
     Stop,
 }
 
@@ -53,14 +54,14 @@ pub(super) struct Worker {
     links: Recorded<Vec<u8>>,
     from: Vec<OwnedFd>,
     to: Vec<OwnedFd>,
-    /// What stands before the IP packet on each link, in bytes, which the model does not count.
+    /// Length in bytes of the header before the IP packet on each link, which the model does not count.
     headers: Vec<usize>,
     commands: mpsc::Receiver<Command>,
     wake: Arc<OwnedFd>,
     pool: Vec<Vec<u8>>,
     scratch: Box<[u8]>,
     lateness_ns: Lateness<u64>,
-    /// When it last woke.
+    /// Time of the last wake-up.
     woken_at: Instant,
 }
 
@@ -107,13 +108,13 @@ impl Worker {
         }
     }
 
-    /// Carries out what was asked; false to end.
+    /// Executes the pending commands. Returns false if the thread must end.
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Begin { at, events }) => self.links.begin(at, &events),
                 Ok(Command::Report(reply)) => {
-                    // Samples that ended by now belong to it.
+                    // Samples that have ended by now are part of the report.
                     self.change(clock::now());
                     let _ = reply.try_send(self.report());
                 }
@@ -123,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// Start of the run, samples and changes that are due.
+    /// Starts the run, records samples and applies changes if they are due.
     fn change(&mut self, now: Instant) {
         if self.links.handle_timeout(now) {
             self.lateness_ns.reset();
@@ -140,7 +141,7 @@ impl Worker {
 
     fn deliver(&mut self, now: Instant) {
         while let Some(delivery) = self.links.poll_output(now) {
-            // A device that is down refuses the packet, as a cable without a host would.
+            // A device that is down refuses the packet, like a cable without a host.
             let _ = rustix::io::write(&self.to[delivery.link], &delivery.packet);
             let late = clock::now().since(delivery.at);
             self.lateness_ns.saturating_record(saturating_nanos(late));
@@ -150,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until [`REST`] after `now`, at which the thread woke, if it had woken shortly before.
+    /// Sleeps until [`REST`] after `now`, the time of this wake-up, if the previous wake-up was shortly before.
     fn rest(&mut self, now: Instant) {
         let is_busy = now.since(self.woken_at) < BUSY;
         self.woken_at = now;
@@ -159,7 +160,7 @@ impl Worker {
         }
     }
 
-    /// Waits for packets, commands or `deadline`; which devices have packets.
+    /// Waits for packets, commands or `deadline`. Returns which devices have packets.
     fn wait(&self, deadline: Option<Instant>) -> Vec<bool> {
         let mut fds: Vec<PollFd<'_>> = self
             .from
@@ -199,13 +200,13 @@ impl Worker {
     }
 }
 
-/// From 1 µs to 10 s with three digits.
+/// Creates a histogram from 1 µs to 10 s with three digits.
 fn new_lateness() -> anyhow::Result<Lateness<u64>> {
     let longest = saturating_nanos(Duration::from_secs(10));
     Ok(Lateness::new_with_bounds(1_000, longest, 3)?)
 }
 
-/// Exact timers, and precedence over the programs under test if the system allows it.
+/// Requests exact timers, and priority over the programs under test if the system permits it.
 fn ask_for_precision() {
     let priority = libc::sched_param { sched_priority: 10 };
     // SAFETY: both calls only read their arguments; `priority` lives here; 0 means the calling thread.

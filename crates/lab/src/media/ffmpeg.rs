@@ -8,13 +8,13 @@ use std::{
 use anyhow::{Context as _, bail};
 use pleach_sim::scenario::{VideoSpec, VideoTransport};
 
-/// The program.
+/// Name of the program.
 pub(crate) const PROGRAM: &str = "ffmpeg";
 
-/// Whether ffmpeg is there and can do what `spec` asks of it.
+/// Checks that ffmpeg is installed and supports `spec`.
 ///
 /// # Errors
-/// With the key and what to do.
+/// Returns the key and a remedy if it does not.
 pub(crate) fn check(spec: &VideoSpec) -> anyhow::Result<()> {
     let protocols = match output(Command::new(PROGRAM).args(["-hide_banner", "-protocols"])) {
         Ok(protocols) => protocols,
@@ -33,10 +33,10 @@ pub(crate) fn check(spec: &VideoSpec) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `command` to its end; what it wrote to stdout.
+/// Runs `command` to its end. Returns its output on stdout.
 ///
 /// # Errors
-/// If it cannot be started, or with what it said if it fails.
+/// Fails if the program cannot be started. If the program fails, the error contains its messages.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -44,7 +44,7 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
         .context("cannot run ffmpeg")?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        // Its last lines say what is wrong; before them it tells its life.
+        // The last lines describe the error. The lines before are progress messages.
         let lines: Vec<&str> = message.trim().lines().rev().take(5).collect();
         let lines: Vec<&str> = lines.into_iter().rev().collect();
         bail!("ffmpeg failed ({}): {}", output.status, lines.join(" / "));

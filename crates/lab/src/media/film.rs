@@ -1,8 +1,9 @@
-//! A film: made by ffmpeg, cut into frames and datagrams.
+//! A film: encoded by ffmpeg, and divided into frames and datagrams.
 //!
-//! A datagram carries up to seven packets of the transport stream and never parts of two frames. The datagrams of frame
-//! *n* leave evenly over the time of that frame, as from an encoder that works live: a key frame's faster than others'.
-//! The rate is bounded over an eighth of a second (`bufsize`), so a frame is at most about three times the mean.
+//! A datagram carries up to seven packets of the transport stream, all from the same frame. The datagrams of frame *n*
+//! are spaced evenly over the duration of that frame, as from a live encoder, so those of a key frame follow each other
+//! faster. The rate is limited over an eighth of a second (`bufsize`), so the size of a frame is at most about three
+//! times the mean.
 
 use core::{ops::Range, time::Duration};
 use std::{
@@ -20,55 +21,55 @@ use crate::media::{
     ts::{self, Packet},
 };
 
-/// Pictures a second.
+/// Number of pictures per second.
 pub(crate) const FRAMES_PER_SECOND: u32 = 25;
-/// Time of a picture.
+/// Duration of a picture.
 pub(crate) const FRAME_TIME: Duration = Duration::from_millis(40);
 /// Width and height of a picture.
 const SIZE: &str = "1280x720";
-/// Packets of the transport stream in a datagram: 1316 bytes, as everybody does it.
+/// Number of packets of the transport stream in a datagram: 1316 bytes, as is common practice.
 const PACKETS_PER_DATAGRAM: usize = 7;
-/// Largest film: an hour at 100 Mbit/s does not fit, twenty minutes at 8 Mbit/s do.
+/// Largest film in bytes: twenty minutes at 8 Mbit/s fit, an hour at 100 Mbit/s does not.
 const MAX_BYTES: u64 = 1 << 31;
 
 /// A film, ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Film {
-    /// Where it lies.
+    /// Path of the file.
     pub(crate) path: PathBuf,
     /// The transport stream.
     pub(crate) packets: Vec<Packet>,
-    /// In order of time; the stream's tables before a frame belong to it.
+    /// The frames in order of time. Tables of the stream before a frame belong to the frame.
     pub(crate) frames: Vec<Frame>,
-    /// In order of time.
+    /// The datagrams in order of time.
     pub(crate) datagrams: Vec<Datagram>,
 }
 
 /// One picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Its packets.
+    /// Range of the frame's packets.
     pub(crate) packets: Range<usize>,
-    /// Whether it refers to no other.
+    /// Whether the frame refers to no other frame.
     pub(crate) is_key: bool,
 }
 
-/// What leaves at once.
+/// Packets that are sent in one datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Datagram {
-    /// Index of its frame.
+    /// Index of the datagram's frame.
     pub(crate) frame: usize,
-    /// Its packets.
+    /// Range of the datagram's packets.
     pub(crate) packets: Range<usize>,
-    /// When it leaves, since the film began.
+    /// Time of sending, since the start of the film.
     pub(crate) at: Duration,
 }
 
 impl Film {
-    /// Lets ffmpeg make a film of `length` and write it to `path`.
+    /// Lets ffmpeg encode a film of `length` to `path`.
     ///
     /// # Errors
-    /// If ffmpeg fails, the file cannot be read, or is not what was asked for.
+    /// Fails if ffmpeg fails, or if the file cannot be read or does not match the request.
     pub(crate) fn make(spec: &VideoSpec, length: Duration, path: &Path) -> anyhow::Result<Self> {
         let frames = length.as_millis() / FRAME_TIME.as_millis();
         let source = match spec.source {
@@ -104,13 +105,13 @@ impl Film {
         Ok(film)
     }
 
-    /// Finds frames and datagrams in `packets`.
+    /// Divides `packets` into frames and datagrams.
     ///
     /// # Errors
-    /// If the stream does not begin with a key frame.
+    /// Fails if the stream does not begin with a key frame.
     fn cut(path: &Path, packets: Vec<Packet>) -> anyhow::Result<Self> {
         let mut frames: Vec<Frame> = Vec::new();
-        // Where the next frame begins: after the video of the one before it.
+        // Start of the next frame, after the video of the previous frame.
         let mut after = 0;
         let mut video = None;
         for (index, packet) in packets.iter().enumerate() {
@@ -158,7 +159,7 @@ impl Film {
         })
     }
 
-    /// The bytes of `datagram`.
+    /// Returns the bytes of `datagram`.
     pub(crate) fn payload(&self, datagram: &Datagram) -> &[u8] {
         self.packets
             .get(datagram.packets.clone())
@@ -166,10 +167,10 @@ impl Film {
             .as_flattened()
     }
 
-    /// The transport stream with those frames only for which `is_shown` says so, and all tables.
+    /// Returns the transport stream with all tables and only those frames for which `is_shown` is true.
     pub(crate) fn only(&self, is_shown: &[bool]) -> Vec<u8> {
         let mut stream = Vec::new();
-        // Bounded by the 2^13 ids there are.
+        // Bounded by the number of stream ids, 2^13.
         let mut counters: BTreeMap<u16, u8> = BTreeMap::new();
         for (frame, is_shown) in self.frames.iter().zip(is_shown) {
             for packet in self.packets.get(frame.packets.clone()).unwrap_or_default() {
@@ -209,9 +210,9 @@ pub(crate) mod tests {
         packet
     }
 
-    /// A table, a key frame of ten packets, a table, a frame of two, one of one.
+    /// Returns a table, a key frame of ten packets, a table, a frame of two packets, and a frame of one packet.
     pub(crate) fn film() -> Film {
-        // Random access lies behind the length of the adaptation field.
+        // The random access flag is behind the length of the adaptation field.
         let mut stream = vec![packet(&TABLE), packet(&KEY)];
         stream.extend([packet(&MORE); 9]);
         stream.extend([

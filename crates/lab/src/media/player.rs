@@ -1,8 +1,9 @@
-//! Which frames a viewer sees.
+//! Determines the frames that a viewer sees.
 //!
-//! The player shows no broken picture: a frame is shown if all its packets came in time and so did those of all frames
-//! it refers to, back to the last key frame. Otherwise the picture before it stands still: a freeze. What programs for
-//! conferences do, and the strictest judgement of a network; players that patch holes freeze less and show smears.
+//! The player shows no damaged picture. A frame is shown only if all its packets arrived in time, and so did those of
+//! all frames it refers to, back to the last key frame. Otherwise the previous picture stands still: a freeze.
+//! Conference programs behave like this, and it is the strictest test of a network. Players that conceal losses freeze
+//! less often but show artefacts.
 
 use core::time::Duration;
 
@@ -10,32 +11,32 @@ use pleach_sim::results::Freeze;
 
 use crate::media::film::{Datagram, FRAME_TIME, Frame};
 
-/// What became of a datagram; the greater, the worse.
+/// Fate of a datagram, ordered from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
-    /// It came before the deadline.
+    /// The datagram arrived before the deadline.
     InTime,
-    /// It came after the deadline.
+    /// The datagram arrived after the deadline.
     Late,
-    /// It never came.
+    /// The datagram never arrived.
     Lost,
 }
 
-/// What a viewer saw of a film.
+/// Result of viewing a film.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Viewing {
-    /// Frames of which a datagram never came.
+    /// Number of frames of which a datagram never arrived.
     pub(crate) frames_lost: u64,
-    /// Other frames of which one was late.
+    /// Number of other frames of which a datagram was late.
     pub(crate) frames_late: u64,
-    /// Which frames were shown.
+    /// Whether each frame was shown.
     pub(crate) is_shown: Vec<bool>,
-    /// Times without new frames; since the run's beginning.
+    /// Times without new frames, relative to the start of the run.
     pub(crate) freezes: Vec<Freeze>,
 }
 
-/// What a viewer saw of `frames`, whose `datagrams` fared as `fates` says (lost if it does not say), of a film that
-/// began at `start` of the run.
+/// Determines what a viewer saw of `frames`. `fates` are the fates of their `datagrams`; missing entries count as lost.
+/// The film began at `start` of the run.
 pub(crate) fn view(
     frames: &[Frame],
     datagrams: &[Datagram],
@@ -76,7 +77,7 @@ pub(crate) fn view(
 mod tests {
     use super::*;
 
-    /// Two datagrams a frame, a key frame every five.
+    /// Returns frames of two datagrams each, with a key frame every five frames.
     fn film(count: usize) -> (Vec<Frame>, Vec<Datagram>) {
         let frames = (0..count).map(|n| Frame {
             packets: n * 2..n * 2 + 2,
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_hole_freezes_the_picture_until_the_next_whole_key_frame() {
-        // Frame 2 lacks a datagram, frame 10, a key frame, is late; frame 19 is both.
+        // Frame 2 lacks a datagram. Frame 10, a key frame, is late. Frame 19 has both faults.
         let viewing = view_with(&[
             (5, Fate::Lost),
             (20, Fate::Late),

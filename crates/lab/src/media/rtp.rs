@@ -1,17 +1,17 @@
-//! RTP (RFC 3550) with a transport stream inside (RFC 2250): header and sequence numbers.
+//! RTP (RFC 3550) with a transport stream as payload (RFC 2250): header and sequence numbers.
 
 use core::time::Duration;
 
 /// Length of a header without contributing sources and extensions.
 pub(crate) const HEADER_BYTES: usize = 12;
-/// MP2T (RFC 3551, table 5).
+/// Payload type MP2T (RFC 3551, table 5).
 const PAYLOAD_TYPE: u8 = 33;
-/// Ticks of the time stamp in a second.
+/// Ticks of the timestamp per second.
 const CLOCK_HZ: u128 = 90_000;
-/// Whose stream it is; any number will do.
+/// Synchronisation source of the stream, an arbitrary number.
 const SOURCE: u32 = 0x706c_6561;
 
-/// The header of packet `number`, which is to leave so long after the stream began.
+/// Returns the header of packet `number`, which is to be sent at time `at` since the start of the stream.
 pub(crate) fn header(number: u64, at: Duration) -> [u8; HEADER_BYTES] {
     let ticks = at.as_nanos() * CLOCK_HZ / 1_000_000_000;
     let mut header = [0; HEADER_BYTES];
@@ -23,7 +23,7 @@ pub(crate) fn header(number: u64, at: Duration) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Sequence number and payload of `datagram`; `None` if it is not of such a stream.
+/// Returns sequence number and payload of `datagram`. `None` if the datagram does not belong to such a stream.
 pub(crate) fn parse(datagram: &[u8]) -> Option<(u16, &[u8])> {
     let (header, payload) = datagram.split_first_chunk::<HEADER_BYTES>()?;
     let is_ours = header[0] == 2 << 6
@@ -32,14 +32,14 @@ pub(crate) fn parse(datagram: &[u8]) -> Option<(u16, &[u8])> {
     is_ours.then_some((u16::from_be_bytes([header[2], header[3]]), payload))
 }
 
-/// Whole numbers from the 16 bits that travel: the one nearest to the highest so far.
+/// Extends 16-bit sequence numbers to whole numbers: the result is the number closest to the highest number so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unwrap {
     highest: u64,
 }
 
 impl Unwrap {
-    /// The whole number of `sequence`; `None` if it would lie before the first.
+    /// Returns the whole number of `sequence`. `None` if it would be before the first number.
     pub(crate) fn number(&mut self, sequence: u16) -> Option<u64> {
         let step = sequence.wrapping_sub(
             self.highest

@@ -1,9 +1,9 @@
-//! How far what was seen differs from what was sent: ffmpeg decodes both and compares picture by picture.
+//! Difference between the seen and the sent film: ffmpeg decodes both and compares picture by picture.
 //!
-//! What is seen is a transport stream of the frames shown ([`Film::only`]). ffmpeg's `ssim` and `psnr` take the film as
-//! their main input and, of the other, the newest picture that is not newer: so what stands still is repeated. The film
-//! itself is the reference, not what it was made from: coding costs nothing here, only the network does. Frames before
-//! the first one shown have nothing to be compared with and are left out.
+//! The seen film is a transport stream of the shown frames ([`Film::only`]). ffmpeg's `ssim` and `psnr` use the sent
+//! film as their main input. From the other input they use the newest picture that is not newer, so a picture that
+//! stands still is repeated. The reference is the encoded film, not its source, so the score includes only the effect
+//! of the network and not of coding. Frames before the first shown frame cannot be compared and are omitted.
 
 use std::{ffi::OsStr, fs, path::Path, process::Command};
 
@@ -18,18 +18,18 @@ use crate::media::{
     player::Viewing,
 };
 
-/// Freezes of which a picture is kept: the longest.
+/// Number of freezes for which a picture is stored: the longest freezes.
 const PICTURES_MAX: usize = 3;
-/// Width of a picture, two stand side by side.
+/// Width of a picture in pixels. Two pictures stand side by side.
 const PICTURE_WIDTH: u32 = 480;
 /// Largest value of a sample.
 const PEAK: f64 = 255.0;
 
-/// Fills in what of `result` only a decoder can tell. Files go into `dir`, their names begin with `name`; the film began
-/// at `start` of the run. `command`: how to run a program.
+/// Fills in the fields of `result` that require a decoder. Files are written to `dir`, and their names begin with
+/// `name`. The film began at `start` of the run. `command` creates the command of a program.
 ///
 /// # Errors
-/// If ffmpeg fails, or `dir` cannot be written.
+/// Fails if ffmpeg fails, or if `dir` cannot be written.
 pub(crate) fn score(
     result: &mut VideoResult,
     film: &Film,
@@ -46,7 +46,8 @@ pub(crate) fn score(
     fs::write(&path, film.only(&viewing.is_shown))
         .with_context(|| format!("cannot write {}", path.display()))?;
     let run = |graph: &str, rest: &[&str]| {
-        // Names are relative to the directory: a filter's argument has characters of its own.
+        // Names are relative to the directory, because some characters have a special meaning in the arguments of
+        // filters.
         let mut command = command(OsStr::new(ffmpeg::PROGRAM));
         command
             .current_dir(dir)
@@ -113,7 +114,8 @@ pub(crate) fn score(
     Ok(())
 }
 
-/// The frame least like what was seen of each of the longest freezes after the first frame shown, in order of time.
+/// Returns, for each of the longest freezes after the first shown frame, the frame that differs most from the seen
+/// picture. In order of time.
 fn worst(viewing: &Viewing, ssim: &[f64], first: usize) -> Vec<usize> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     let held = viewing.is_shown.iter().enumerate().skip(first);
@@ -136,7 +138,7 @@ fn worst(viewing: &Viewing, ssim: &[f64], first: usize) -> Vec<usize> {
     frames
 }
 
-/// The numbers behind `label` in the lines of a log.
+/// Returns the numbers after `label` in the lines of a log.
 fn column(log: &str, label: &str) -> Vec<f64> {
     let number = |line: &str| {
         let word = line

@@ -1,16 +1,16 @@
-//! MPEG transport stream (ISO/IEC 13818-1): packets of 188 bytes, as far as needed to find where frames begin.
+//! MPEG transport stream (ISO/IEC 13818-1) with packets of 188 bytes, as far as needed to find the starts of frames.
 
 /// Length of a packet.
 pub(crate) const PACKET_BYTES: usize = 188;
 /// First byte of a packet.
 const SYNC: u8 = 0x47;
-/// First byte of a video stream's id in a PES header; sixteen follow each other.
+/// Lowest id of a video stream in a PES header. There are sixteen such ids.
 const VIDEO_STREAM: u8 = 0xe0;
 
 /// One packet.
 pub(crate) type Packet = [u8; PACKET_BYTES];
 
-/// A packet that carries nothing.
+/// A packet without content.
 pub(crate) const NULL_PACKET: Packet = {
     let mut packet = [0xff; PACKET_BYTES];
     packet[0] = SYNC;
@@ -19,23 +19,23 @@ pub(crate) const NULL_PACKET: Packet = {
     packet
 };
 
-/// What the head of a packet says.
+/// Header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Which stream of the mux, 13 bits.
+    /// Stream id in the multiplex, 13 bits.
     pub(crate) pid: u16,
-    /// Whether a frame of video begins in it.
+    /// Whether a video frame begins in the packet.
     pub(crate) starts_frame: bool,
-    /// Whether decoding can begin with it.
+    /// Whether decoding can begin with the packet.
     pub(crate) is_random_access: bool,
-    /// Whether it carries payload, so that its counter counts.
+    /// Whether the packet has a payload and increments the continuity counter.
     pub(crate) has_payload: bool,
 }
 
-/// The packets of `stream`.
+/// Divides `stream` into packets.
 ///
 /// # Errors
-/// If its length or a sync byte is wrong; says where.
+/// Fails if the length or a sync byte is wrong. The error names the position.
 pub(crate) fn packets(stream: &[u8]) -> anyhow::Result<Vec<Packet>> {
     let (packets, rest) = stream.as_chunks::<PACKET_BYTES>();
     if let Some(index) = packets.iter().position(|packet| packet[0] != SYNC) {
@@ -48,7 +48,7 @@ pub(crate) fn packets(stream: &[u8]) -> anyhow::Result<Vec<Packet>> {
     Ok(packets.to_vec())
 }
 
-/// The head of `packet`.
+/// Returns the header of `packet`.
 pub(crate) fn head(packet: &Packet) -> Head {
     let pid = u16::from_be_bytes([packet[1] & 0x1f, packet[2]]);
     let starts_unit = packet[1] & 0x40 != 0;
@@ -96,7 +96,7 @@ mod tests {
         let plain = packet(&[0x47, 0x41, 0x00, 0x11, 0, 0, 1, 0xe0]);
         let of_plain = head(&plain);
         assert!(of_plain.starts_frame && !of_plain.is_random_access);
-        // Audio, a table, the middle of a frame, and a field that leaves no payload.
+        // Audio, a table, the middle of a frame, and a field that leaves no space for payload.
         for other in [
             packet(&[0x47, 0x41, 0x01, 0x11, 0, 0, 1, 0xc0]),
             packet(&[0x47, 0x40, 0x00, 0x11, 0, 0, 0xb0]),

@@ -1,26 +1,26 @@
-//! Numbers of both worlds side by side.
+//! Comparison of the numbers of both worlds.
 
 use core::fmt;
 
 use pleach_sim::results::{FlowKind, FlowResult, PingSummary, Quantiles, Results};
 
-/// What a model of TCP may be wrong by, as a share.
+/// Permitted error of a model of TCP or QUIC, as a share.
 pub const MODEL_SHARE: f64 = 0.10;
 
 /// Student's t for 15 degrees of freedom, two-sided 99 %.
 const STUDENT_T: f64 = 2.947;
 
-/// What the hosts of the lab add to the delay of packets, in milliseconds; the means of its runs.
+/// Delay in milliseconds that the hosts of the lab add to packets, as means over its runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostDelay {
-    /// How much longer an idle round trip takes than the simulated one, at the quantile (median, p95, p99) where it is
-    /// most. 0 without a ping.
+    /// Difference between the idle RTT in the lab and in the simulator, at the quantile (median, p95, p99) with the
+    /// largest difference. 0 without a ping.
     pub idle_ms: f64,
-    /// 99 of 100 packets leave the emulator at most this late, under load.
+    /// 99th percentile of the lateness with which packets leave the emulator under load.
     pub lateness_ms: f64,
 }
 
-/// What a number is.
+/// Kind of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// A quantile of a delay in milliseconds.
@@ -34,15 +34,15 @@ pub enum Quantity {
 /// One number in both worlds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// Flow and what of it.
+    /// Name of the flow and of the number.
     pub name: String,
-    /// What it is.
+    /// Kind of the number.
     pub quantity: Quantity,
-    /// The simulator's.
+    /// Value in the simulator.
     pub sim: f64,
-    /// The lab's.
+    /// Value in the lab.
     pub lab: f64,
-    /// How far apart they may be.
+    /// Permitted difference.
     pub tolerance: f64,
     /// The part of `tolerance` that is due to chance.
     pub chance: f64,
@@ -78,7 +78,7 @@ impl fmt::Display for Check {
 }
 
 impl HostDelay {
-    /// From the idle pings and the emulator's lateness of `pairs`.
+    /// Computes the delay from the idle pings and the emulator's lateness of `pairs`.
     #[must_use]
     pub fn of(pairs: &[Pair]) -> Self {
         let quantiles: [fn(Quantiles) -> Option<f64>; 3] = [|q| q.p50, |q| q.p95, |q| q.p99];
@@ -95,29 +95,30 @@ impl HostDelay {
         }
     }
 
-    /// What a round trip, and so a single way, may take longer.
+    /// Returns the permitted extra time of an RTT, and so also of a one-way delay.
     fn per_round_trip(self) -> f64 {
         self.idle_ms + self.lateness_ms
     }
 }
 
-/// A run in the lab and what was simulated of it.
+/// A run in the lab and its simulations.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The simulator's run with the lab's seed.
     pub sim: Results,
-    /// The same with delays a little longer.
+    /// The simulator's runs with slightly longer delays.
     pub shifted: Vec<Results>,
     /// The lab's run.
     pub lab: Results,
 }
 
-/// Puts the numbers of both worlds side by side, means over `pairs`; `host`: what the lab's hosts added. Without pairs
-/// there are no numbers.
+/// Compares the numbers of both worlds, as means over `pairs`. `host` is the delay that the lab's hosts added. Returns
+/// no numbers without pairs.
 ///
-/// Compared are: of TCP the goodput; of UDP goodput, loss, median and p95 of the delay; of pings and requests loss,
-/// median and p95. The p99 is not: what the hosts add is known to its own p99 only, and of their sum nothing follows
-/// beyond p98. Delays beside a TCP flow are those of the queue it fills, hence the model's too.
+/// The compared numbers are: goodput of TCP and QUIC; goodput, loss, median and p95 of the delay of UDP; loss, median
+/// and p95 of pings and requests. The p99 is not compared: the delay of the hosts is known only up to its own p99, and
+/// nothing follows for their sum beyond p98. Delays beside a TCP flow are those of the queue that it fills, so the
+/// model's allowance applies to them too.
 #[must_use]
 pub fn compare(pairs: &[Pair], host: HostDelay) -> Vec<Check> {
     let Some(first) = pairs.first() else {
@@ -150,7 +151,7 @@ pub fn compare(pairs: &[Pair], host: HostDelay) -> Vec<Check> {
 
 /// One number of a [`Pair`].
 struct Sample {
-    /// Variance due to which packets random losses hit; 0 if that does not matter.
+    /// Variance due to the choice of packets hit by random losses. 0 if it has no effect.
     binomial: f64,
     sim: f64,
     shifted: Vec<f64>,
@@ -166,10 +167,10 @@ enum Number {
     P95,
 }
 
-/// What tolerances depend on.
+/// Conditions that determine tolerances.
 struct Context {
     host: HostDelay,
-    /// Simulated idle round trip.
+    /// Simulated idle RTT.
     idle_ms: Option<f64>,
     has_tcp: bool,
 }
@@ -222,9 +223,11 @@ impl Number {
         }
     }
 
-    /// Variance of one run's goodput or loss if each packet is lost by itself with the mean probability of both worlds.
+    /// Returns the variance of one run's goodput or loss, if each packet is lost independently with the mean
+    /// probability of both worlds.
     ///
-    /// Both draw the same losses, but in the lab another of the tunnel's own packets may come first and take the blow.
+    /// Both worlds draw the same losses, but in the lab another packet of the tunnel may be sent first and be lost
+    /// instead.
     fn binomial(self, pair: &Pair, index: usize) -> f64 {
         let worlds = [&pair.sim, &pair.lab];
         let lost = worlds.map(|run| Self::Loss.of(run, index).unwrap_or(0.0) / 100.0);
@@ -268,19 +271,19 @@ impl Context {
         })
     }
 
-    /// What the hosts and the model may change besides chance.
+    /// Returns the difference that the hosts and the model may cause besides chance.
     fn allowance(&self, number: Number, flow: &FlowResult, sim: f64) -> f64 {
         let late_ms = self.host.per_round_trip();
         let model = if self.has_tcp { MODEL_SHARE * sim } else { 0.0 };
         let sent = flow.sent_pkts.map_or(1.0, |sent| count64(sent).max(1.0));
         match number {
             Number::Goodput if is_modelled(flow) => model,
-            // What is on its way at the end does not count, and one datagram more or less.
+            // Packets in flight at the end do not count, and one datagram more or less is permitted.
             Number::Goodput => {
                 let late_share = late_ms * 1e-3 / flow.duration_s.max(1e-3);
                 sim * (late_share + 1.0 / sent) + model
             }
-            // One packet more or less.
+            // One packet more or less is permitted.
             Number::Loss => 100.0 / sent + model,
             Number::Median | Number::P95 => {
                 let round_trips = match (flow.kind, self.idle_ms) {
@@ -303,7 +306,7 @@ fn numbers(flow: &FlowResult) -> &'static [Number] {
     }
 }
 
-/// Whether a model of the simulator sends it, not a program both worlds share.
+/// Whether a model of the simulator sends the flow, and not a program that both worlds share.
 fn is_modelled(flow: &FlowResult) -> bool {
     matches!(flow.kind, FlowKind::Quic | FlowKind::Tcp)
 }
@@ -320,7 +323,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl Sample {
-    /// Variance of one simulated run; 0 of fewer than two.
+    /// Returns the variance of one simulated run. 0 if there are fewer than two runs.
     fn variance(&self) -> f64 {
         let values = || self.shifted.iter().copied().chain([self.sim]);
         let Some(mean) = mean(values()).filter(|_| !self.shifted.is_empty()) else {
@@ -331,7 +334,7 @@ impl Sample {
     }
 }
 
-/// Mean over `runs` of a quantile of the idle round trip, in milliseconds.
+/// Returns the mean over `runs` of a quantile of the idle RTT, in milliseconds.
 fn idle<'a>(
     runs: impl Iterator<Item = &'a Results>,
     quantile: impl Fn(Quantiles) -> Option<f64>,
@@ -355,7 +358,7 @@ mod tests {
 
     use super::*;
 
-    /// A run of one UDP flow with a delay of `p50` ms and a share `loss`.
+    /// Returns a run of one UDP flow with a delay of `p50` ms and a share `loss`.
     fn run(p50: f64, loss: f64) -> Results {
         let quantiles = |ms: f64| Quantiles {
             p50: Some(ms),
@@ -397,7 +400,7 @@ mod tests {
         }
     }
 
-    /// Names of the numbers that differ.
+    /// Returns the names of the numbers that differ.
     fn differing(pairs: &[Pair]) -> Vec<String> {
         compare(pairs, HostDelay::of(pairs))
             .into_iter()
@@ -419,7 +422,8 @@ mod tests {
 
     #[test]
     fn losses_differ_by_the_binomial_law_and_more_runs_leave_less_to_chance() {
-        // Of 10 000 packets 1.2 % are lost with a standard deviation of 0.11 points: two runs differ by 0.45 at most.
+        // Of 10 000 packets 1.2 % are lost, with a standard deviation of 0.11 percentage points. Two runs differ by at
+        // most 0.45.
         let near = pair(run(20.0, 0.010), run(20.0, 0.014));
         assert!(differing(std::slice::from_ref(&near)).is_empty());
         let far = pair(run(20.0, 0.010), run(20.0, 0.016));

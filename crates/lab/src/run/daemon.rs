@@ -24,11 +24,11 @@ use serde_json::json;
 use crate::{netns::Netns, topology::Topology, wait};
 
 const PORT: u16 = 7_700;
-/// How long a daemon may take to end when asked to.
+/// Longest time for which a daemon may take to end after a request.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// How long the answer about the status may take.
+/// Longest time to wait for the answer to a status request.
 const STATUS_PATIENCE: Duration = Duration::from_millis(300);
-/// Longest path of a Unix socket (sun_path).
+/// Longest path of a Unix socket in bytes (sun_path).
 const MAX_SOCKET_PATH: usize = 107;
 
 /// Client and gateway of a tunnel.
@@ -45,13 +45,14 @@ pub(super) struct Daemon {
     config: PathBuf,
     log: PathBuf,
     pub(super) control: PathBuf,
-    /// Where it writes what it decides, if it does.
+    /// File to which the daemon writes its decisions, if it does.
     trace: Option<PathBuf>,
     process: Option<Child>,
 }
 
 impl Daemons {
-    /// Writes keys and configuration into `dir` and starts both ends; with `trace` they write what they decide there, too.
+    /// Writes keys and configuration into `dir` and starts both ends. If `trace` is set, they also write their
+    /// decisions there.
     pub(super) fn start(
         world: &Topology,
         binary: &Path,
@@ -111,7 +112,7 @@ impl Daemons {
     }
 
     /// # Errors
-    /// If a daemon has ended, with the end of its log.
+    /// Fails if a daemon has ended. The error contains the end of its log.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         self.gateway.check()?;
         self.client.check()
@@ -134,14 +135,14 @@ impl Daemons {
         }
     }
 
-    /// Asks both daemons for their status; one that does not answer in time is left out.
+    /// Requests the status of both daemons. A daemon that does not answer in time is omitted.
     pub(super) fn sample_status(&self, begin: Instant, samples: &mut Vec<StatusSample>) {
         for daemon in [&self.client, &self.gateway] {
             samples.extend(daemon.sample(begin));
         }
     }
 
-    /// The weights of the links at the gateway, by name; none if it does not answer in time.
+    /// Returns the weights of the links at the gateway, by name. Empty if the gateway does not answer in time.
     pub(super) fn weights(&self) -> BTreeMap<String, f64> {
         let status = self.gateway.status().unwrap_or_default();
         let weight = |link: &serde_json::Value| {
@@ -153,10 +154,10 @@ impl Daemons {
         links.into_iter().flatten().filter_map(weight).collect()
     }
 
-    /// Ends both.
+    /// Ends both daemons.
     ///
     /// # Errors
-    /// If one had ended before or does not end when asked to.
+    /// Fails if a daemon had ended before, or does not end after the request.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         self.client.stop()?;
         self.gateway.stop()
@@ -164,7 +165,7 @@ impl Daemons {
 }
 
 impl Daemon {
-    /// Of the subcommand `command`; its files in `dir` are called `name`.
+    /// Creates a daemon of the subcommand `command`. Its files in `dir` are called `name`.
     pub(super) fn new(
         name: &'static str,
         command: &'static str,
@@ -189,9 +190,9 @@ impl Daemon {
         }
     }
 
-    /// Writes the configuration, which may hold a key, readable for its owner only.
+    /// Writes the configuration, which may contain a key, readable for its owner only.
     pub(super) fn configure(&self, text: &str) -> anyhow::Result<()> {
-        // The mode counts for new files only.
+        // The mode only affects new files.
         let _ = fs::remove_file(&self.config);
         let _ = fs::remove_file(&self.log);
         let mut file = OpenOptions::new()
@@ -228,7 +229,7 @@ impl Daemon {
     }
 
     /// # Errors
-    /// If it has ended, with the end of its log.
+    /// Fails if the daemon has ended. The error contains the end of its log.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         let Some(process) = &mut self.process else {
             return Ok(());
@@ -242,12 +243,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// What it says of itself; `None` if it does not answer in time.
+    /// Returns the daemon's status. `None` if it does not answer in time.
     pub(super) fn status(&self) -> Option<serde_json::Value> {
         self.ask(&json!({ "command": "status" }))
     }
 
-    /// The same with time and name.
+    /// Returns the daemon's status with time and name.
     pub(super) fn sample(&self, begin: Instant) -> Option<StatusSample> {
         let status = self.status()?;
         Some(StatusSample {
@@ -257,7 +258,7 @@ impl Daemon {
         })
     }
 
-    /// Its answer to `request`; `None` if there is none in time.
+    /// Returns the daemon's answer to `request`. `None` if it does not answer in time.
     pub(super) fn ask(&self, request: &serde_json::Value) -> Option<serde_json::Value> {
         let socket = UnixStream::connect(&self.control).ok()?;
         socket.set_read_timeout(Some(STATUS_PATIENCE)).ok()?;
@@ -269,10 +270,10 @@ impl Daemon {
         serde_json::from_str(&answer).ok()
     }
 
-    /// Ends it.
+    /// Ends the daemon.
     ///
     /// # Errors
-    /// If it had ended before or does not end when asked to.
+    /// Fails if the daemon had ended before, or does not end after the request.
     pub(super) fn stop(&mut self) -> anyhow::Result<()> {
         self.check()?;
         let Some(process) = &mut self.process else {
@@ -316,7 +317,7 @@ impl KeyPair {
     }
 }
 
-/// The first line a command prints.
+/// Returns the first line that a command prints.
 fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -326,7 +327,7 @@ fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
         .spawn()
         .with_context(|| format!("cannot run {program}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A command that does not read its input is fine.
+        // A command may ignore its input.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

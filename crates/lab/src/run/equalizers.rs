@@ -1,7 +1,8 @@
-//! The equalizers of a scenario: real daemons, `pleach equalize`, at its ends.
+//! The equalizers of a scenario: real daemons (`pleach equalize`) at its ends.
 //!
-//! What is spread is what goes to the other end: at the client to the servers, at the gateway to the client's address of spread
-//! traffic. Packets go one by one (`interleave`), as in the simulator; the guideline is off, as there.
+//! They spread the traffic to the other end: at the client, traffic to the servers; at the gateway, traffic to the
+//! client's address for spread traffic. Packets are spread one by one (`interleave`), and the guideline is off, as in
+//! the simulator.
 
 use core::{fmt::Write as _, net::IpAddr, time::Duration};
 use std::{collections::BTreeMap, fs, path::Path};
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::{run::daemon::Daemon, topology::Topology, wait};
 
-/// How long links may take to come up.
+/// Longest time for which links may take to come up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The running equalizers of a world.
@@ -29,7 +30,7 @@ pub(super) struct Equalizers<'a> {
 }
 
 impl<'a> Equalizers<'a> {
-    /// Writes configurations into `dir`, starts all, and waits until their links are up.
+    /// Writes configurations into `dir`, starts all equalizers, and waits until their links are up.
     pub(super) fn start(
         world: &Topology,
         binary: &Path,
@@ -67,7 +68,7 @@ impl<'a> Equalizers<'a> {
         Ok(this)
     }
 
-    /// Sets the weights of the equalizer at `end`, one for each of its links.
+    /// Sets the weights of the equalizer at `end`, one weight for each of its links.
     pub(super) fn set_weights(&self, end: End, weights: &[u32]) -> anyhow::Result<()> {
         let found = self.all.iter().find(|(spec, _)| spec.end == end);
         let Some((spec, daemon)) = found else {
@@ -85,7 +86,7 @@ impl<'a> Equalizers<'a> {
         Ok(())
     }
 
-    /// Adds what all say of themselves.
+    /// Adds the status of all equalizers.
     pub(super) fn sample_status(&self, begin: Instant, samples: &mut Vec<StatusSample>) {
         samples.extend(
             self.all
@@ -94,7 +95,7 @@ impl<'a> Equalizers<'a> {
         );
     }
 
-    /// The share in percent of each link at the first equalizer, by name.
+    /// Returns the share in percent of each link at the first equalizer, by name.
     pub(super) fn shares(&self) -> BTreeMap<String, f64> {
         let status = self.all.first().and_then(|(_, daemon)| daemon.status());
         let links = status
@@ -107,15 +108,15 @@ impl<'a> Equalizers<'a> {
         links.filter_map(share).collect()
     }
 
-    /// Whether shares move by themselves.
+    /// Whether shares change automatically.
     pub(super) fn follow(&self) -> bool {
         self.all.first().is_some_and(|(spec, _)| spec.auto_weights)
     }
 
-    /// Ends all.
+    /// Ends all equalizers.
     ///
     /// # Errors
-    /// If one had ended before or does not end when asked to.
+    /// Fails if an equalizer had ended before, or does not end after the request.
     pub(super) fn stop(self) -> anyhow::Result<()> {
         self.all
             .into_iter()

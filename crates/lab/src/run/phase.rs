@@ -1,4 +1,4 @@
-//! One phase of a run: a world, its traffic, its events.
+//! One phase of a run: its world, its traffic and its events.
 
 use core::{
     net::{IpAddr, SocketAddr},
@@ -28,19 +28,19 @@ use crate::{
     wait,
 };
 
-/// How long a tunnel may take to come up.
+/// Longest time for which a tunnel may take to come up.
 const TUNNEL_PATIENCE: Duration = Duration::from_secs(15);
-/// Time between the last preparation and time zero.
+/// Time between the last preparation and the start of the run.
 const LEAD: Duration = Duration::from_millis(300);
-/// Time that programs of others are given to be ready.
+/// Time that external programs get to become ready.
 const FFMPEG_LEAD: Duration = Duration::from_secs(2);
-/// Time between two looks at the daemons' status.
+/// Interval of status requests to the daemons.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_PORT: u16 = 4_999;
 
 pub(super) struct Phase<'a> {
     pub(super) scenario: &'a Scenario,
-    /// One entry a traffic.
+    /// The film of each traffic, if it is a video.
     pub(super) films: &'a [Option<Arc<Film>>],
     pub(super) setup: &'a Setup,
     pub(super) binary: &'a std::path::Path,
@@ -48,7 +48,7 @@ pub(super) struct Phase<'a> {
     pub(super) dir: PathBuf,
     pub(super) seed: u64,
     pub(super) progress: &'a ProgressBar,
-    /// Time that earlier phases took.
+    /// Duration of earlier phases.
     pub(super) elapsed: Duration,
 }
 
@@ -165,7 +165,7 @@ impl Phase<'_> {
         }
         for (server, inner) in wanted {
             let server = SocketAddr::new(server, PROBE_PORT);
-            // Ends by itself; it only answers.
+            // The thread ends by itself; it only answers.
             let _ = traffic::echo(&world.server, server, deadline)?;
             let mut failed = None;
             let is_up = wait::for_condition(deadline, || {
@@ -186,7 +186,7 @@ impl Phase<'_> {
         Ok(())
     }
 
-    /// Lets time pass until the end of the run: events of the daemons, status, weights, progress.
+    /// Runs until the end of the run. Handles events of the daemons, status, weights and progress.
     fn play(
         &self,
         world: &Topology,
@@ -255,7 +255,7 @@ impl Phase<'_> {
             wait::until(tick.min(event).min(end));
         }
     }
-    /// Adds what links weigh now, by `known`, unless that of this time is there.
+    /// Adds the current weights of the links, from `known`, unless there is already a sample for this time.
     fn sample_weights(
         &self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Echo requests over UDP at a fixed interval. They begin [`IDLE_PING`] before the run, to see the idle round trip.
+//! Echo requests over UDP at a fixed interval. They begin [`IDLE_PING`] before the run, to measure the idle RTT.
 
 use core::{net::SocketAddr, time::Duration};
 use std::{
@@ -83,7 +83,7 @@ fn ping(socket: &Socket, schedule: &Schedule, interval: Duration) -> anyhow::Res
     Ok(requests.report(schedule.begin, schedule.start))
 }
 
-/// Takes replies that come before `until`, at least one if there is one.
+/// Receives replies that arrive before `until`, at least one if there is one.
 fn receive(mut socket: &Socket, requests: &mut EchoRequests, until: Instant) -> anyhow::Result<()> {
     // Zero would mean no timeout.
     let left = until.since(clock::now()).max(Duration::from_micros(1));
@@ -103,7 +103,7 @@ fn receive(mut socket: &Socket, requests: &mut EchoRequests, until: Instant) -> 
         }
         Ok(_) => {}
         Err(error) if is_timeout(&error) => {}
-        // An ICMP error about an earlier request.
+        // The error is an ICMP error about an earlier request.
         Err(_) => {}
     }
     Ok(())

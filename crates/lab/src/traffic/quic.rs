@@ -1,7 +1,7 @@
 //! Bulk transfer over QUIC: one stream over one connection of a real stack, quinn with its defaults.
 //!
-//! The client opens the stream with one byte, so that the server knows of it. Both ends stop by the clock; what is under
-//! way then is dropped.
+//! The client opens the stream with one byte, so that the server learns of the stream. Both ends stop by the clock.
+//! Packets still in flight are dropped.
 
 use core::{future::Future, net::SocketAddr};
 use std::{net::UdpSocket, sync::Arc, thread::JoinHandle};
@@ -25,7 +25,7 @@ use crate::{
 
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
 
-/// What the server is called in its certificate.
+/// Name of the server in its certificate.
 const NAME: &str = "lab.invalid";
 
 pub(super) fn start(
@@ -62,7 +62,7 @@ pub(super) fn start(
     Ok(vec![far, near])
 }
 
-/// A certificate made for this run, and the client that trusts it.
+/// Creates a certificate for this run, and a client configuration that trusts it.
 fn configs() -> anyhow::Result<(ServerConfig, ClientConfig)> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     let certificate = made.cert.der().clone();
@@ -74,10 +74,10 @@ fn configs() -> anyhow::Result<(ServerConfig, ClientConfig)> {
     Ok((server, client))
 }
 
-/// A socket of the calling thread's namespace.
+/// Creates a socket in the calling thread's namespace.
 fn socket(local: SocketAddr) -> anyhow::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
-    // As for datagrams: loss on this machine must not pass for loss of a link.
+    // As for UDP traffic, large buffers prevent losses on this machine from being mistaken for losses of a link.
     let _ = socket.set_recv_buffer_size(4 << 20);
     let _ = socket.set_send_buffer_size(4 << 20);
     socket.bind(&local.into())?;
@@ -102,13 +102,13 @@ fn endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> anyhow::Result<E
     )?)
 }
 
-/// What `work` gives before `deadline`; `None` if it fails or is too late.
+/// Returns the result of `work` if it succeeds before `deadline`.
 async fn before<T, E>(deadline: Instant, work: impl Future<Output = Result<T, E>>) -> Option<T> {
     let left = deadline.since(clock::now());
     timeout(left, work).await.ok()?.ok()
 }
 
-/// `None` if no client got through.
+/// Serves one client. `None` if no client connected.
 async fn serve(endpoint: &Endpoint, schedule: &Schedule, is_sender: bool) -> Option<FlowReport> {
     let stop = schedule.stop;
     loop {
@@ -124,7 +124,7 @@ async fn serve(endpoint: &Endpoint, schedule: &Schedule, is_sender: bool) -> Opt
     }
 }
 
-/// `None` if there is no way through.
+/// Connects to the server. `None` if no connection is possible.
 async fn ask(
     endpoint: &Endpoint,
     server: SocketAddr,
@@ -171,7 +171,7 @@ async fn send(connection: &Connection, mut stream: SendStream, schedule: &Schedu
             sample_at = now + TICK;
             report.delay(connection.rtt());
         }
-        // Bounds the wait; a write that did not end has written nothing.
+        // The timeout limits the wait. A write that did not complete has written nothing.
         if let Ok(Err(_)) = timeout(TICK, stream.write(&payload)).await {
             break;
         }
@@ -185,7 +185,7 @@ async fn receive(mut stream: RecvStream, schedule: &Schedule) -> FlowReport {
     let mut buffer = vec![0; 256 << 10];
     while clock::now() < schedule.stop {
         match timeout(TICK, stream.read(&mut buffer)).await {
-            // What arrives after the end does not count.
+            // Data that arrives after the end does not count.
             Ok(Ok(Some(_))) if clock::now() >= schedule.stop => {}
             Ok(Ok(Some(count))) => schedule.record(&mut report, count),
             Ok(Ok(None) | Err(_)) => break,
@@ -195,7 +195,7 @@ async fn receive(mut stream: RecvStream, schedule: &Schedule) -> FlowReport {
     report
 }
 
-/// Says good-bye, and waits a moment until that is sent.
+/// Closes the connection, and waits shortly until the close is sent.
 async fn close(endpoint: &Endpoint) {
     endpoint.close(VarInt::from_u32(0), b"");
     let _ = timeout(TICK, endpoint.wait_idle()).await;

@@ -1,4 +1,4 @@
-//! Short transfers, each on a new TCP connection: the client asks for a number of bytes and reads them.
+//! Short transfers, each over a new TCP connection: the client requests a number of bytes and reads them.
 
 use core::{net::SocketAddr, time::Duration};
 use std::{
@@ -19,7 +19,7 @@ use crate::{
 
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
 
-/// A request that takes longer has failed.
+/// Time after which a request has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn start(
@@ -45,7 +45,7 @@ pub(super) fn start(
             let began = clock::now();
             let deadline = (began + PATIENCE).min(schedule.stop);
             let done = request(&ends, server, size_bytes, deadline, &mut report, &schedule);
-            // One that the end of the run cut off is neither served nor failed.
+            // A request that the end of the run interrupts is neither answered nor failed.
             if done.is_err() && deadline == schedule.stop {
                 break;
             }
@@ -61,7 +61,7 @@ pub(super) fn start(
 }
 
 fn serve(listener: &Socket, stop: Instant) -> anyhow::Result<FlowReport> {
-    // A transfer ends by its own deadline, so the scope ends soon after the loop.
+    // A transfer has its own deadline, so the scope ends soon after the loop.
     thread::scope(|scope| {
         while clock::now() < stop {
             match listener.accept() {

@@ -19,19 +19,19 @@ use crate::{
     wait,
 };
 
-/// Distance between the ports of one traffic's flows: 64 flows of up to this many traffics fit.
+/// Distance between the ports of one traffic's flows: it permits 64 flows for each of up to this many traffics.
 const FLOW_PORTS: u16 = 900;
 
-/// How long the other end may take to say what comes before the transfer.
+/// Longest time for which an end waits for a message before the transfer.
 const LONGEST_TURN: Duration = Duration::from_secs(5);
 
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
 
-/// What is transferred, and how.
+/// Parameters of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer<'a> {
     pub(super) cc: Option<&'a str>,
-    /// What the ends say before.
+    /// Messages that the ends exchange before the transfer.
     pub(super) turns: &'static [Turn],
     pub(super) direction: Direction,
 }
@@ -92,7 +92,7 @@ pub(super) fn start(
     Ok(threads)
 }
 
-/// Says what it is this end's turn to say, and hears the rest.
+/// Sends the messages of this end and receives those of the other end.
 fn take_turns(mut socket: &Socket, turns: &[Turn], is_client: bool) -> io::Result<()> {
     socket.set_read_timeout(Some(LONGEST_TURN))?;
     for turn in turns {
@@ -137,7 +137,7 @@ fn send(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowReport> 
         }
     }
     report.retransmits = info(socket).map(|info| info.1);
-    // What is still queued would arrive after the end: drop it.
+    // Data still queued would arrive after the end, so it is dropped.
     let _ = socket.set_linger(Some(Duration::ZERO));
     Ok(report)
 }
@@ -149,7 +149,7 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
     while clock::now() < schedule.stop + GRACE {
         match socket.read(&mut buffer) {
             Ok(0) => break,
-            // What arrives after the end does not count.
+            // Data that arrives after the end does not count.
             Ok(_) if clock::now() >= schedule.stop => {}
             Ok(count) => schedule.record(&mut report, count),
             Err(error) if is_timeout(&error) => {}
@@ -159,7 +159,7 @@ fn receive(mut socket: &Socket, schedule: &Schedule) -> anyhow::Result<FlowRepor
     Ok(report)
 }
 
-/// Smoothed round trip and segments sent again, as the kernel sees them.
+/// Returns the kernel's smoothed RTT and number of retransmitted segments.
 fn info(socket: &Socket) -> Option<(Duration, u64)> {
     // SAFETY: all-zero bytes are a valid `tcp_info`.
     let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };

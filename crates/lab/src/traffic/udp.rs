@@ -1,7 +1,7 @@
 //! Datagrams at a given rate, each with a sequence number and the time it was sent.
 //!
-//! For traffic towards the client, the client says hello until the first datagram arrives, which also opens a way
-//! through address translation.
+//! If the client receives, it sends hellos until the first datagram arrives. This also creates a mapping in address
+//! translators.
 
 use core::net::SocketAddr;
 use std::{io::Read as _, thread::JoinHandle};
@@ -53,7 +53,7 @@ pub(super) fn start(
     Ok(vec![far, near])
 }
 
-/// Sockets of server and client; the client's is connected.
+/// Creates the sockets of server and client. The client's socket is connected.
 pub(super) fn sockets(ends: &Ends, server: SocketAddr) -> anyhow::Result<(Socket, Socket)> {
     let far = ends.server.run(|| {
         let any = unspecified(server);
@@ -72,7 +72,7 @@ pub(super) fn sockets(ends: &Ends, server: SocketAddr) -> anyhow::Result<(Socket
     Ok((far, near))
 }
 
-/// The client's address; `None` if it says nothing.
+/// Returns the client's address. `None` if no hello arrives.
 pub(super) fn wait_for_hello(
     socket: &Socket,
     schedule: &Schedule,
@@ -107,13 +107,13 @@ fn send(
             datagram[..8].copy_from_slice(&report.sent.to_be_bytes());
             let now = clock::now();
             datagram[8..16].copy_from_slice(&stamp(now));
-            // What the host refuses counts as lost, as what the network loses.
+            // A datagram that the host refuses counts as lost, like one that the network loses.
             let _ = match peer {
                 Some(peer) => socket.send_to(&datagram, peer),
                 None => socket.send(&datagram),
             };
             report.sent += 1;
-            // The instant that the receiver counts it by.
+            // The receiver counts the datagram by this time.
             if now >= schedule.begin {
                 report.record_sent(now.since(schedule.begin), datagram.len());
             }
@@ -150,7 +150,7 @@ fn receive(mut socket: &Socket, schedule: &Schedule, asked: Asked) -> anyhow::Re
             }
             Ok(_) => {}
             Err(error) if is_timeout(&error) => {}
-            // An ICMP error about an earlier datagram.
+            // The error is an ICMP error about an earlier datagram.
             Err(_) => {}
         }
     }

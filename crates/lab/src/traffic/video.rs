@@ -1,11 +1,12 @@
-//! A film, sent while it would be made, and what a viewer saw of it.
+//! A film, sent in real time, and the quality that its viewer sees.
 //!
-//! Under RTP the lab itself sends and receives, so both ends' clocks are one and the lateness of each packet is exact:
-//! what arrives more than the deadline after it left is of no use. Under SRT two ffmpegs are the ends: this program
-//! writes the film into the one, as it is made, and reads from the other. SRT's latency is the deadline, counted on top of
-//! the network's own delay; it hands on nothing that is late, so late and lost are one.
+//! Under RTP the lab itself sends and receives. Both ends use the same clock, so the delay of each packet is exact. A
+//! packet is of no use if its delay exceeds the deadline. Under SRT both ends are ffmpeg processes: this program writes
+//! the film into one process in real time and reads from the other. SRT's latency is the deadline; it is added to the
+//! network's own delay. SRT does not deliver late packets, so late and lost packets cannot be distinguished.
 //!
-//! When the flow has ended the receiver puts together what came in time and judges it ([`crate::media`]).
+//! After the end of the flow, the receiver reassembles the packets that arrived in time and computes their quality
+//! ([`crate::media`]).
 
 mod srt;
 
@@ -40,21 +41,21 @@ use crate::{
 
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
 
-/// How long the receiver waits for the sender's log after both have ended.
+/// Time for which the receiver waits for the sender's log after both have ended.
 const LOG_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What both ends know of the film.
+/// Parameters that both ends know.
 #[derive(Clone, Debug)]
 struct Show {
     flow: String,
     film: Arc<Film>,
     spec: VideoSpec,
     schedule: Schedule,
-    /// When the film begins, since the run did.
+    /// Start of the film, since the start of the run.
     start: Duration,
-    /// For files.
+    /// Directory for files.
     dir: PathBuf,
-    /// Where the viewer is.
+    /// Namespace of the viewer.
     viewer: Netns,
 }
 
@@ -109,7 +110,7 @@ pub(super) fn start(
     Ok(vec![far, near])
 }
 
-/// Sends the film; when each datagram left goes to `log`.
+/// Sends the film. The times at which the datagrams are sent are passed to `log`.
 fn send(
     socket: &Socket,
     peer: Option<&SockAddr>,
@@ -125,7 +126,7 @@ fn send(
         packet.extend_from_slice(show.film.payload(datagram));
         wait::until(show.schedule.start + datagram.at);
         sent_at.push(clock::now());
-        // What the host refuses counts as lost, as what the network loses.
+        // A datagram that the host refuses counts as lost, like one that the network loses.
         let _ = match peer {
             Some(peer) => socket.send_to(&packet, peer),
             None => socket.send(&packet),
@@ -135,7 +136,7 @@ fn send(
             report.record_sent(at, packet.len());
         }
     }
-    // The receiver may have failed; then nobody listens.
+    // The receiver may have failed. Then the log has no reader.
     let _ = log.send(sent_at);
     Ok(report)
 }
@@ -161,7 +162,7 @@ fn receive(
         let count = match socket.read(&mut buffer) {
             Ok(count) => count,
             Err(error) if is_timeout(&error) => continue,
-            // An ICMP error about an earlier datagram.
+            // The error is an ICMP error about an earlier datagram.
             Err(_) => continue,
         };
         let now = clock::now();
@@ -172,7 +173,7 @@ fn receive(
             continue;
         };
         let index = usize::try_from(number)?;
-        // What came with other bytes than were sent did not come.
+        // A datagram whose bytes were changed counts as not received.
         let is_whole = film
             .datagrams
             .get(index)
@@ -195,7 +196,7 @@ fn receive(
     report.received_in_order = arrivals.in_order();
     let sent_at = match sent.recv_timeout(LOG_PATIENCE) {
         Ok(sent_at) => sent_at,
-        // Nothing is sent if nobody said hello.
+        // Without a hello, no datagram is sent.
         Err(_) if report.received == 0 => Vec::new(),
         Err(_) => anyhow::bail!(
             "{}: {} datagrams of the film came, but its sender failed and left no log of when it sent them",
@@ -221,7 +222,7 @@ fn receive(
     Ok(report)
 }
 
-/// What the viewer saw if the film's datagrams fared as `fates` says.
+/// Computes what the viewer saw if the fates of the film's datagrams are `fates`.
 fn judge(show: &Show, fates: &[Fate]) -> anyhow::Result<VideoResult> {
     let film = &show.film;
     let viewing = player::view(&film.frames, &film.datagrams, fates, show.start);
@@ -242,7 +243,7 @@ fn judge(show: &Show, fates: &[Fate]) -> anyhow::Result<VideoResult> {
         frames_lost: viewing.frames_lost,
         frames_late: viewing.frames_late,
         frames_held: u64::try_from(held.count())?,
-        // Not `sum`, which of nothing is -0.
+        // `sum` is not used, because its result for no values is -0.
         frozen_s: viewing
             .freezes
             .iter()

@@ -1,4 +1,4 @@
-//! Emulated links between real namespaces: delay, rate, loss, outages. Plain routing, no tunnel.
+//! Emulated links between real namespaces: delay, rate, loss, outages. Plain routing without a tunnel.
 
 use crate::run;
 
@@ -44,8 +44,8 @@ fn a_link_delays_and_shapes_and_loses_as_told() {
     let median = ping.delay_ms.p50.expect("replies");
     assert!((40.0..42.0).contains(&median), "round trip {median} ms");
 
-    // What the link carries, less the headers of 28 bytes per datagram, over the 2 s of the flow; the queue that is
-    // left at the end (60 kB, 24 ms) still arrives.
+    // Bytes that the link carries, minus the headers of 28 bytes per datagram, over the 2 s of the flow. The queue at
+    // the end (60 kB, 24 ms) still arrives.
     let flood = flow("flood");
     let carried = 20.0 * 1400.0 / 1428.0 * (2.0 + 0.024) / 2.0;
     assert!(
@@ -57,7 +57,7 @@ fn a_link_delays_and_shapes_and_loses_as_told() {
     assert!((23.0..27.0).contains(&waited), "queue of {waited} ms");
     assert!(results.links[0].down.queue_drops > 2_000);
 
-    // 208 datagrams: four standard errors of a tenth.
+    // Four standard errors of a tenth of 208 datagrams.
     let back = flow("back");
     assert!((back.loss - 0.1).abs() < 0.084, "loss {}", back.loss);
     assert_eq!(results.links[0].loss_drops, results.links[0].up.loss_drops);
@@ -95,7 +95,7 @@ fn a_black_hole_stops_tcp_and_lets_it_go_on() {
         return;
     };
     let gap = results.events[0].gap_ms.expect("bulk traffic ran");
-    // The hole itself, then at most until the sender's next doubled timeout.
+    // The outage itself, plus at most the time until the sender's next doubled timeout.
     assert!((450.0..2_000.0).contains(&gap), "gap {gap} ms");
     let series = &results.series.flows[0].goodput_mbps;
     assert!(series[10..20].iter().sum::<f64>() > 100.0, "{series:?}");
@@ -184,7 +184,7 @@ fn datagrams_follow_their_rates_and_take_their_link_to_their_server() {
     assert_eq!(far.transport.to_string(), "single:one");
     assert!(v6.goodput_mbps > 1.0, "{}", v6.goodput_mbps);
     let series = &results.series.flows[0];
-    // A busy machine sends some later, and makes up for it.
+    // A busy machine sends some datagrams late, and sends more of them afterwards.
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let (first, last) = (mean(&series.sent_mbps[..5]), mean(&series.sent_mbps[20..]));
     assert!(first < 4.4 && last > 7.6, "{first} {last}");

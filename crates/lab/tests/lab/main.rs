@@ -18,14 +18,16 @@ use pleach_linux::{clock, requirement};
 use pleach_sim::{results::Results, scenario::Scenario};
 use tempfile::TempDir;
 
-/// How often a run is repeated if the machine was not there in time for it.
+/// Number of attempts if the machine was too busy for a valid run.
 const ATTEMPTS: usize = 6;
 
-/// A machine that wakes a thread so late is busy, whatever it counts as idle: half of what the emulator may be.
+/// Lateness of a thread from which the machine is considered busy, even if its processors are idle: half of the
+/// emulator's limit.
 const LATE: Duration = Duration::from_millis(1);
 
-/// Runs a scenario, no two at a time, and again if the emulator was late; results, and where its files are. `None`, aloud,
-/// where namespaces are not allowed or it was late each time on a busy machine.
+/// Runs a scenario, no two at the same time, and repeats it if the emulator was late. Returns the results, and the
+/// directory of its files. Prints a message and returns `None` if namespaces are not permitted, or if the emulator was
+/// late each time on a busy machine.
 pub(crate) fn run(text: &str) -> Option<(Results, TempDir)> {
     static MACHINE: Mutex<()> = Mutex::new(());
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,12 +62,13 @@ pub(crate) fn run(text: &str) -> Option<(Results, TempDir)> {
         was_busy,
         "the emulator was late each time on a machine that did little else"
     );
-    // No requirement that is missing: how busy the machine is decides no test.
+    // This does not count as a missing requirement: the load of the machine does not decide whether a test passes.
     eprintln!("NOT JUDGED: the machine was too busy in each of {ATTEMPTS} runs");
     None
 }
 
-/// How late a thread is that sleeps a millisecond at a time until the other end of `stopped` is gone: 99 of 100 times at most so much.
+/// Returns the 99th percentile of the lateness of a thread that repeatedly sleeps for a millisecond, until the other
+/// end of `stopped` is dropped.
 fn lateness(stopped: &Receiver<()>) -> Duration {
     let nap = Duration::from_millis(1);
     let mut late = Vec::new();
@@ -79,7 +82,7 @@ fn lateness(stopped: &Receiver<()>) -> Duration {
     late.get(late.len() * 99 / 100).copied().unwrap_or_default()
 }
 
-/// Time of all processors so far, in ticks: all, idle, taken by the host (proc(5), `/proc/stat`).
+/// Returns the times of all processors so far, in ticks: total, idle, and used by the host (proc(5), `/proc/stat`).
 fn processors() -> [u64; 3] {
     let text = fs::read_to_string("/proc/stat").expect("procfs");
     let line = text.lines().next().expect("a line");
@@ -88,7 +91,7 @@ fn processors() -> [u64; 3] {
     [ticks.iter().sum(), ticks[3], ticks[7]]
 }
 
-/// Whether others had much of the processors, or the host took some of them. A counter may step back a little.
+/// Whether other programs used much processor time, or the host used some of it. A counter may decrease slightly.
 fn is_busy(before: [u64; 3], after: [u64; 3]) -> bool {
     let [all, idle, stolen] = core::array::from_fn(|at| after[at].saturating_sub(before[at]));
     idle * 100 < all * 80 || stolen * 1000 > all * 2

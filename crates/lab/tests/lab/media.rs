@@ -12,7 +12,7 @@ fn a_viewer_sees_the_freeze_and_a_listener_hears_the_dropout() {
         requirement::skip("ffmpeg is not installed");
         return;
     }
-    // A key frame a second; the deadline is longer than any stall of this machine ought to be.
+    // There is a key frame each second. The deadline is longer than the expected stalls of this machine.
     let text = r#"
         name = "media"
         duration = "3s"

@@ -1,19 +1,20 @@
-//! An assembler for the few BPF instructions in use, with forward jumps to labels (`linux/bpf.h`, RFC 9669).
+//! An assembler for the BPF instructions in use, with forward jumps to labels (`linux/bpf.h`, RFC 9669).
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// An instruction as the kernel reads it.
+/// An instruction in the kernel's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Insn {
     code: u8,
-    /// Destination in the low half, source in the high one (little-endian hosts).
+    /// Destination register in the low half, source register in the high half (little-endian hosts).
     registers: u8,
     offset: i16,
     immediate: i32,
 }
 
-/// Registers: `R0` result, `R1`–`R5` arguments, which calls destroy, `R6`–`R9` kept, `Fp` the end of the stack.
+/// Registers: `R0` result; `R1`–`R5` arguments, which calls overwrite; `R6`–`R9` preserved by calls; `Fp` end of the
+/// stack.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum Reg {
@@ -30,15 +31,15 @@ pub(crate) enum Reg {
     Fp,
 }
 
-/// A place to jump to, by number.
+/// A jump target, identified by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(pub(crate) u8);
 
-/// A program being written.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Asm {
     insns: Vec<Insn>,
-    /// Instructions whose offset waits for a label.
+    /// Instructions whose jump offset depends on a label, with this label.
     jumps: Vec<(usize, Label)>,
     labels: Vec<(Label, usize)>,
 }
@@ -130,7 +131,7 @@ impl Asm {
         self.push(0x62, to, Reg::R0, offset, value.cast_signed());
     }
 
-    /// `swap(*(u64 *)to, *(u64 *)to + with)`, atomic: `with` is what was there
+    /// `swap(*(u64 *)to, *(u64 *)to + with)`, atomic: `with` gets the previous value
     pub(crate) fn fetch_add_u64(&mut self, to: Reg, with: Reg) {
         self.push(0xdb, to, with, 0, 1);
     }
@@ -150,7 +151,7 @@ impl Asm {
         self.push(0x95, Reg::R0, Reg::R0, 0, 0);
     }
 
-    /// Jumps.
+    /// Jumps to `label`.
     pub(crate) fn jump(&mut self, label: Label) {
         self.jump_if(0x05, Reg::R0, Reg::R0, 0, label);
     }
@@ -175,35 +176,35 @@ impl Asm {
         self.jump_if(0x1d, a, b, 0, label);
     }
 
-    /// Jumps if `a > b`, without signs.
+    /// Jumps if `a > b`, unsigned.
     pub(crate) fn jump_if_above(&mut self, a: Reg, b: Reg, label: Label) {
         self.jump_if(0x2d, a, b, 0, label);
     }
 
-    /// Jumps if `a <= b`, with signs.
+    /// Jumps if `a <= b`, signed.
     pub(crate) fn jump_if_at_most(&mut self, a: Reg, b: Reg, label: Label) {
         self.jump_if(0xdd, a, b, 0, label);
     }
 
-    /// Jumps if `a >= b`, with signs.
+    /// Jumps if `a >= b`, signed.
     pub(crate) fn jump_if_at_least(&mut self, a: Reg, b: Reg, label: Label) {
         self.jump_if(0x7d, a, b, 0, label);
     }
 
-    /// Here is `label`.
+    /// Places `label` here.
     pub(crate) fn label(&mut self, label: Label) {
         self.labels.push((label, self.insns.len()));
     }
 
-    /// The program.
+    /// Returns the program.
     ///
     /// # Panics
-    /// If a label that is jumped to is nowhere: a mistake in the program text.
+    /// Panics if the label of a jump is not placed, which is an error in the program text.
     pub(crate) fn finish(mut self) -> Vec<Insn> {
         for (from, label) in self.jumps {
             let at = self.labels.iter().find(|(known, _)| *known == label);
             let (_, at) = at.expect("every label is placed");
-            // Counted from the next instruction.
+            // The distance counts from the next instruction.
             let distance = at.checked_sub(from + 1).expect("jumps go forward");
             self.insns[from].offset = i16::try_from(distance).expect("a short program");
         }

@@ -1,13 +1,15 @@
-//! A device through which packets go that have to wait for their time.
+//! A device for packets that must be delayed.
 //!
-//! No queueing discipline that every kernel has holds a packet for a given time, and BPF cannot wait. So the program at the
-//! links' devices sends what has to wait into a TAP device, whole as it is, super-packets of segmentation offload included; the
-//! daemon keeps it and writes it back unchanged, the header that tells of checksums and segments included, when its time has come. A program at the ingress of the same device sends
-//! it to the next hop of its link before anything else of the host sees it. Which link that is stands in two bytes, in the order of
-//! this host, where the frame had the address of the device it was to leave by, behind four bytes by which such frames are known.
+//! No queueing discipline that every kernel has delays a packet for a given time, and BPF cannot wait. So the program
+//! at the links' devices sends packets that must wait into a TAP device, unchanged and complete, including
+//! super-packets of segmentation offload. The daemon buffers each packet and writes it back unchanged when it is due,
+//! including the header for checksums and segments. Then a program at the ingress of the same device sends the packet
+//! to the next hop of its link before any other part of the host sees it. The frame names its link in place of the
+//! destination address: four bytes that identify such frames, then the link in two bytes, in the byte order of this
+//! host.
 //!
-//! The device goes with its descriptor, and so with the process. The first program looks when the daemon last told
-//! that it lives ([`super::ALIVE_FOR`]): what finds nobody there to hold it leaves at once.
+//! The device is removed with its descriptor, and so with the process. The first program checks when the daemon last
+//! showed that it is alive ([`super::ALIVE_FOR`]). If the daemon is not alive, packets are sent at once.
 
 use std::{
     io,
@@ -20,35 +22,35 @@ use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 use super::MAX_LINKS;
 use crate::{procnet, tun::vnet::VNET_HEADER_LEN};
 
-/// The device; gone when dropped.
+/// The device for delayed packets, removed when dropped.
 pub struct HoldingDevice {
     device: SyncDevice,
     ifindex: u32,
     buffer: Box<[u8]>,
 }
 
-/// A packet that has to wait, with all that has to be written back.
+/// A delayed packet, with all data that must be written back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldPacket {
-    /// The link it is to leave by.
+    /// The link by which the packet is to leave.
     pub link: usize,
     frame: Box<[u8]>,
 }
 
 impl HeldPacket {
-    /// How much memory it takes.
+    /// Returns the memory that the packet uses, in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.frame.len()
     }
 
-    /// Whether it is of IPv6.
+    /// Whether it is an IPv6 packet.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         self.frame.get(TYPE_AT..TYPE_AT + 2) == Some(&[0x86, 0xdd])
     }
 
-    /// Has it leave by another link.
+    /// Assigns the packet to another link.
     pub fn move_to(&mut self, link: usize) {
         debug_assert!(link < MAX_LINKS, "the kernel reads four bits of it");
         self.link = link;
@@ -56,7 +58,7 @@ impl HeldPacket {
         self.frame[LINK_AT..LINK_AT + 2].copy_from_slice(&number);
     }
 
-    /// The packet in what the device gave; `None` if it is none of ours.
+    /// Parses a frame read from the device. `None` if the program did not send it there.
     fn parse(frame: &[u8]) -> Option<Self> {
         let address = frame.get(VNET_HEADER_LEN..)?.first_chunk::<6>()?;
         let [a, b, c, d, link @ ..] = *address;
@@ -69,7 +71,7 @@ impl HeldPacket {
 }
 
 impl HoldingDevice {
-    /// Makes the device, switched off.
+    /// Creates the device, switched off.
     pub(super) fn create() -> io::Result<Self> {
         let device = DeviceBuilder::new()
             .name(NAME)
@@ -92,24 +94,25 @@ impl HoldingDevice {
         })
     }
 
-    /// The index of the device.
+    /// Returns the index of the device.
     #[must_use]
     pub fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
-    /// Packets that came faster than they were read, and were lost.
+    /// Returns the number of packets that were lost because they arrived faster than they were read.
     ///
     /// # Errors
-    /// There is no `/proc`.
+    /// Fails if there is no `/proc`.
     pub fn overflows() -> io::Result<u64> {
         Ok(procnet::device_drops()?.get(NAME).copied().unwrap_or(0))
     }
 
-    /// The next packet; `None` if something else came, which is none of ours: call it again.
+    /// Reads the next packet. `None` if another frame arrived, which is ignored: call it again.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if there is nothing to read; any other if the device is gone.
+    /// Returns [`io::ErrorKind::WouldBlock`] if there is nothing to read. Any other error means that the device is
+    /// gone.
     pub fn read(&mut self) -> io::Result<Option<HeldPacket>> {
         let len = loop {
             match rustix::io::read(borrow(&self.device), &mut *self.buffer) {
@@ -120,10 +123,10 @@ impl HoldingDevice {
         Ok(HeldPacket::parse(&self.buffer[..len]))
     }
 
-    /// Has a packet leave; `false` if the kernel has no room for it.
+    /// Sends a packet. Returns `false` if the kernel has no buffer space for it.
     ///
     /// # Errors
-    /// If the device is gone.
+    /// Fails if the device is gone.
     pub fn write(&self, packet: &HeldPacket) -> io::Result<bool> {
         loop {
             match rustix::io::write(self.as_fd(), &packet.frame) {
@@ -157,25 +160,26 @@ impl std::fmt::Debug for HoldingDevice {
     }
 }
 
-/// One equalizer runs in a network namespace.
+/// Name of the device, fixed because only one equalizer runs in a network namespace.
 pub(super) const NAME: &str = "pleach-hold";
-/// How the address begins that frames have in the device: local, not a group's.
+/// First bytes of the destination address of frames in the device: locally administered, not a group address.
 pub(super) const MAGIC: [u8; 4] = *b"\x02ple";
-/// The most that the kernel allows for such a device.
+/// Largest MTU that the kernel permits for such a device.
 pub(super) const MTU: u16 = u16::MAX - ETHERNET_LEN;
 const ETHERNET_LEN: u16 = 14;
-/// Where the link stands in what is read.
+/// Offset of the link in a frame as read.
 const LINK_AT: usize = VNET_HEADER_LEN + MAGIC.len();
-/// Where the type of the packet stands.
+/// Offset of the packet type.
 const TYPE_AT: usize = VNET_HEADER_LEN + 12;
-/// Headers and the largest super-packet (`GSO_LEGACY_MAX_SIZE`).
+/// Longest read in bytes: headers and the largest super-packet (`GSO_LEGACY_MAX_SIZE`).
 const READ_LEN: usize = VNET_HEADER_LEN + ETHERNET_LEN as usize + 65_536;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As the program in the kernel writes it: the link as a number of 16 bits in the order of this host.
+    /// Returns a frame as the program in the kernel writes it: the link is a number of 16 bits in the byte order of
+    /// this host.
     fn frame(link: u16, ethertype: u16) -> Vec<u8> {
         let mut frame = vec![0; VNET_HEADER_LEN];
         frame.extend(MAGIC);

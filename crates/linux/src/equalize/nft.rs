@@ -1,12 +1,13 @@
-//! The nftables back end: turns by `numgen`, marks, and a routing table for each link.
+//! The nftables back end: slots by `numgen`, marks, and a routing table for each link.
 //!
-//! The table `inet pleach_equalizer` marks packets to the destinations, local ones in a chain of type route and forwarded
-//! ones before routing; rules lead each mark to a table with one default route. New turns replace the chain `spread` in
-//! one transaction, so that no packet sees half of them; it costs some milliseconds of `nft`.
+//! The table `inet pleach_equalizer` marks packets to the destinations: local packets in a chain of type route,
+//! forwarded packets before routing. Rules lead each mark to a table with one default route. A change of slots replaces
+//! the chain `spread` in one transaction, so that no packet sees an incomplete chain. Each change takes `nft` some
+//! milliseconds.
 //!
-//! Limits: turns are of packets at the hook, which segmentation offload makes up to 64 KiB long, so bytes are shared only on
-//! average; flows cannot be kept together; what somebody else has marked is left alone; a daemon that is killed leaves all
-//! of this at work, with the last weights, until the next start.
+//! Limits: slots are assigned to packets at the hook, which may be 64 KiB long with segmentation offload, so bytes are
+//! shared only on average. Flows cannot be kept on a link. Packets that other programs have marked are not changed. If
+//! the daemon is killed, all of this stays in force, with the last weights, until the next start.
 
 use std::{
     fmt::Write as _,
@@ -27,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Splitter {
     links: usize,
-    /// Script of the turns in force.
+    /// Script of the current slots.
     turns: String,
 }
 
@@ -39,7 +40,7 @@ impl Splitter {
         }
     }
 
-    /// Makes table, chains and rules; nothing is marked yet.
+    /// Creates table, chains and rules. Nothing is marked yet.
     pub(super) fn prepare(
         &self,
         netlink: &Netlink,
@@ -57,7 +58,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// See [`super::Equalizer::set`].
+    /// Sets the links, see [`super::Equalizer::set`].
     pub(super) fn set(
         &mut self,
         netlink: &Netlink,
@@ -66,7 +67,7 @@ impl Splitter {
     ) -> io::Result<()> {
         self.links = hops.len();
         for (link, hop) in hops.iter().enumerate() {
-            // Routes first, so that no packet is marked for a link without.
+            // Routes are set first, so that no packet is marked for a link without routes.
             if let Some(hop) = hop {
                 add_routes(netlink, link, hop)?;
             }
@@ -84,7 +85,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// What was sent over each link so far.
+    /// Returns the packets and bytes sent over each link so far.
     pub(super) fn sent(&self) -> io::Result<Vec<Sent>> {
         let output = Command::new("nft")
             .args(["-j", "list", "counters", "table", "inet", TABLE])
@@ -98,7 +99,8 @@ impl Splitter {
     }
 }
 
-/// The counters of so many links in what nft lists. One that is missing is an error: zeros would say that all began anew.
+/// Parses the counters of `links` links from the output of nft. A missing counter is an error, because zero would mean
+/// that all counters were reset.
 fn counters(listed: &[u8], links: usize) -> io::Result<Vec<Sent>> {
     let listed: Value = serde_json::from_slice(listed)?;
     let counter = |link: usize| {
@@ -118,7 +120,7 @@ fn counters(listed: &[u8], links: usize) -> io::Result<Vec<Sent>> {
     (0..links).map(sent).collect()
 }
 
-/// The error that this back end cannot do what `mode` asks for, if it cannot.
+/// Returns an error if this back end does not support `mode`.
 pub(super) fn refuse(mode: &Mode) -> io::Result<()> {
     if mode.gap.is_some() {
         let text = "nftables cannot keep flows together: use spread = \"packet\", or a kernel with BPF at the egress of devices (5.10)";
@@ -135,9 +137,9 @@ pub(super) fn cannot_hold() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// Removes everything.
+/// Removes all changes.
 pub(super) fn clear(netlink: &Netlink) -> io::Result<()> {
-    // Adding first makes deleting safe when there is none.
+    // The table is added first, so that deleting it cannot fail if there is none.
     let mut first_error = nft::run(&format!("table inet {TABLE}\ndelete table inet {TABLE}\n"));
     for link in 0..MAX_LINKS {
         let rules = netlink.delete_rules(routes::rules::priorities(MARKS_SLOT), mark(link));
@@ -173,7 +175,7 @@ fn ruleset(links: usize, destinations: &[IpNet]) -> String {
     }
     text.push_str("  chain spread { }\n  chain choose {\n    meta mark != 0 return\n");
     text.push_str("    fib daddr type { local, broadcast, multicast, anycast } return\n");
-    // Neighbour discovery is about one device (RFC 4861).
+    // Neighbour discovery concerns a single device (RFC 4861).
     text.push_str("    meta l4proto ipv6-icmp ip6 hoplimit 255 return\n");
     text.push_str("    ip daddr { 169.254.0.0/16, 224.0.0.0/4, 255.255.255.255 } return\n");
     text.push_str("    ip6 daddr { fe80::/10, ff00::/8 } return\n");
@@ -204,7 +206,7 @@ fn ruleset(links: usize, destinations: &[IpNet]) -> String {
     text
 }
 
-/// The transaction that deals turns by `slots`, of IPv4 and of IPv6.
+/// Returns the transaction that sets the slots `slots` of IPv4 and of IPv6.
 fn turns(slots: [&[u8]; 2]) -> String {
     let mut text = format!("flush chain inet {TABLE} spread\n");
     for (family, slots) in ["ipv4", "ipv6"].into_iter().zip(slots) {
@@ -224,13 +226,13 @@ fn turns(slots: [&[u8]; 2]) -> String {
     text
 }
 
-/// Mark of packets for `link`, and number of its table.
+/// Returns the mark of packets for `link`, which is also the number of its table.
 fn mark(link: usize) -> u32 {
     FIRST_MARK + u32::try_from(link).unwrap_or(0)
 }
 
 const TABLE: &str = "pleach_equalizer";
-/// The letters "pe", apart from the marks of tunnels and proxies.
+/// Mark of the first link: the letters "pe", different from the marks of tunnels and proxies.
 const FIRST_MARK: u32 = 0x0070_6500;
 
 #[cfg(test)]

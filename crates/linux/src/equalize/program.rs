@@ -1,21 +1,23 @@
-//! The BPF program: which link a packet leaves by.
+//! The BPF program that chooses the link of a packet.
 //!
-//! Called for each packet, or super-packet of segmentation offload, that is about to leave by a device of a link:
+//! It is called for each packet, or super-packet of segmentation offload, that is about to leave by a device of a link:
 //!
-//! 1. What has been sent here by this program, from another link's device, passes: it carries a tag in `tc_index`.
-//! 2. What is neither IPv4 nor IPv6, neighbour discovery, and what goes to none of the destinations, passes; its bytes are
-//!    counted as other traffic of the device.
-//! 3. In the modes that keep flows together: a flow seen less than `gap` ago stays on its link if that has a share. Where packets wait
-//!    for others, only while it is not known how long, and a flow pays once.
-//! 4. Else every link earns its share of the packet's price, and the one that is owed most takes it and pays.
-//! 5. The packet is counted. If packets of that link have to wait, it goes into the device for that ([`super::holding`]).
-//! 6. Else, if the link's device is not this one, it is tagged and redirected to that link's next hop.
+//! 1. A packet that this program redirected here from another link's device passes. It carries a tag in `tc_index`.
+//! 2. A packet that is neither IPv4 nor IPv6, neighbour discovery, and a packet to none of the destinations pass. Their
+//!    bytes are counted as other traffic of the device.
+//! 3. In the modes that keep flows on their link: a flow seen less than `gap` ago stays on its link if the link has a
+//!    share. If packets are delayed, this applies only while hold times are unknown, and a flow pays once.
+//! 4. Otherwise every link earns its share of the packet's price. The link with the most credit gets the packet and
+//!    pays.
+//! 5. The packet is counted. If packets of that link must wait, the packet goes into the device for delayed packets
+//!    ([`super::holding`]).
+//! 6. Otherwise, if the link's device is not this device, the packet is tagged and redirected to that link's next hop.
 //!
-//! What is owed is kept for each processor apart: there is no lock and no shared cache line. The links, their shares and
-//! next hops lie in one of two halves of a map, for each family; the other half is written, then the number of the half
-//! in force changed, so that no packet sees a mixture.
+//! The credit is stored separately for each processor: there is no lock and no shared cache line. The links, their
+//! shares and next hops are in one of two halves of a map, for each family. For a change, the other half is written,
+//! and then the number of the active half is changed, so that no packet sees a mixture.
 //!
-//! A second program ([`release`]) is called for what comes back out of the device in which packets wait.
+//! A second program ([`release`]) is called for packets that return from the device for delayed packets.
 
 use std::time::Duration;
 
@@ -27,43 +29,43 @@ use crate::bpf::{
 
 /// The maps of a program.
 pub(super) struct Maps {
-    /// Prefix (20 bytes, IPv4 mapped) → 1 to spread, 0 to leave.
+    /// Prefix (20 bytes, IPv4 mapped) → 1: spread, 0: do not change.
     pub(super) places: Map,
-    /// One element: the half in force, plus [`KEEP_FLOWS`] or nothing.
+    /// One element: the active half, plus [`KEEP_FLOWS`] or nothing.
     pub(super) active: Map,
     /// `half * 2 + is_v6` → [`MAX_LINKS`] records of [`LINK_LEN`] bytes.
     pub(super) links: Map,
-    /// For each processor, `is_v6` → what links are owed, their packets, their bytes: [`MAX_LINKS`] `u64` each.
+    /// For each processor, `is_v6` → credit of the links, their packets, their bytes: [`MAX_LINKS`] `u64` each.
     pub(super) states: Map,
-    /// Ifindex → bytes that passed by the device and are not ours: `u64`.
+    /// Ifindex → bytes of other traffic by the device: `u64`.
     pub(super) others: Map,
-    /// Hash of a flow → when it was seen, its link: `u64`, `u32`, 4 bytes of nothing.
+    /// Hash of a flow → time when it was last seen, its link: `u64`, `u32`, 4 bytes of padding.
     pub(super) flows: Map,
-    /// One element: when the holder of packets last told that it lives, in nanoseconds since boot.
+    /// One element: time of the last sign of life from the process that delays packets, in nanoseconds since boot.
     pub(super) alive: Map,
 }
 
-/// What is fixed when the program is loaded.
+/// Parameters that are fixed when the program is loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// How many links there are, 1 to [`MAX_LINKS`].
+    /// Number of links, 1 to [`MAX_LINKS`].
     pub(super) links: usize,
-    /// Charge by segments instead of bytes.
+    /// Whether segments are charged instead of bytes.
     pub(super) by_packets: bool,
-    /// Flows keep their link until a pause as long as this; with `hold` only while [`KEEP_FLOWS`] is set.
+    /// Pause until which flows stay on their link. With `hold` this applies only while [`KEEP_FLOWS`] is set.
     pub(super) gap: Option<Duration>,
-    /// Packets of some links wait.
+    /// Whether packets of some links are delayed.
     pub(super) hold: bool,
-    /// Marks packets that were redirected; not zero.
+    /// Tag of redirected packets, not zero.
     pub(super) tag: u16,
 }
 
-/// Bytes of a link's record: share, ifindex, family of the next hop, 16 bytes of its address, ifindex of the device in which its
-/// packets wait or 0.
+/// Length in bytes of a link's record: share, ifindex, family of the next hop, 16 bytes of its address, and ifindex of
+/// the device in which its packets are delayed, or 0.
 pub(super) const LINK_LEN: usize = 32;
-/// Set beside the half in force: flows keep their link, though packets may wait.
+/// Flag beside the active half: flows stay on their link, although packets may be delayed.
 pub(super) const KEEP_FLOWS: u32 = 2;
-/// See [`super::MAX_LINKS`].
+/// Highest number of links, see [`super::MAX_LINKS`].
 const MAX_LINKS: usize = super::MAX_LINKS;
 
 pub(super) fn program(maps: &Maps, shape: Shape) -> Vec<Insn> {
@@ -83,7 +85,7 @@ pub(super) fn program(maps: &Maps, shape: Shape) -> Vec<Insn> {
     program.asm.finish()
 }
 
-/// Sends a packet that has waited to the next hop of the link that its frame names.
+/// Returns the program that sends a delayed packet to the next hop of the link that its frame names.
 pub(super) fn release(maps: &Maps, shape: Shape) -> Vec<Insn> {
     let mut asm = Asm::default();
     asm.copy(R6, R1);
@@ -127,7 +129,7 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// After it: `R6` the packet, `R8` 1 for IPv6.
+    /// Finds the destination. Afterwards `R6` is the packet and `R8` is 1 for IPv6.
     fn find_destination(&mut self) {
         let asm = &mut self.asm;
         asm.copy(R6, R1);
@@ -143,7 +145,7 @@ impl Program<'_> {
             asm.store_u32_value(Fp, KEY_ADDRESS + word, value);
         }
         asm.set(R8, 0);
-        // Without a call if the header is in one piece, as it mostly is.
+        // No call is necessary if the header is contiguous, as it usually is.
         header(asm, 20, SLOW_V4);
         asm.load_u32(R0, R2, 16);
         asm.store_u32(Fp, KEY_ADDRESS + 12, R0);
@@ -152,9 +154,9 @@ impl Program<'_> {
         load_bytes(asm, 16, KEY_ADDRESS + 12, 4);
         asm.jump(KEY_DONE);
         asm.label(IS_V6);
-        // From the fifth byte to the end of the header.
+        // Copies from the fifth byte to the end of the header.
         load_bytes(asm, 4, V6_HEADER, 36);
-        // Neighbour discovery is about this very device: ICMPv6 with hop limit 255 (RFC 4861).
+        // Neighbour discovery concerns this very device: ICMPv6 with hop limit 255 (RFC 4861).
         asm.load_u16(R0, Fp, V6_HEADER + 2);
         asm.jump_if_is(R0, u16::from_ne_bytes([58, 255]).into(), OTHER);
         asm.set(R8, 1);
@@ -165,7 +167,8 @@ impl Program<'_> {
         asm.jump_if_is(R0, 0, OTHER);
     }
 
-    /// After it: `R7` the links of the half in force, `R8` this processor's state, `R9` the price.
+    /// Finds the state. Afterwards `R7` is the links of the active half, `R8` this processor's state, and `R9` the
+    /// price.
     fn find_state(&mut self) {
         let asm = &mut self.asm;
         find_links(asm, self.maps, OTHER);
@@ -179,17 +182,17 @@ impl Program<'_> {
         }
     }
 
-    /// Goes on at [`CHARGE`] with the flow's link in `R1`, or falls through.
+    /// Continues at [`CHARGE`] with the flow's link in `R1`, or falls through.
     fn keep_flow(&mut self, gap: Duration) {
         let asm = &mut self.asm;
         if self.shape.hold {
-            // The verifier of older kernels does not see that they are read in the other case only.
+            // The verifier of older kernels does not detect that these values are read in the other case only.
             asm.set(R0, 0);
             asm.store_u64(Fp, NOW, R0);
             asm.store_u32(Fp, FLOW, R0);
             asm.load_u32(R1, Fp, KEEP);
             asm.jump_if_is(R1, 0, CHOOSE);
-            // Flows that are new pay alike, whatever their first packet.
+            // All new flows pay the same price, regardless of their first packet.
             let price = if self.shape.by_packets { 1 } else { 4096 };
             asm.set(R9, price);
         }
@@ -204,7 +207,7 @@ impl Program<'_> {
         asm.copy(R4, R3);
         asm.sub_reg(R4, R2);
         asm.set_u64(R5, u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX >> 1));
-        // With signs: another processor may have seen the flow a moment later.
+        // The comparison is signed, because another processor may have seen the flow slightly later.
         asm.jump_if_at_most(R4, R5, RECENT);
         asm.jump(CHOOSE);
         asm.label(RECENT);
@@ -217,7 +220,8 @@ impl Program<'_> {
         asm.load_u32(R2, R2, 0);
         asm.jump_if_is(R2, 0, CHOOSE);
         if self.shape.hold {
-            // Nothing more is paid: else one link would get all for a while once packets are dealt again.
+            // Only a flow's first packet is charged. Otherwise one link would get all packets for a while once links
+            // are chosen per packet again.
             asm.set(R9, 0);
             asm.jump(CHARGE);
             return;
@@ -235,7 +239,7 @@ impl Program<'_> {
         self.asm.jump(CHARGE);
     }
 
-    /// After it: `R1` the link that is owed most.
+    /// Chooses the link. Afterwards `R1` is the link with the most credit.
     fn choose(&mut self) {
         self.asm.label(CHOOSE);
         self.asm.set_u64(R0, i64::MIN.cast_unsigned());
@@ -275,7 +279,7 @@ impl Program<'_> {
         }
     }
 
-    /// Link `R1` pays, is counted, and gets the packet.
+    /// Charges and counts link `R1`, and sends the packet on it.
     fn send(&mut self) {
         let by_links = offset(MAX_LINKS * 8);
         let asm = &mut self.asm;
@@ -332,8 +336,8 @@ impl Program<'_> {
     }
 }
 
-/// Sends the packet, whose link is `R7` and its number in the frame's place on the stack, to where it waits, if it has to and somebody
-/// lives who lets it go again.
+/// Sends the packet to the device for delayed packets, if it must wait and the process that delays packets is alive.
+/// `R7` is the link, and its number is in the frame's place on the stack.
 fn hold(asm: &mut Asm, maps: &Maps) {
     asm.load_u32(R9, R7, LINK_WAITS);
     asm.jump_if_is(R9, 0, AT_ONCE);
@@ -345,7 +349,7 @@ fn hold(asm: &mut Asm, maps: &Maps) {
     asm.load_u64(R1, Fp, NOW);
     asm.sub_reg(R1, R2);
     asm.set_u64(R2, u64::try_from(super::ALIVE_FOR.as_nanos()).unwrap_or(0));
-    // With signs: it may have told after the clock was read here.
+    // The comparison is signed, because the process may have recorded its time after the clock was read here.
     asm.jump_if_at_most(R1, R2, IS_ALIVE);
     asm.jump(AT_ONCE);
     asm.label(IS_ALIVE);
@@ -365,8 +369,8 @@ fn hold(asm: &mut Asm, maps: &Maps) {
     asm.label(AT_ONCE);
 }
 
-/// `R7` = the links of the half in force, for IPv6 if `R8` is 1, else for IPv4, or goes to `absent`; [`KEEP`] = whether flows keep
-/// their link.
+/// Sets `R7` to the links of the active half, for IPv6 if `R8` is 1, otherwise for IPv4, or jumps to `absent`. Sets
+/// [`KEEP`] to whether flows stay on their link.
 fn find_links(asm: &mut Asm, maps: &Maps, absent: Label) {
     asm.store_u32_value(Fp, WORD, 0);
     look_up(asm, &maps.active, WORD, absent);
@@ -382,7 +386,7 @@ fn find_links(asm: &mut Asm, maps: &Maps, absent: Label) {
     asm.copy(R7, R0);
 }
 
-/// Tags the packet, sends it out by the device `R1` to the next hop of the link `R7`, and ends.
+/// Tags the packet, sends it by the device `R1` to the next hop of the link `R7`, and ends.
 fn redirect(asm: &mut Asm, tag: u16) {
     asm.set(R0, tag.into());
     asm.store_u32(R6, TC_INDEX, R0);
@@ -398,12 +402,12 @@ fn redirect(asm: &mut Asm, tag: u16) {
     asm.exit();
 }
 
-/// As `__sk_buff` has it.
+/// Returns an ethertype in the form used by `__sk_buff`.
 fn ethertype(number: u16) -> i32 {
     i32::from(number.to_be())
 }
 
-/// `R4` = what `link` is owed after it earned its part of the price; uses `R3`.
+/// Sets `R4` to the credit of `link` after it has earned its part of the price. Uses `R3`.
 fn earn(asm: &mut Asm, link: usize) {
     asm.load_u32(R3, R7, offset(link * LINK_LEN));
     asm.mul_reg(R3, R9);
@@ -411,7 +415,7 @@ fn earn(asm: &mut Asm, link: usize) {
     asm.add_reg(R4, R3);
 }
 
-/// `to` = how many packets the packet will be on the wire; `done` is placed.
+/// Sets `to` to the number of packets that the packet becomes on the wire. Places `done`.
 fn segments(asm: &mut Asm, to: Reg, done: Label) {
     asm.load_u32(to, R6, GSO_SEGS);
     asm.jump_unless_is(to, 0, done);
@@ -419,7 +423,8 @@ fn segments(asm: &mut Asm, to: Reg, done: Label) {
     asm.label(done);
 }
 
-/// `R2` = the network header behind one of Ethernet, or goes to `slow` if its first `len` bytes are not in one piece.
+/// Sets `R2` to the network header behind an Ethernet header, or jumps to `slow` if its first `len` bytes are not
+/// contiguous.
 fn header(asm: &mut Asm, len: i32, slow: Label) {
     const ETHERNET_LEN: i32 = 14;
     asm.load_u32(R2, R6, DATA);
@@ -430,7 +435,7 @@ fn header(asm: &mut Asm, len: i32, slow: Label) {
     asm.jump_if_above(R4, R3, slow);
 }
 
-/// Copies `len` bytes at `from` of the network header to the stack, or goes to [`OTHER`].
+/// Copies `len` bytes at `from` of the network header to the stack, or jumps to [`OTHER`].
 fn load_bytes(asm: &mut Asm, from: i32, to: i16, len: i32) {
     const FROM_NETWORK_HEADER: i32 = 1;
     asm.copy(R1, R6);
@@ -443,7 +448,7 @@ fn load_bytes(asm: &mut Asm, from: i32, to: i16, len: i32) {
     asm.jump_unless_is(R0, 0, OTHER);
 }
 
-/// `R0` = value of the key at `key` of the stack, or goes to `absent`.
+/// Sets `R0` to the value of the key at `key` on the stack, or jumps to `absent`.
 fn look_up(asm: &mut Asm, map: &Map, key: i16, absent: Label) {
     asm.set_map(R1, map);
     asm.copy(R2, Fp);
@@ -476,7 +481,7 @@ const IS_ALIVE: Label = Label(12);
 const AT_ONCE: Label = Label(13);
 const FIRST_FREE_LABEL: u8 = 13;
 
-// On the stack.
+// Offsets on the stack.
 const V6_HEADER: i16 = -40;
 const KEY: i16 = -24;
 const KEY_ADDRESS: i16 = -20;
@@ -486,7 +491,8 @@ const FLOW: i16 = -68;
 const FLOW_VALUE: i16 = -88;
 const NOW: i16 = -96;
 const CHOSEN: i16 = -104;
-/// Where a frame has its destination: [`MAGIC`], then the link in two bytes, in the order of this host. Eight bytes on the stack.
+/// Offset on the stack of the destination address of a frame: [`MAGIC`], then the link in two bytes, in the byte order
+/// of this host. Eight bytes.
 const FRAME: i16 = -112;
 const FRAME_LEN: i32 = 6;
 const KEEP: i16 = -120;
@@ -521,7 +527,7 @@ const LOAD_BYTES_RELATIVE: i32 = 68;
 const KTIME_BOOT_NS: i32 = 125;
 const REDIRECT_NEIGH: i32 = 152;
 
-/// `TCX_NEXT`, and `TC_ACT_UNSPEC` under clsact: whatever else is attached decides.
+/// `TCX_NEXT`, or `TC_ACT_UNSPEC` under clsact: other attached programs decide.
 const NEXT_PROGRAM: i32 = -1;
 /// `TC_ACT_SHOT`
 const SHOT: i32 = 2;

@@ -1,8 +1,8 @@
 //! The BPF back ends: a program at the egress of each link's device, by TCX (Linux 6.6) or by clsact (before).
 //!
-//! New shares cost a write of one map element and the change of one word: some microseconds, and the next packet sees
-//! them. Under TCX the kernel takes the program off with the process, however it ends; then packets are routed as if nothing
-//! had been there. Under clsact it stays until the next start, with the last shares.
+//! New shares need a write of one map element and the change of one word: this takes some microseconds and affects the
+//! next packet. Under TCX the kernel detaches the program when the process ends in any way. Then packets are routed as
+//! without an equalizer. Under clsact the program stays until the next start, with the last shares.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -24,7 +24,7 @@ use crate::{
     netlink::{Netlink, clsact::Side},
 };
 
-/// Where the program is attached.
+/// Hook to which the program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     Clsact,
@@ -39,13 +39,13 @@ pub(super) struct Splitter {
     hook: Hook,
     links: usize,
     active: u32,
-    /// By ifindex; what holds the program there under TCX.
+    /// Devices by ifindex, each with the descriptor that keeps the program attached under TCX.
     attached: BTreeMap<u32, Option<OwnedFd>>,
-    /// What lets packets out that have waited.
+    /// The second program, which sends delayed packets to their links.
     release: Option<Release>,
 }
 
-/// The second program, at the device in which packets wait.
+/// The second program, at the device for delayed packets.
 struct Release {
     ifindex: u32,
     _program: OwnedFd,
@@ -53,7 +53,7 @@ struct Release {
 }
 
 impl Splitter {
-    /// Loads the program; it is attached to nothing yet. `hook`: `None` takes TCX where there is such a thing.
+    /// Loads the program without attaching it. If `hook` is `None`, TCX is used where it exists.
     pub(super) fn load(
         hook: Option<Hook>,
         mode: &Mode,
@@ -112,21 +112,21 @@ impl Splitter {
         })
     }
 
-    /// Whether it can be attached on this kernel. `record`: see [`Netlink::try_program`].
+    /// Checks whether the program can be attached on this kernel. `record`: see [`Netlink::try_program`].
     pub(super) fn check(
         &self,
         netlink: &Netlink,
         record: impl FnMut(bool) -> io::Result<()>,
     ) -> io::Result<()> {
         match self.hook {
-            // Found out when it was chosen.
+            // This was checked when the hook was chosen.
             Hook::Tcx => Ok(()),
             Hook::Clsact => netlink.try_program(self.program.as_fd(), record),
         }
     }
 
-    /// Has packets that come back out of the device `ifindex` go to their links. What [`Self::set`] says has to wait goes there from
-    /// then on.
+    /// Sends packets that return from the device `ifindex` to their links. From then on, packets that must wait
+    /// according to [`Self::set`] go to this device.
     pub(super) fn release_from(&mut self, netlink: &Netlink, ifindex: u32) -> io::Result<()> {
         let attach = Attach::TcxIngress;
         let program = bpf::load(&program::release(&self.maps, self.shape), attach)
@@ -145,17 +145,17 @@ impl Splitter {
         Ok(())
     }
 
-    /// What tells the program that packets which have to wait are taken care of.
+    /// Returns the map in which the process that delays packets records that it is alive.
     pub(super) fn alive(&self) -> io::Result<Map> {
         self.maps.alive.try_clone()
     }
 
-    /// Where it is attached.
+    /// Returns the hook to which the program is attached.
     pub(super) fn hook(&self) -> Hook {
         self.hook
     }
 
-    /// See [`super::Equalizer::set`].
+    /// Sets the links, see [`super::Equalizer::set`].
     pub(super) fn set(
         &mut self,
         hops: &[Option<Hop>],
@@ -184,12 +184,12 @@ impl Splitter {
         Ok(())
     }
 
-    /// Bytes that others sent by the device `ifindex` since it was attached to.
+    /// Returns the bytes that other traffic sent by the device `ifindex` since the program was attached to it.
     pub(super) fn others(&self, ifindex: u32) -> Option<u64> {
         self.maps.others.get_u64(&ifindex.to_ne_bytes())
     }
 
-    /// What was sent over each link so far.
+    /// Returns the packets and bytes sent over each link so far.
     pub(super) fn sent(&self) -> io::Result<Vec<Sent>> {
         let mut sent = vec![Sent::default(); self.links];
         for family in [0_u32, 1] {
@@ -205,8 +205,8 @@ impl Splitter {
         Ok(sent)
     }
 
-    /// Attaches to the devices that are new, and lets go of those that are gone. `on_place`: called with a device on which a place
-    /// for filters had to be made.
+    /// Attaches to new devices, and detaches from devices that are gone. `on_place` is called with a device on which
+    /// the queueing discipline for filters had to be created.
     pub(super) fn attach(
         &mut self,
         netlink: &Netlink,
@@ -240,7 +240,7 @@ impl Splitter {
                 Ok(link) => {
                     entry.insert(link);
                 }
-                // It has just gone; the watch will say so.
+                // The device has just disappeared. The watch will report it.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 Err(error) => return Err(told("attaching to a device", &error)),
             }
@@ -249,8 +249,8 @@ impl Splitter {
     }
 }
 
-/// Writes the record of a link, whose packets wait in the device `waits` unless that is 0; nothing if the link has no next hop of this
-/// family.
+/// Writes the record of a link. Its packets are delayed in the device `waits`, unless that is 0. Writes nothing if the
+/// link has no next hop of this family.
 fn fill(record: &mut [u8], hop: &Hop, is_v6: bool, share: u32, waits: u32) {
     let next_hop: Option<IpAddr> = if is_v6 {
         hop.v6.map(IpAddr::V6)
@@ -274,7 +274,7 @@ fn told(what: &str, error: &io::Error) -> io::Error {
         Some(libc::EPERM) => {
             "root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, is needed".to_owned()
         }
-        // The verifier refuses what only CAP_PERFMON may do, too.
+        // The verifier also returns this error for operations that need CAP_PERFMON.
         Some(libc::EINVAL | libc::EACCES) => {
             format!("{error}; Linux 5.10 or newer and CAP_PERFMON, or root, are needed")
         }
@@ -283,7 +283,8 @@ fn told(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {why}"))
 }
 
-/// What the trie holds: destinations, and what lies within them and is left alone. Every node costs some nanoseconds a packet.
+/// Returns the content of the trie: destinations, and networks within them that are not spread. Every node costs some
+/// nanoseconds per packet.
 fn places(destinations: &[IpNet]) -> Vec<(IpNet, u32)> {
     let never = NEVER.iter().filter_map(|text| text.parse().ok());
     let within = |net: &IpNet| {
@@ -299,7 +300,7 @@ fn places(destinations: &[IpNet]) -> Vec<(IpNet, u32)> {
         .collect()
 }
 
-/// What belongs to one device whatever the destinations are: link-local, multicast, broadcast.
+/// Networks that belong to a single device regardless of the destinations: link-local, multicast, broadcast.
 const NEVER: [&str; 5] = [
     "169.254.0.0/16",
     "224.0.0.0/4",
@@ -308,9 +309,10 @@ const NEVER: [&str; 5] = [
     "ff00::/8",
 ];
 
-/// Devices whose other traffic is counted: many times as many as links, so that those that were unplugged make no odds.
+/// Highest number of devices whose other traffic is counted: many times the number of links, so that unplugged devices
+/// do not matter.
 const MAX_DEVICES: u32 = 256;
-/// Flows that are remembered in the modes that keep them together.
+/// Highest number of flows in the table of the modes that keep flows on their link.
 const MAX_FLOWS: u32 = 1 << 14;
 
 #[cfg(test)]

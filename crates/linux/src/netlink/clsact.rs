@@ -1,8 +1,8 @@
-//! Programs at devices by way of classful traffic control, for kernels without TCX (before 6.6).
+//! Attaches programs to devices by classful traffic control, for kernels without TCX (before 6.6).
 //!
-//! A `clsact` queueing discipline is a place for filters beside the device's own queue; a filter of kind `bpf` is a program,
-//! which in direct-action mode says itself what becomes of a packet. Both stay until they are removed or the device is
-//! gone, whoever set them.
+//! A `clsact` queueing discipline is a container for filters beside the device's own queue. A filter of kind `bpf` is a
+//! program, which in direct-action mode itself decides about a packet. Both stay until they are removed or the device
+//! is removed, regardless of the process that created them.
 
 use std::{
     io,
@@ -23,21 +23,21 @@ use rtnetlink::{
 
 use super::Netlink;
 
-/// Which packets of a device.
+/// Direction of a device's packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
-    /// Those that leave by it.
+    /// Packets that leave by the device.
     Egress,
-    /// Those that came in.
+    /// Packets that arrived by the device.
     Ingress,
 }
 
 impl Netlink {
-    /// Has `program` called for what passes link `ifindex` on `side`, in place of what was set so before. `true` if the place for
-    /// filters had to be made.
+    /// Attaches `program` to the packets of link `ifindex` on `side`, and replaces the previous program. Returns `true`
+    /// if the queueing discipline for filters had to be created.
     ///
     /// # Errors
-    /// The error of the kernel; another queueing discipline is where the place for filters would be.
+    /// Returns the error of the kernel. Fails if another queueing discipline is in place of `clsact`.
     pub(crate) fn set_program(
         &self,
         ifindex: u32,
@@ -47,7 +47,7 @@ impl Netlink {
         let make = || io::Result::Ok(RouteNetlinkMessage::NewQueueDiscipline(place(ifindex)?));
         let is_new = match self.change(make()?, NLM_F_CREATE | NLM_F_EXCL) {
             Ok(()) => true,
-            // Told to change what is there, the kernel compares its kind: `ingress` has no place for what leaves.
+            // In a request for a change, the kernel compares the kinds: `ingress` has no filters for outgoing packets.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 self.change(make()?, 0)
                     .map_err(|error| other_kind(error, ifindex))?;
@@ -74,11 +74,11 @@ impl Netlink {
         Ok(is_new)
     }
 
-    /// Removes what [`Self::set_program`] set at the egress of link `ifindex`, as far as it is there, and with `has_place` the place for
-    /// filters, unless somebody else has put one there.
+    /// Removes the program that [`Self::set_program`] attached at the egress of link `ifindex`, if it exists. With
+    /// `has_place` it also removes the queueing discipline for filters, unless it contains other filters.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn remove_egress_program(&self, ifindex: u32, has_place: bool) -> io::Result<()> {
         let filter = RouteNetlinkMessage::DelTrafficFilter(filter(ifindex, Side::Egress)?);
         absent_is_fine(self.change(filter, 0))?;
@@ -89,11 +89,12 @@ impl Netlink {
         Ok(())
     }
 
-    /// Whether programs can be set at this kernel's devices: one is, at the loopback device, and removed again. `record` is called
-    /// before and, with `true`, if the place for filters had to be made: for who has to remove both after a crash.
+    /// Checks whether programs can be attached to devices on this kernel: attaches one to the loopback device and
+    /// removes it again. `record` is called before and, with `true`, if the queueing discipline for filters had to be
+    /// created, so that both can be removed after a crash.
     ///
     /// # Errors
-    /// Why they cannot; what `record` returns.
+    /// Returns the reason why programs cannot be attached, or the error of `record`.
     pub(crate) fn try_program(
         &self,
         program: BorrowedFd<'_>,
@@ -106,7 +107,7 @@ impl Netlink {
         recorded
     }
 
-    /// Whether the place for filters at link `ifindex` has any.
+    /// Whether the queueing discipline at link `ifindex` contains filters.
     fn has_filters(&self, ifindex: u32) -> io::Result<bool> {
         let index = i32::try_from(ifindex).map_err(io::Error::other)?;
         let all = || self.handle.traffic_filter(index).get();
@@ -118,7 +119,7 @@ impl Netlink {
         Ok(any(all().ingress())? || any(all().egress())?)
     }
 
-    /// Sends a request and waits for the kernel's verdict.
+    /// Sends a request and waits for the kernel's answer.
     fn change(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
@@ -183,10 +184,10 @@ fn message(ifindex: u32) -> io::Result<TcMessage> {
     Ok(TcMessage::with_index(index))
 }
 
-/// What is gone, with or without its device, need not be removed.
+/// Converts the errors for objects that no longer exist, with or without their device, to success.
 fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
     match removed {
-        // EINVAL: no place for filters.
+        // EINVAL: there is no queueing discipline for filters.
         Err(error)
             if matches!(
                 error.raw_os_error(),
@@ -199,10 +200,10 @@ fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The index of `lo`, in every namespace.
+/// Index of `lo` in every namespace.
 pub(crate) const LOOPBACK: u32 = 1;
 const NAME: &str = "pleach_equalize";
-/// The letters "pe": our filter among those of others.
+/// Priority of the filter: the letters "pe", to distinguish it from filters of other programs.
 const PRIORITY: u16 = 0x7065;
 /// `ETH_P_ALL`
 const ALL_PROTOCOLS: u16 = 3;

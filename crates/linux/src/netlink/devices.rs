@@ -1,4 +1,4 @@
-//! Devices with their kind, bridge and addresses, for [`crate::surroundings`].
+//! Reads devices with their kind, bridge and addresses, for [`crate::surroundings`].
 
 use std::io;
 
@@ -12,10 +12,10 @@ use super::{Netlink, watch};
 use crate::surroundings::{Device, Kind};
 
 impl Netlink {
-    /// All devices, sorted by index.
+    /// Returns all devices, sorted by index.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn devices(&self) -> io::Result<Vec<Device>> {
         let read = async {
             let links = self.handle.link().get().execute();

@@ -1,4 +1,4 @@
-//! What an equalizer needs of netlink: routes over a next hop, rules for marks, and the longest offloaded packet.
+//! Netlink functions for an equalizer: routes over a next hop, rules for marks, and the longest offloaded packet.
 
 use std::{io, net::IpAddr};
 
@@ -20,37 +20,39 @@ use super::{Netlink, absent_is_none, family, to_io};
 /// A route over a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HopRoute {
-    /// Where to.
+    /// Destination of the route.
     pub(crate) destination: IpNet,
-    /// The next hop, of the same family; taken to be on the link whatever addresses that has.
+    /// Next hop, of the same family. It is assumed to be reachable directly over the link, regardless of the link's
+    /// addresses.
     pub(crate) gateway: IpAddr,
-    /// The link.
+    /// Index of the link.
     pub(crate) ifindex: u32,
-    /// The table it is in.
+    /// Number of the table that contains the route.
     pub(crate) table: u32,
-    /// Lower is preferred.
+    /// Metric. Routes with lower values are preferred.
     pub(crate) metric: u32,
-    /// Largest packet in bytes, if it is less than the link's.
+    /// MTU in bytes, if it is below the link's MTU.
     pub(crate) mtu: Option<u32>,
 }
 
 /// Whether a next hop answers on its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was asked and did not.
+    /// The next hop was probed and did not answer.
     No,
-    /// It is being asked.
+    /// The next hop is being probed.
     Unknown,
-    /// It did, maybe some time ago.
+    /// The next hop answered, maybe some time ago.
     Yes,
 }
 
 impl Netlink {
-    /// Whether each of `hops`, pairs of ifindex and address, answers; those that have not lately are asked, and their answers
-    /// are seen by a later call. For one that cannot be asked now, what is known of it holds.
+    /// Returns whether each of `hops`, pairs of ifindex and address, answers. Next hops that have not answered recently
+    /// are probed, and their answers are seen by a later call. If a next hop cannot be probed now, its known state is
+    /// returned.
     ///
     /// # Errors
-    /// The error of the kernel when it does not say what it knows.
+    /// Returns the error of the kernel if its neighbour table cannot be read.
     pub(crate) fn ask_next_hops(&self, hops: &[(u32, IpAddr)]) -> io::Result<Vec<Answer>> {
         let request = self.handle.neighbours().get();
         let known: Vec<NeighbourMessage> = self
@@ -82,14 +84,15 @@ impl Netlink {
         Ok(answers)
     }
 
-    /// Whether link `ifindex` is there, switched on and with carrier at this moment.
+    /// Whether link `ifindex` currently exists, is up and has a carrier.
     ///
-    /// The kernel tells its listeners of a lost carrier up to a second late, so as not to flood them; who asks hears at once.
+    /// The kernel notifies listeners of a lost carrier up to a second late, to avoid floods of notifications. A query
+    /// returns the current state.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn is_running(&self, ifindex: u32) -> io::Result<bool> {
-        // Statistics would be read from some devices' hardware.
+        // Statistics are skipped, because some devices read them from hardware.
         let request = self.handle.link().get().match_index(ifindex);
         let request =
             request.set_filter_mask(AddressFamily::Unspec, vec![LinkExtentMask::SkipStats]);
@@ -99,7 +102,7 @@ impl Netlink {
         Ok(link.is_some_and(|link| link.header.flags.contains(running)))
     }
 
-    /// Has the kernel ask for the link-layer address of `ip`, unless it has just been told.
+    /// Requests that the kernel resolve the link-layer address of `ip`, unless it was confirmed recently.
     fn ask(&self, ifindex: u32, ip: IpAddr) -> io::Result<()> {
         let request = self.handle.neighbours().add(ifindex, ip).replace();
         let request = request
@@ -108,10 +111,10 @@ impl Netlink {
         absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
     }
 
-    /// Adds `route`, in place of one to the same destination with the same metric.
+    /// Adds `route`, and replaces a route to the same destination with the same metric.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn add_hop_route(&self, route: &HopRoute) -> io::Result<()> {
         let request = self.handle.route().add(hop_message(route)?).replace();
         self.runtime.block_on(request.execute()).map_err(to_io)
@@ -120,7 +123,7 @@ impl Netlink {
     /// Removes the route to `destination` with `metric` from `table`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn delete_hop_route(
         &self,
         destination: IpNet,
@@ -138,10 +141,10 @@ impl Netlink {
         absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
     }
 
-    /// Adds a rule that has packets with `mark` look into `table`.
+    /// Adds a rule by which packets with `mark` look up `table`.
     ///
     /// # Errors
-    /// The error of the kernel; an equal rule is one.
+    /// Returns the error of the kernel. An equal rule is an error.
     pub(crate) fn add_mark_rule(
         &self,
         is_v6: bool,
@@ -157,10 +160,11 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Segments of the longest packet that link `name` takes before it is cut up; `None` if there is no such link.
+    /// Returns the number of segments of the longest packet that link `name` accepts before it is segmented. `None` if
+    /// there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn gso_max_segs(&self, name: &str) -> io::Result<Option<u32>> {
         let request = self.handle.link().get().match_name(name.to_owned());
         let answer = self.runtime.block_on(request.execute().try_next());
@@ -175,10 +179,10 @@ impl Netlink {
         Ok(link.and_then(|link| link.attributes.iter().find_map(segments)))
     }
 
-    /// Sets it; no error if there is no such link.
+    /// Sets the number of segments of the longest packet of link `name`. Does nothing if there is no such link.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub(crate) fn set_gso_max_segs(&self, name: &str, segments: u32) -> io::Result<()> {
         let Some(index) = self.link_index(name)? else {
             return Ok(());

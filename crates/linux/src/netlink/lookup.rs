@@ -1,18 +1,19 @@
-//! Whether a route leads from a device to an address: the kernel's own look-up.
+//! Determines whether a route leads from a device to an address, by the kernel's own look-up.
 //!
-//! A list of default routes does not answer it: the route may be a host route, a connected prefix, or a default route in
-//! a table that rules choose (systemd-networkd, NetworkManager, mwan3), or that of a VRF. So the kernel is asked with
-//! `RTM_GETROUTE` for the destination, with the device (`RTA_OIF`) and the mark (`RTA_MARK`) of the socket that will
-//! send. If there is no route, it is asked again from each address of the device, because rules such as `from ADDRESS
-//! lookup TABLE` heed only packets with a source; the socket then has to be bound to it.
+//! A list of default routes is not sufficient: the route may be a host route, a connected prefix, a default route in a
+//! table that rules select (systemd-networkd, NetworkManager, mwan3), or a route of a VRF. So `RTM_GETROUTE` is sent to
+//! the kernel for the destination, with the device (`RTA_OIF`) and the mark (`RTA_MARK`) of the socket that will send.
+//! If there is no route, the look-up is repeated with each address of the device as source, because rules such as `from
+//! ADDRESS lookup TABLE` apply only to packets with a source address. In that case the socket must be bound to this
+//! address.
 //!
-//! IPv4 is asked for the entry of the table (`RTM_F_FIB_MATCH`): without this flag the kernel takes every destination for
-//! a neighbour of a device that was named and has no route (`ip_route_output_key_hash_rcu`). IPv6 must be asked without
-//! the flag: with it the kernel does not go on to shorter prefixes when the longest is on another device
-//! (`ip6_pol_route_lookup`).
+//! For IPv4 the look-up asks for the entry of the table (`RTM_F_FIB_MATCH`): without this flag, if a device is given
+//! that has no route, the kernel treats every destination as a neighbour on this device
+//! (`ip_route_output_key_hash_rcu`). For IPv6 the look-up must not use this flag: with it the kernel does not continue
+//! with shorter prefixes if the longest is on another device (`ip6_pol_route_lookup`).
 //!
-//! Limits: only addresses that can be a source count, see [`super::watch::LinkSnapshot::addresses`]; a device without one
-//! of the family has no way. At most [`MAX_SOURCES`] sources are tried.
+//! Limits: only addresses that can be a source are considered, see [`super::watch::LinkSnapshot::addresses`]. A device
+//! without such an address of the family has no way. At most [`MAX_SOURCES`] sources are tried.
 
 use std::net::IpAddr;
 
@@ -24,28 +25,29 @@ use netlink_packet_route::{
 };
 use rtnetlink::Handle;
 
-/// The addresses that ways are looked for to, and what their packets carry.
+/// Destinations of look-ups, and the mark of the packets to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// The addresses.
+    /// Addresses of the destinations.
     pub addresses: Vec<IpAddr>,
-    /// Mark of the packets; `None`: none.
+    /// Mark of the packets. `None`: no mark.
     pub fwmark: Option<u32>,
 }
 
-/// A way from a device to an address.
+/// A usable route from a device to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Way {
-    /// The address.
+    /// The destination address.
     pub target: IpAddr,
-    /// What a socket must be bound to for its packets to take the way; `None`: the device is enough.
+    /// Source address to which a socket must be bound for its packets to use the route. `None`: binding to the device
+    /// is sufficient.
     pub source: Option<IpAddr>,
 }
 
-/// The ways from the device `ifindex`, which has `addresses`, to each of `targets` that has one.
+/// Returns the ways from the device `ifindex`, which has `addresses`, to those of `targets` that it can reach.
 ///
 /// # Errors
-/// If the connection to the kernel fails. A route that does not exist is none.
+/// Fails if the connection to the kernel fails. A missing route is not an error.
 pub(super) async fn ways(
     handle: &Handle,
     ifindex: u32,
@@ -103,13 +105,14 @@ async fn has_route(
         handle.route().get(question).execute().try_collect().await;
     match answers {
         Ok(routes) => Ok(routes.iter().any(|route| leaves_by(route, ifindex))),
-        // No route, one that forbids, or the device or the family is gone.
+        // There is no route, a route that prohibits traffic, or the device or the family is gone.
         Err(rtnetlink::Error::NetlinkError(_)) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Whether packets that take `route` leave the host by the device. A route by a next-hop object may not name it.
+/// Whether packets that take `route` leave the host by the device. A route over a next-hop object may not name its
+/// device.
 fn leaves_by(route: &RouteMessage, ifindex: u32) -> bool {
     let mut devices = Vec::new();
     for attribute in &route.attributes {
@@ -129,5 +132,5 @@ fn wire(address: IpAddr) -> RouteAddress {
     }
 }
 
-/// More addresses than an uplink has; IPv6 privacy extensions make up to seven.
+/// Highest number of sources, above the number of addresses of an uplink; IPv6 privacy extensions create up to seven.
 const MAX_SOURCES: usize = 16;

@@ -1,12 +1,13 @@
-//! What the links of the host look like, and when that changes.
+//! State of the host's links, and notification of its changes.
 //!
-//! A thread listens to the kernel's notifications and takes them only as a hint: after each burst it reads links,
-//! addresses, default routes and ways to the addresses in question ([`super::lookup`]) anew and hands out the whole picture if it differs from the last. So lost
-//! notifications, and the IPv4 routes that vanish without one when a link goes down, do no harm. A link is known by its
-//! index for as long as it lives; a new index under an old name is another link.
+//! A thread listens to the kernel's notifications and uses them only as a hint. After each burst it reads links,
+//! addresses, default routes and ways to the configured addresses ([`super::lookup`]) again, and publishes a complete
+//! snapshot if it differs from the previous one. So lost notifications do no harm, nor do IPv4 routes that disappear
+//! without notification when a link goes down. A link is identified by its index for as long as it exists; a new index
+//! under an old name is another link.
 //!
-//! Bounds: a burst ends after 25 ms of silence or 100 ms; without any notification the picture is read every 5 s. A
-//! connection to the kernel that ends is opened again, at most once a second.
+//! Bounds: a burst ends after 25 ms of silence or after 100 ms. Without notifications the state is read every 5 s. If
+//! the connection to the kernel ends, it is opened again, at most once a second.
 
 use std::{
     io,
@@ -30,38 +31,39 @@ use tokio::{sync::oneshot, time};
 use super::lookup::{self, Targets, Way};
 use crate::poll::Waker;
 
-/// One link, as of now.
+/// Current state of one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkSnapshot {
-    /// Its index: its identity while it lives.
+    /// Index of the link, which identifies it for as long as it exists.
     pub ifindex: u32,
-    /// Its name now.
+    /// Current name of the link.
     pub name: String,
-    /// The administrator switched it on.
+    /// Whether the administrator switched the link on.
     pub is_up: bool,
-    /// It has a carrier: the cable is in, the modem is connected.
+    /// Whether the link has a carrier: the cable is connected, or the modem is online.
     pub has_carrier: bool,
-    /// The loopback device.
+    /// Whether it is the loopback device.
     pub is_loopback: bool,
-    /// Another program's tunnel: TUN or WireGuard.
+    /// Whether it is a tunnel of another program: TUN or WireGuard.
     pub is_tunnel: bool,
-    /// Largest packet in bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// Addresses that can be a source, with the length of their prefix, sorted; no link-local IPv6 ones.
+    /// Addresses that can be a source, with their prefix length, sorted. Without link-local IPv6 addresses.
     pub addresses: Vec<IpNet>,
-    /// Some table has an IPv4 default route over it.
+    /// Whether some table has an IPv4 default route over the link.
     pub has_default_v4: bool,
-    /// Some table has an IPv6 default route over it.
+    /// Whether some table has an IPv6 default route over the link.
     pub has_default_v6: bool,
-    /// From this link to the addresses in question, sorted; none while the link is down, and from the loopback device.
+    /// Ways from this link to the configured addresses, sorted. Empty while the link is down, and for the loopback
+    /// device.
     pub ways: Vec<Way>,
 }
 
 impl LinkSnapshot {
-    /// The links of the calling thread's namespace, sorted by index, with their ways to `targets`.
+    /// Returns the links of the calling thread's namespace, sorted by index, with their ways to `targets`.
     ///
     /// # Errors
-    /// The error of the kernel.
+    /// Returns the error of the kernel.
     pub fn read_all(targets: &Targets) -> io::Result<Vec<Self>> {
         let runtime = super::runtime()?;
         let handle = {
@@ -76,7 +78,7 @@ impl LinkSnapshot {
     }
 }
 
-/// A watch over all links of a namespace. Dropping it ends its thread.
+/// Watches all links of a namespace. Dropping it ends its thread.
 #[derive(Debug)]
 pub struct LinkWatch {
     snapshots: mpsc::Receiver<Vec<LinkSnapshot>>,
@@ -86,18 +88,19 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Starts to watch the namespace of the calling thread. The first picture comes at once.
+    /// Starts to watch the namespace of the calling thread. The first snapshot is available at once.
     ///
     /// # Errors
-    /// If the sockets or the thread cannot be made.
+    /// Fails if the sockets or the thread cannot be created.
     pub fn start() -> io::Result<Self> {
         Self::start_towards(Targets::default())
     }
 
-    /// The same, with the links' [ways](LinkSnapshot::ways) to `targets`.
+    /// Starts to watch the namespace of the calling thread, including the links' [ways](LinkSnapshot::ways) to
+    /// `targets`.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// Fails in the same cases as [`Self::start`].
     pub fn start_towards(targets: Targets) -> io::Result<Self> {
         let waker = Waker::new()?;
         let (sender, snapshots) = mpsc::channel();
@@ -149,7 +152,7 @@ impl LinkWatch {
         })
     }
 
-    /// The newest picture since the last call, all links sorted by index; `None` if nothing changed.
+    /// Returns the newest snapshot since the last call, with all links sorted by index. `None` if nothing changed.
     ///
     /// The descriptor is readable from a change until this call.
     pub fn take(&self) -> Option<Vec<LinkSnapshot>> {
@@ -173,16 +176,16 @@ impl Drop for LinkWatch {
     }
 }
 
-/// Why a watch ended.
+/// Reason why a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The kernel's side is gone.
+    /// The kernel closed the connection.
     Disconnected,
-    /// Nobody listens.
+    /// The receiver of snapshots is gone.
     Unheard,
 }
 
-/// Publishes pictures until `publish` says that nobody listens or the connection ends.
+/// Publishes snapshots until `publish` reports that the receiver is gone, or the connection ends.
 async fn run<M>(
     handle: Handle,
     mut notifications: impl StreamExt<Item = M> + Unpin,
@@ -202,7 +205,7 @@ async fn run<M>(
             }
             Err(error) => tracing::warn!(%error, "cannot read the links"),
         }
-        // A failed read is tried again after the same silence.
+        // A failed read is repeated after the same interval.
         match time::timeout(REREAD_INTERVAL, notifications.next()).await {
             Ok(None) => return End::Disconnected,
             Err(_) => continue,
@@ -219,7 +222,7 @@ async fn run<M>(
     }
 }
 
-/// Reads the whole picture.
+/// Reads a complete snapshot.
 async fn read_links(
     handle: &Handle,
     targets: &Targets,
@@ -240,7 +243,7 @@ async fn read_links(
         let mut filter = RouteMessage::default();
         filter.header.address_family = family;
         let mut routes = Box::pin(handle.route().get(filter).execute());
-        // Tables may be long: look at each route and keep none.
+        // Tables may be long, so routes are examined one by one and not stored.
         while let Some(route) = routes.try_next().await? {
             if route.header.destination_prefix_length == 0
                 && route.header.kind == RouteType::Unicast
@@ -289,12 +292,12 @@ fn snapshot(message: &LinkMessage) -> Option<LinkSnapshot> {
     (!link.name.is_empty()).then_some(link)
 }
 
-/// The address of ours in `message`, if packets may be sent from it.
+/// Returns this host's address in `message`, if packets may be sent from it.
 pub(super) fn address(message: &AddressMessage) -> Option<IpNet> {
     let mut own = None;
     for attribute in &message.attributes {
         if let AddressAttribute::Local(ip) = attribute {
-            // On a point-to-point link `Address` is the other end.
+            // On a point-to-point link `Address` is the other end's address.
             own = Some(*ip);
         } else if let AddressAttribute::Address(ip) = attribute {
             own = own.or(Some(*ip));
@@ -336,7 +339,7 @@ fn find(links: &mut [LinkSnapshot], ifindex: u32) -> Option<&mut LinkSnapshot> {
     links.get_mut(at.ok()?)
 }
 
-/// What may change a picture.
+/// Notifications that may change a snapshot.
 const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
@@ -347,14 +350,14 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv6Rule,
 ];
 
-/// One change of a link makes several notifications within a few milliseconds; this is the silence that ends them.
+/// Silence that ends a burst: one change of a link causes several notifications within a few milliseconds.
 const SILENCE: Duration = Duration::from_millis(25);
 
-/// A host that changes all the time is still read ten times a second.
+/// Longest burst: the state of a host that changes permanently is read ten times a second.
 const BURST_LIMIT: Duration = Duration::from_millis(100);
 
-/// Time before another attempt to be told of changes.
+/// Time until the next attempt to subscribe to notifications.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a lost notification can go unnoticed.
+/// Longest time for which a lost notification can remain undetected.
 const REREAD_INTERVAL: Duration = Duration::from_secs(5);

@@ -1,14 +1,14 @@
-//! Looking for input again and again for a moment, instead of sleeping, where that has paid.
+//! Polls for input for a moment instead of sleeping, if this was successful before.
 //!
-//! Waking a thread on a halted CPU takes 20 to 80 us, in a virtual machine more than a packet's whole way through the
-//! tunnel. An answer from near by comes sooner than that. So a wait that begins after input of a kind (a [`Token`]) that
-//! was mostly followed by more within [`LONGEST`] does not sleep for that long. Where answers come from far away
-//! nothing is gained, and nothing is spent: what did not pay is not tried, and all attempts together take at most a
-//! twentieth of the time.
+//! Waking a thread on a halted CPU takes 20 to 80 µs; in a virtual machine this is more than the time that a packet
+//! spends in the whole tunnel. An answer from a nearby host arrives sooner. If input of a kind (a [`Token`]) was
+//! usually followed by more input within [`LONGEST`], a wait after such input does not sleep for that long. If answers
+//! come from distant hosts, polling gains nothing and is not tried. All attempts together take at most a twentieth of
+//! the time.
 //!
-//! *Source.* Adaptive halt polling, as KVM and the `haltpoll` governor do it for virtual CPUs. *We differ.* They grow and
-//! shrink one window by the last wait. Here a request and its answer take turns with long pauses, so what is learnt is
-//! kept by what came last.
+//! *Source.* Adaptive halt polling, as in KVM and the `haltpoll` governor for virtual CPUs. *Difference.* They adapt
+//! one window by the last wait. Here requests and answers alternate with long pauses, so the statistics are kept
+//! separately for each kind of last input.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -17,14 +17,14 @@ use pleach_core::time::Instant;
 use super::{Event, Poller, Token};
 use crate::clock;
 
-/// What is known of waits, and what may still be spent on them.
+/// Statistics of waits, and the time that polling may still use.
 #[derive(Debug)]
 pub struct BusyPoll {
-    /// What came last.
+    /// Token of the last input.
     last: Token,
-    /// By what came before them: how many of the last waits were short, at most [`MOST_SCORE`].
+    /// Number of recent short waits, by the token of the input before them, at most [`MOST_SCORE`].
     scores: BTreeMap<Token, u8>,
-    /// Time that may be spent, as of `credited_at`.
+    /// Time that polling may use, as of `credited_at`.
     credit: Duration,
     credited_at: Instant,
 }
@@ -41,10 +41,10 @@ impl Default for BusyPoll {
 }
 
 impl BusyPoll {
-    /// As [`Poller::wait`], but may look often before it sleeps.
+    /// Waits like [`Poller::wait`], but may poll before it sleeps.
     ///
     /// # Errors
-    /// Those of [`Poller::wait`].
+    /// Returns the errors of [`Poller::wait`].
     pub fn wait(
         &mut self,
         poller: &Poller,
@@ -73,7 +73,7 @@ impl BusyPoll {
         Ok(())
     }
 
-    /// Whether input is likely to come within [`LONGEST`], and time is left to find out.
+    /// Whether input is likely to arrive within [`LONGEST`], and there is enough credit to poll.
     fn is_promising(&mut self, now: Instant) -> bool {
         let earned = now.since(self.credited_at) / SHARE;
         self.credit = (self.credit + earned).min(MOST_CREDIT);
@@ -82,7 +82,7 @@ impl BusyPoll {
         score.is_some_and(|&score| score > MOST_SCORE / 2) && self.credit >= LONGEST
     }
 
-    /// Takes note of a wait of length `waited` that `event` ended; `None` if its deadline or a signal did.
+    /// Learns from a wait of length `waited` that `event` ended. `None` if a deadline or a signal ended it.
     fn learn(&mut self, waited: Duration, event: Option<&Event>) {
         let is_short = waited <= LONGEST;
         if is_short && event.is_none() {
@@ -100,13 +100,13 @@ impl BusyPoll {
     }
 }
 
-/// Longest time before it sleeps after all: an answer through two daemons and back takes half of it.
+/// Longest time of polling before the thread sleeps. An answer through two daemons and back takes half of it.
 const LONGEST: Duration = Duration::from_micros(200);
-/// One part in so many of the time is spent.
+/// Divisor of the time that polling may use.
 const SHARE: u32 = 20;
-/// What may be saved up: ten attempts.
+/// Highest credit: ten attempts.
 const MOST_CREDIT: Duration = Duration::from_millis(2);
-/// Waits remembered.
+/// Highest score, which is the number of waits that are remembered.
 const MOST_SCORE: u8 = 8;
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
         ..REQUEST
     };
 
-    /// After `rounds` of a request whose answer comes after `answer`, and a pause.
+    /// Returns the state after `rounds` of a request whose answer arrives after `answer`, and a pause.
     fn after(rounds: u32, answer: Duration) -> (BusyPoll, Instant) {
         let mut busy = BusyPoll {
             last: REQUEST.token,

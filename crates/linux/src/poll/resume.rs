@@ -1,8 +1,8 @@
-//! Ends a wait soon after the machine has slept.
+//! Ends a wait shortly after the machine has resumed from suspension.
 //!
-//! The time limit of `epoll_pwait2` does not count while the machine is suspended, but the time of [`crate::clock`] does:
-//! after a night, a deadline that was 100 s away would come 100 s late, and session keys would outlive it. A timer of
-//! `CLOCK_BOOTTIME` fires at once when the machine wakes.
+//! The timeout of `epoll_pwait2` does not count while the machine is suspended, but the time of [`crate::clock`] does.
+//! So after a night, a deadline that was 100 s away would be 100 s late, and session keys would live too long. A timer
+//! of `CLOCK_BOOTTIME` fires at once when the machine resumes.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use rustix::{
     },
 };
 
-/// Readable every 30 s by the clock that counts suspension.
+/// A descriptor that becomes readable every 30 s, by the clock that counts suspension.
 #[derive(Debug)]
 pub struct ResumeTimer(OwnedFd);
 
@@ -25,7 +25,7 @@ impl ResumeTimer {
     /// Starts the timer.
     ///
     /// # Errors
-    /// Those of `timerfd_create(2)`.
+    /// Returns the errors of `timerfd_create(2)`.
     pub fn start() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let fd = timerfd_create(TimerfdClockId::Boottime, flags)?;
@@ -53,7 +53,7 @@ impl AsFd for ResumeTimer {
     }
 }
 
-/// One wake-up in this many seconds is the price; a sixth of a session's lifetime.
+/// Period in seconds: a sixth of a session's lifetime. Each period costs one wake-up.
 const PERIOD_S: i64 = 30;
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Forwarding of a gateway's host: switched on for all devices, and restored for each.
+//! Forwarding of a gateway's host: enabled for all devices, and restored for each.
 //!
-//! IPv4 has a switch for each device, which counts for packets that come in by it. `net.ipv4.ip_forward` sets all of them, and the
-//! one that new devices get; `net.ipv6.conf.all.forwarding` does the same for IPv6, where it is also what forwarding depends on.
-//! So switching on one of these, and back, loses settings that differ between devices. Each device's value is therefore recorded
-//! as well ([`crate::sysctl`]), and what a device did not forward before is not forwarded for others now ([`crate::nft::Forward`]).
+//! IPv4 has a switch for each device, which applies to packets that arrive by this device. `net.ipv4.ip_forward` sets
+//! all of them, and the value for new devices. `net.ipv6.conf.all.forwarding` does the same for IPv6, where forwarding
+//! also depends on this switch itself. So changing one of these switches and changing it back would lose different
+//! settings of devices. Therefore each device's value is recorded too ([`crate::sysctl`]), and packets from a device
+//! that did not forward before are not forwarded for others now ([`crate::nft::Forward`]).
 
 use std::{fs, io};
 
@@ -13,7 +14,8 @@ use crate::{
     sysctl::{self, Originals},
 };
 
-/// From which devices the host forwarded before tunnels did: IPv4, IPv6. Ask before [`enable`]. `tun`: the device of the tunnel.
+/// Returns the devices from which the host forwarded before tunnels did: IPv4, IPv6. Must be called before [`enable`].
+/// `tun` is the device of the tunnel.
 pub(super) fn others(dir: &StateDir, tun: &str) -> io::Result<[Others; 2]> {
     let originals = Originals::read(dir)?;
     let is_on = |key: &str| originals.of(key).is_some_and(|value| value == "1");
@@ -28,7 +30,7 @@ pub(super) fn others(dir: &StateDir, tun: &str) -> io::Result<[Others; 2]> {
     devices.retain(|device| !["all", "default", "lo", tun].contains(&device.as_str()));
     let forwards = |device: &String| {
         let key = switch("ipv4", device);
-        // A device that came after tunnels had switched forwarding on would have what others get.
+        // A device that appeared after tunnels had enabled forwarding would have the default value.
         let is_later = originals.is_recorded(&default) && !originals.is_recorded(&key);
         if is_later { is_default } else { is_on(&key) }
     };
@@ -41,13 +43,14 @@ pub(super) fn others(dir: &StateDir, tun: &str) -> io::Result<[Others; 2]> {
     Ok([v4, v6])
 }
 
-/// Switches forwarding on for all devices until `owner` releases it.
+/// Enables forwarding on all devices until `owner` releases it.
 pub(super) fn enable(dir: &StateDir, owner: &str, has_v6: bool) -> io::Result<()> {
     enable_family(dir, owner, "ipv4", "net/ipv4/ip_forward")?;
     if !has_v6 {
         return Ok(());
     }
-    // A forwarding host ignores router advertisements, and with them its own default route, unless told 2.
+    // A forwarding host ignores router advertisements, and therefore loses its own default route, unless `accept_ra` is
+    // 2.
     let mut keys: Vec<String> = devices("ipv6")?
         .iter()
         .map(|device| format!("net/ipv6/conf/{device}/accept_ra"))
@@ -65,7 +68,7 @@ fn enable_family(dir: &StateDir, owner: &str, family: &str, all: &str) -> io::Re
         .filter(|device| *device != "all")
         .map(|device| switch(family, device))
         .collect();
-    // What a later device has, it has from another tunnel, and loses it with that.
+    // The value of a later device was set by another tunnel, and is restored with that tunnel.
     keys.retain(|key| {
         let is_on = || sysctl::read(key).is_ok_and(|value| value == "1");
         !are_later || originals.is_recorded(key) || !is_on()
@@ -74,12 +77,12 @@ fn enable_family(dir: &StateDir, owner: &str, family: &str, all: &str) -> io::Re
     sysctl::set(dir, owner, all, "1")
 }
 
-/// The switch of `device`.
+/// Returns the forwarding switch of `device`.
 fn switch(family: &str, device: &str) -> String {
     format!("net/{family}/conf/{device}/forwarding")
 }
 
-/// The devices that have settings, and `all` and `default`, sorted.
+/// Returns the devices that have settings, including `all` and `default`, sorted.
 fn devices(family: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(format!("/proc/sys/net/{family}/conf"))? {

@@ -1,12 +1,16 @@
-//! The policy rules of a tunnel, and their exchange without a gap.
+//! The policy rules of a tunnel, and their replacement without a gap.
 //!
-//! A tunnel owns a slot: a routing table, a mark and [`PRIORITIES_PER_SLOT`] rule priorities, which are two banks of equal length.
-//! One bank holds the rules in force. New rules are added to the other bank, then the old ones are removed:
+//! A tunnel owns a slot: a routing table, a mark and [`PRIORITIES_PER_SLOT`] rule priorities, which are divided into
+//! two banks of equal length. One bank contains the rules in force. New rules are added to the other bank, then the old
+//! rules are removed:
 //!
-//! - The rules of a bank ask for long prefixes first. A beginning of such a list answers right as far as it answers, and what it
-//!   does not answer falls through to the other bank. So rules are added from the first on, and removed from the last on.
-//! - At each moment one bank is complete. No packet finds no rule, and none finds a rule for a shorter prefix before one for a longer.
-//! - Which bank is complete is written down between the two steps, so that a process that finds both knows which one to remove.
+//! - The rules of a bank look up long prefixes first. An incomplete bank that has only the first rules gives correct
+//!   results for long prefixes; other packets fall through to the other bank. So rules are added from first to last,
+//!   and removed from last to first.
+//! - At each moment one bank is complete. Every packet finds a rule, and none finds a rule for a shorter prefix before
+//!   a rule for a longer one.
+//! - The complete bank is recorded in a file between the two steps, so that a process that finds both banks knows which
+//!   one to remove.
 
 use std::{io, ops::RangeInclusive};
 
@@ -18,15 +22,15 @@ use crate::netlink::{Netlink, Rule};
 /// One half of a slot's priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Bank {
-    /// The half that is asked first.
+    /// The half that is evaluated first.
     #[default]
     First,
-    /// The half that is asked after it.
+    /// The half that is evaluated after [`Bank::First`].
     Second,
 }
 
 impl Bank {
-    /// The other half.
+    /// Returns the other half.
     pub(crate) const fn other(self) -> Self {
         match self {
             Self::First => Self::Second,
@@ -34,7 +38,7 @@ impl Bank {
         }
     }
 
-    /// The priorities of this half of `slot`.
+    /// Returns the priorities of this half of `slot`.
     pub(crate) fn priorities(self, slot: u32) -> RangeInclusive<u32> {
         let first = *priorities(slot).start();
         let half = PRIORITIES_PER_SLOT / 2;
@@ -45,10 +49,11 @@ impl Bank {
     }
 }
 
-/// Adds the rules for `routes` to `bank` of `slot`, which must be empty. If one is refused, removes those added before it.
+/// Adds the rules for `routes` to `bank` of `slot`, which must be empty. If a rule is refused, the rules added before
+/// are removed.
 ///
 /// # Errors
-/// With the priority that was refused; too many prefix lengths, see [`rules`].
+/// Returns an error that names the refused priority. Fails if there are too many prefix lengths, see [`rules`].
 pub(super) fn fill(netlink: &Netlink, slot: u32, bank: Bank, routes: &[IpNet]) -> io::Result<()> {
     for rule in &rules(slot, bank, routes)? {
         if let Err(error) = netlink.add_rule(rule) {
@@ -59,19 +64,19 @@ pub(super) fn fill(netlink: &Netlink, slot: u32, bank: Bank, routes: &[IpNet]) -
     Ok(())
 }
 
-/// Removes the rules of `bank`, the last first.
+/// Removes the rules of `bank`, from last to first.
 ///
 /// # Errors
-/// The error of the kernel.
+/// Returns the error of the kernel.
 pub(super) fn empty(netlink: &Netlink, slot: u32, bank: Bank) -> io::Result<()> {
     netlink.delete_rules(bank.priorities(slot), table(slot))
 }
 
-/// The rules that ask the table of `slot` for `routes`: for each prefix length, the longest first, one for the main table and one for
-/// the tunnel's.
+/// Returns the rules that look up the table of `slot` for `routes`. For each prefix length, longest first, there is one
+/// rule for the main table and one for the tunnel's table.
 ///
 /// # Errors
-/// More than 49 different prefix lengths in a family.
+/// Fails if there are more than 49 different prefix lengths in a family.
 pub(crate) fn rules(slot: u32, bank: Bank, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for is_v6 in [false, true] {
@@ -103,7 +108,7 @@ pub(crate) fn rules(slot: u32, bank: Bank, routes: &[IpNet]) -> io::Result<Vec<R
     Ok(rules)
 }
 
-/// FNV-1a, so that a name has the same slot in every run.
+/// Returns the preferred slot of `name`, computed by FNV-1a, so that a name has the same slot in every run.
 pub(super) fn preferred_slot(name: &str) -> u32 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -115,22 +120,22 @@ pub(crate) fn table(slot: u32) -> u32 {
     TABLE_BASE + slot
 }
 
-/// All priorities of `slot`.
+/// Returns all priorities of `slot`.
 pub(crate) fn priorities(slot: u32) -> RangeInclusive<u32> {
     let first = PRIORITY_BASE + slot * PRIORITIES_PER_SLOT;
     first..=first + PRIORITIES_PER_SLOT - 1
 }
 
-/// Table and mark of slot 0: the letters "pl".
+/// Table number and mark of slot 0: the letters "pl".
 pub const TABLE_BASE: u32 = 0x706c;
-/// How many tunnels a namespace can have.
+/// Highest number of tunnels in a namespace.
 pub(crate) const SLOTS: u32 = 100;
-/// Priority of the first rule of slot 0: after rules of the administrator. 102 slots, two of them the equalizer's, end before the
-/// main table (32766).
+/// Priority of the first rule of slot 0, after rules of the administrator. 102 slots, two of them for the equalizer,
+/// end before the main table (32766).
 const PRIORITY_BASE: u32 = 12_000;
-/// Two banks of two rules for each prefix length.
+/// Number of priorities in a slot: two banks with two rules for each prefix length.
 const PRIORITIES_PER_SLOT: u32 = 200;
-/// Prefix lengths of a family: two rules each fit into a bank.
+/// Highest number of prefix lengths per family: with two rules each they fit into a bank.
 const MAX_LENGTHS: usize = 49;
 const MAIN_TABLE: u32 = 254;
 
@@ -198,7 +203,7 @@ mod tests {
 
     #[test]
     fn slots_and_banks_share_nothing() {
-        // Two more are the equalizer's.
+        // Two more slots belong to the equalizer.
         for slot in 1..SLOTS + 2 {
             assert!(priorities(slot).start() > priorities(slot - 1).end());
         }

@@ -1,15 +1,15 @@
 //! The Internet checksum (RFC 1071) over byte slices.
 //!
-//! Sums are kept in native byte order: the one's complement sum does not depend on it (RFC 1071 section 2 B), so that
-//! words are read as they lie and only the result is stored with `to_ne_bytes`. 32-bit words go into 64-bit lanes,
-//! which the compiler turns into vector code.
+//! Sums are stored in native byte order: the one's complement sum does not depend on it (RFC 1071 section 2 B). So
+//! words are read in native order, and only the result is stored with `to_ne_bytes`. 32-bit words are added in 64-bit
+//! lanes, which the compiler vectorises.
 
 /// A running one's complement sum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum(u64);
 
 impl Sum {
-    /// Adds `bytes`, which start at an even offset of what is summed; an odd last byte is padded with zero.
+    /// Adds `bytes`, which start at an even offset of the summed data. An odd last byte is padded with zero.
     pub(crate) fn add(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
         let total = add_words(words);
@@ -23,12 +23,12 @@ impl Sum {
         self.add(&number.to_be_bytes())
     }
 
-    /// Takes a number in network byte order out again.
+    /// Subtracts a number in network byte order.
     pub(super) fn sub_u16(self, number: u16) -> Self {
         self.add(&(!number).to_be_bytes())
     }
 
-    /// The folded sum, as it lies in memory; 0xffff over data that holds its own right checksum.
+    /// Returns the folded sum in memory order. It is 0xffff for data that contains its own correct checksum.
     pub(super) fn fold(self) -> [u8; 2] {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -37,19 +37,19 @@ impl Sum {
         u16::try_from(sum).unwrap_or(u16::MAX).to_ne_bytes()
     }
 
-    /// The checksum, as it lies in memory.
+    /// Returns the checksum in memory order.
     pub(crate) fn checksum(self) -> [u8; 2] {
         let [a, b] = self.fold();
         [!a, !b]
     }
 
-    /// Whether the summed data, checksum included, is intact.
+    /// Whether the summed data, including its checksum, is intact.
     pub(super) fn is_intact(self) -> bool {
         self.fold() == [0xff, 0xff]
     }
 }
 
-/// The sum of `words`; a packet has far fewer than the 2^32 that could overflow it.
+/// Returns the sum of `words`. A packet has far fewer words than the 2^32 that could overflow it.
 fn add_words(words: &[[u8; 4]]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if words.len() >= 32 && std::arch::is_x86_feature_detected!("avx2") {
@@ -59,7 +59,7 @@ fn add_words(words: &[[u8; 4]]) -> u64 {
     add_words_portable(words)
 }
 
-/// The same loop, compiled for wider vectors.
+/// Returns the sum of `words`, compiled for wider vectors.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn add_words_avx2(words: &[[u8; 4]]) -> u64 {
@@ -74,9 +74,10 @@ fn add_words_portable(words: &[[u8; 4]]) -> u64 {
     words.sum()
 }
 
-/// The sum of the pseudo header of an IP packet (RFC 793, RFC 8200 section 8.1).
+/// Returns the sum of the pseudo header of an IP packet (RFC 793, RFC 8200 section 8.1).
 ///
-/// `addresses`: source and destination as in the IP header, 8 or 32 bytes; `len`: transport header and payload.
+/// `addresses` are source and destination as in the IP header, 8 or 32 bytes. `len` is the length of transport header
+/// and payload.
 pub(super) fn pseudo_header(addresses: &[u8], protocol: u8, len: u16) -> Sum {
     Sum::default()
         .add(addresses)
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
     use pleach_core::rng::Rng;
 
-    /// RFC 1071 section 4.1, word by word.
+    /// Computes the checksum word by word, RFC 1071 section 4.1.
     fn slow(bytes: &[u8]) -> u16 {
         let mut sum: u32 = 0;
         for pair in bytes.chunks(2) {

@@ -1,17 +1,17 @@
-//! From packets to the runs that are written to the TUN as one super-packet (generic receive offload).
+//! Merges packets to runs, each of which is written to the TUN device as one super-packet (generic receive offload).
 //!
-//! A run is a head and packets that continue it: same addresses, ports, TTL, traffic class and flags; for TCP the same
-//! acknowledgement, window and options and consecutive sequence numbers; payloads as long as the head's, except that
-//! the last may be shorter; PSH ends it. Packets of other flows may lie between: up to [`OPEN_FLOWS`] runs are open at
-//! a time, so that the interleaving of a fair queue does not undo the merging. Runs are written in the order of their
-//! heads, so a flow is never reordered.
+//! A run is a head and packets that continue it. They have the same addresses, ports, TTL, traffic class and flags; for
+//! TCP also the same acknowledgement, window and options, and consecutive sequence numbers. Their payloads are as long
+//! as the head's, except that the last may be shorter. PSH ends a run. Packets of other flows may lie in between: up to
+//! [`OPEN_FLOWS`] runs are open at a time, so that the interleaving of a fair queue does not prevent merging. Runs are
+//! written in the order of their heads, so a flow is never reordered.
 //!
-//! A packet joins only if its checksums are right, and so does the head it joins: the kernel trusts what comes as a
-//! super-packet, and a packet that was damaged before it entered the tunnel must not become a good one.
+//! A packet joins a run only if its checksums and those of the head are correct. The kernel trusts the content of a
+//! super-packet, and a packet that was damaged before it entered the tunnel must not get a valid checksum.
 //!
-//! Bounds: [`MAX_SEGMENTS`] packets and 65 535 bytes a run. Source: `tcp_gro_receive`, `inet_gro_receive` and
-//! `udp_gro_receive` of Linux. Differences: the window must be equal as well, packets with IPv4 options, IPv6 extension
-//! headers, fragments, SYN, FIN, RST, URG or CWR stay alone, and without DF the identification must count up by one, so
+//! Bounds: [`MAX_SEGMENTS`] packets and 65 535 bytes per run. Source: `tcp_gro_receive`, `inet_gro_receive` and
+//! `udp_gro_receive` of Linux. Differences: the window must be equal too. Packets with IPv4 options, IPv6 extension
+//! headers, fragments, SYN, FIN, RST, URG or CWR are not merged. Without DF the identification must increase by one, so
 //! that segmenting the run again restores it.
 
 use std::io::IoSlice;
@@ -23,36 +23,36 @@ use super::{
     vnet::{Gso, VNET_HEADER_LEN, VnetHeader},
 };
 
-/// Most packets in a run: `UDP_MAX_SEGMENTS` of the kernel.
+/// Highest number of packets in a run: `UDP_MAX_SEGMENTS` of the kernel.
 pub(super) const MAX_SEGMENTS: usize = 64;
 
-/// Most runs that can still grow.
+/// Highest number of runs that can still grow.
 const OPEN_FLOWS: usize = 16;
 
-/// Longest headers of a mergeable packet: IPv6 and TCP with full options.
+/// Length in bytes of the longest headers of a mergeable packet: IPv6, and TCP with full options.
 const MAX_HEADER_LEN: usize = 40 + 60;
 
-/// Finds the runs in a batch. Keeps its tables from batch to batch.
+/// Finds the runs in a batch. Reuses its tables from batch to batch.
 #[derive(Debug, Default)]
 pub(super) struct Merger {
     runs: Vec<Run>,
-    /// For each packet of the batch, the one that follows it in its run.
+    /// For each packet of the batch, the index of the next packet in its run.
     next: Vec<Option<usize>>,
     slots: [Slot; OPEN_FLOWS],
-    /// Which slot is given away next.
+    /// Index of the slot that is reused next.
     victim: usize,
 }
 
-/// A head and what continues it.
+/// A head and the packets that continue it.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     head: usize,
     tail: usize,
-    /// How many packets.
+    /// Number of packets.
     pub(super) count: usize,
     /// Length of the super-packet in bytes.
     len: usize,
-    /// What the head is; `None` if it stays alone.
+    /// Parsed headers of the head. `None` if the packet cannot be merged.
     segment: Option<Segment>,
     next_seq: u32,
     next_id: u16,
@@ -81,7 +81,7 @@ struct Segment {
 }
 
 impl Merger {
-    /// Groups `packets` into runs. `merge_udp`: whether the device takes super-packets of UDP.
+    /// Groups `packets` into runs. `merge_udp`: whether the device accepts super-packets of UDP.
     pub(super) fn plan(&mut self, packets: &[PacketBuf], merge_udp: bool) {
         self.runs.clear();
         self.next.clear();
@@ -110,24 +110,25 @@ impl Merger {
         }
     }
 
-    /// How many runs the last plan has.
+    /// Returns the number of runs of the last plan.
     pub(super) fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Run `index` of the last plan, in the order to write.
+    /// Returns run `index` of the last plan, in the order of writing.
     pub(super) fn run(&self, index: usize) -> &Run {
         &self.runs[index]
     }
 
-    /// The packets of `run`, by index into the batch.
+    /// Returns the packets of `run`, as indices into the batch.
     pub(super) fn members(&self, run: &Run) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(run.head), |&index| self.next[index])
     }
 
-    /// Writes the vnet header and the headers of the super-packet of `run` into `headers` and lists what to write.
+    /// Writes the vnet header and the headers of the super-packet of `run` into `headers`, and lists the slices to
+    /// write.
     ///
-    /// `run` has at least two packets. The slices of `io` hold `headers` first, then each packet's payload.
+    /// `run` has at least two packets. The slices of `io` are `headers` first, then each packet's payload.
     pub(super) fn gather<'a>(
         &self,
         run: &Run,
@@ -147,7 +148,7 @@ impl Merger {
         Some(used)
     }
 
-    /// The slot of `flow`, a fresh one if it has none.
+    /// Returns the slot of `flow`, a new one if it has none.
     fn slot_of(&mut self, flow: u64) -> usize {
         let is_ours = |slot: &Slot| slot.run.is_some() && slot.flow == flow;
         if let Some(slot) = self.slots.iter().position(is_ours) {
@@ -159,7 +160,7 @@ impl Merger {
         slot
     }
 
-    /// Lets packet `index` continue `run` if the rules allow.
+    /// Appends packet `index` to `run` if the rules permit.
     fn try_append(
         &mut self,
         run: usize,
@@ -176,7 +177,7 @@ impl Merger {
         let has_room = run.count < MAX_SEGMENTS
             && run.len + segment.payload_len <= usize::from(u16::MAX)
             && segment.payload_len <= head.payload_len
-            // A shorter one has ended the run.
+            // A shorter packet has ended the run.
             && run.len == head.header_len + run.count * head.payload_len;
         let continues = !run.pushed
             && (!segment.is_tcp || segment.seq == run.next_seq)
@@ -229,14 +230,14 @@ impl Run {
     }
 }
 
-/// Scratch for the headers of a super-packet.
+/// Scratch buffer for the headers of a super-packet.
 #[derive(Debug)]
 pub(super) struct Headers {
     bytes: [u8; VNET_HEADER_LEN + MAX_HEADER_LEN],
 }
 
 impl Headers {
-    /// Empty scratch.
+    /// Creates an empty scratch buffer.
     pub(super) fn new() -> Self {
         Self {
             bytes: [0; VNET_HEADER_LEN + MAX_HEADER_LEN],
@@ -285,9 +286,9 @@ impl Headers {
     }
 }
 
-/// A number for the flow of a TCP or UDP packet without options, extension headers or fragmentation.
+/// Returns a number for the flow of a TCP or UDP packet without options, extension headers or fragmentation.
 ///
-/// Two flows may share it: that costs a merge, never the order.
+/// If two flows have the same number, packets may not be merged, but their order is not affected.
 fn flow_of(bytes: &[u8]) -> Option<u64> {
     let (addresses, ports, protocol) = match bytes.first()? {
         0x45 if bytes.len() >= 28
@@ -312,7 +313,7 @@ fn flow_of(bytes: &[u8]) -> Option<u64> {
     }))
 }
 
-/// What `bytes` is as a part of a run; `None` if it must stay alone. `bytes` passed [`flow_of`].
+/// Parses `bytes` as a part of a run. `None` if the packet cannot be merged. `bytes` passed [`flow_of`].
 fn segment_of(bytes: &[u8]) -> Option<Segment> {
     let is_v6 = bytes[0] >> 4 == 6;
     let (transport, protocol, stated_len) = if is_v6 {
@@ -355,7 +356,7 @@ fn segment_of(bytes: &[u8]) -> Option<Segment> {
     })
 }
 
-/// Whether the headers are equal in all that a super-packet has only once.
+/// Whether all header fields are equal that a super-packet contains only once.
 fn same_headers(head: &Segment, a: &[u8], segment: &Segment, b: &[u8]) -> bool {
     if (head.is_v6, head.is_tcp, head.header_len)
         != (segment.is_v6, segment.is_tcp, segment.header_len)
@@ -379,7 +380,7 @@ fn same_headers(head: &Segment, a: &[u8], segment: &Segment, b: &[u8]) -> bool {
     same_ip && same_transport
 }
 
-/// Whether the checksums of the packet are right.
+/// Whether the checksums of the packet are correct.
 fn is_intact(segment: &Segment, bytes: &[u8]) -> bool {
     let protocol = if segment.is_tcp { TCP } else { UDP };
     let addresses = if segment.is_v6 {
@@ -400,7 +401,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Lengths of parts of an IP packet fit.
+/// Converts the length of a part of an IP packet, which always fits.
 fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -414,7 +415,7 @@ const UDP: u8 = 17;
 const TCP_PSH: u8 = 0x08;
 const TCP_ACK: u8 = 0x10;
 const TCP_ECE: u8 = 0x40;
-/// In the seventh byte of an IPv4 header.
+/// Don't-fragment flag in the seventh byte of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 
 #[cfg(test)]

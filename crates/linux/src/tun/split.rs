@@ -1,10 +1,10 @@
-//! From one read of the TUN to single packets with complete checksums.
+//! Splits one read of the TUN device into single packets with complete checksums.
 //!
-//! The kernel hands out a super-packet: the headers of the first segment and up to 64 KiB of payload. Each segment
-//! gets a copy of the headers with its own lengths, IPv4 identification, TCP sequence number and flags, as
-//! `tcp_gso_segment` and `inet_gso_segment` of Linux do: FIN and PSH stay on the last segment, CWR on the first.
-//! The checksum field of a super-packet holds the sum of the pseudo header with the whole length; exchanging the
-//! length for the segment's gives the segment's pseudo header, whatever the addresses and extension headers are.
+//! The kernel delivers a super-packet: the headers of the first segment and up to 64 KiB of payload. Each segment gets
+//! a copy of the headers with its own lengths, IPv4 identification, TCP sequence number and flags, as in
+//! `tcp_gso_segment` and `inet_gso_segment` of Linux: FIN and PSH stay on the last segment, CWR on the first. The
+//! checksum field of a super-packet contains the sum of the pseudo header with the whole length. Replacing this length
+//! by the segment's length gives the segment's pseudo header, regardless of addresses and extension headers.
 
 use pleach_core::packet::{PacketBuf, Pool};
 
@@ -13,13 +13,14 @@ use super::{
     vnet::{Gso, VnetHeader},
 };
 
-/// Why a read of the TUN cannot be split. The kernel does not send such; they are dropped and counted.
+/// Error: a read of the TUN device cannot be split. The kernel does not send such packets; they are dropped and
+/// counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Appends the single packets of `packet` to `out`, in buffers from `pool`, and returns how many.
+/// Appends the single packets of `packet` to `out`, in buffers from `pool`. Returns their number.
 ///
-/// At most one packet per byte of payload; in practice 48.
+/// There is at most one packet per byte of payload; in practice there are at most 48.
 pub(super) fn split(
     header: &VnetHeader,
     packet: &[u8],
@@ -50,14 +51,14 @@ pub(super) fn split(
     Ok(count)
 }
 
-/// Turns a partial checksum into a complete one.
+/// Completes a partial checksum.
 fn complete_checksum(packet: &mut [u8], start: u16, offset: u16) -> Result<(), Malformed> {
     let (start, offset) = (usize::from(start), usize::from(offset));
     let field = start + offset;
     if start > packet.len() || field + 2 > packet.len() {
         return Err(Malformed);
     }
-    // The field takes part: it holds the sum of the pseudo header.
+    // The field is included in the sum, because it contains the sum of the pseudo header.
     let checksum = Sum::default().add(&packet[start..]).checksum();
     packet[field..field + 2].copy_from_slice(&checksum_on_wire(checksum, offset == UDP_CHECKSUM));
     Ok(())
@@ -119,7 +120,7 @@ impl Shape {
         })
     }
 
-    /// Writes what differs from segment to segment, checksums last.
+    /// Writes the fields that differ between segments, checksums last.
     fn finish(&self, bytes: &mut [u8], index: usize, is_last: bool) -> Result<(), Malformed> {
         let u16_of = |len: usize| u16::try_from(len).map_err(|_| Malformed);
         let transport_bytes = u16_of(bytes.len() - self.transport)?;
@@ -163,7 +164,8 @@ impl Shape {
     }
 }
 
-/// RFC 768: a computed zero is sent as all ones, because zero means "no checksum".
+/// Returns the checksum as sent. For UDP a computed zero is sent as all ones, because zero means "no checksum" (RFC
+/// 768).
 fn checksum_on_wire(checksum: [u8; 2], is_udp: bool) -> [u8; 2] {
     if is_udp && checksum == [0, 0] {
         [0xff, 0xff]

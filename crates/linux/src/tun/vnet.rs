@@ -5,20 +5,20 @@
 /// Length of the header in bytes.
 pub(crate) const VNET_HEADER_LEN: usize = 10;
 
-/// The checksum is not complete: the field holds the sum of the pseudo header only.
+/// Flag: the checksum is incomplete, and its field contains only the sum of the pseudo header.
 const NEEDS_CHECKSUM: u8 = 1;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCP_V4: u8 = 1;
 const GSO_TCP_V6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Set beside the type when the first segment carries CWR.
+/// Flag beside the type: the first segment carries CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// The kind of segments a super-packet holds.
+/// Kind of the segments in a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gso {
-    /// One packet.
+    /// A single packet.
     None,
     /// TCP segments over IPv4.
     TcpV4,
@@ -31,20 +31,20 @@ pub(super) enum Gso {
 /// The decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VnetHeader {
-    /// What the packet holds.
+    /// Kind of the packet's segments.
     pub(super) gso: Gso,
-    /// Where the checksummed part starts, if the checksum is not complete: the transport header.
+    /// Start of the checksummed part, which is the transport header, if the checksum is incomplete.
     pub(super) checksum_start: Option<u16>,
-    /// Offset of the checksum field behind `checksum_start`.
+    /// Offset of the checksum field from `checksum_start`.
     pub(super) checksum_offset: u16,
-    /// Bytes of IP and transport headers.
+    /// Length of the IP and transport headers in bytes.
     pub(super) header_len: u16,
-    /// Payload bytes of each segment but the last.
+    /// Payload bytes of each segment except the last.
     pub(super) segment_size: u16,
 }
 
 impl VnetHeader {
-    /// Reads the header; `None` if its segmentation type is unknown.
+    /// Decodes the header. `None` if its segmentation type is unknown.
     pub(super) fn decode(bytes: [u8; VNET_HEADER_LEN]) -> Option<Self> {
         let u16_at = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let gso = match bytes[1] & !GSO_ECN {
@@ -63,7 +63,7 @@ impl VnetHeader {
         })
     }
 
-    /// The header as the kernel reads it.
+    /// Returns the header in the kernel's format.
     pub(super) fn encode(&self) -> [u8; VNET_HEADER_LEN] {
         let mut bytes = [0; VNET_HEADER_LEN];
         bytes[0] = u8::from(self.checksum_start.is_some()) * NEEDS_CHECKSUM;

@@ -1,4 +1,4 @@
-//! Control messages of `sendmsg(2)`, written byte by byte, so that no pointer is needed.
+//! Control messages of `sendmsg(2)`, written byte by byte, so that no pointers are needed.
 //!
 //! Layout of `struct cmsghdr`: length of header and data (a `size_t`), level and type (an `int` each), data; each
 //! message starts at a multiple of the size of a `size_t` (cmsg(3)).
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use pleach_core::packet::Ecn;
 
-/// Control messages for one send; room for ECN, source address and segment size.
+/// Control messages for one send, with space for ECN, source address and segment size.
 #[derive(Debug)]
 pub(super) struct Control {
     bytes: [u8; CAPACITY],
@@ -26,7 +26,7 @@ impl Control {
         &self.bytes[..self.len]
     }
 
-    /// The code point of all datagrams.
+    /// Adds the ECN code point of all datagrams.
     pub(super) fn push_ecn(&mut self, is_v6: bool, ecn: Ecn) {
         let bits: i32 = match ecn {
             Ecn::NotCapable => return,
@@ -40,7 +40,7 @@ impl Control {
         }
     }
 
-    /// The source address: `struct in_pktinfo` or `struct in6_pktinfo` with no device.
+    /// Adds the source address: `struct in_pktinfo` or `struct in6_pktinfo` without a device.
     pub(super) fn push_source(&mut self, source: IpAddr) {
         match source {
             IpAddr::V4(ip) => {
@@ -56,7 +56,7 @@ impl Control {
         }
     }
 
-    /// Length of the segments.
+    /// Adds the length of the segments.
     pub(super) fn push_segment(&mut self, len: u16) {
         self.push(libc::SOL_UDP, libc::UDP_SEGMENT, &len.to_ne_bytes());
     }
@@ -72,8 +72,8 @@ impl Control {
     }
 }
 
-/// Size and alignment of a `size_t`.
+/// Size and alignment in bytes of a `size_t`.
 const WORD: usize = size_of::<usize>();
 
-/// Three messages with at most 20 bytes of data each.
+/// Capacity in bytes: three messages with at most 20 bytes of data each.
 const CAPACITY: usize = 3 * 40;

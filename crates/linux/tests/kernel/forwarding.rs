@@ -1,4 +1,4 @@
-//! A gateway's host forwards for the tunnel, and for others as it did before; each device's switch comes back.
+//! A gateway's host forwards packets of the tunnel, and other packets as before. Each device's switch is restored.
 
 use pleach_linux::{
     routes::{Plan, Setup},
@@ -7,7 +7,7 @@ use pleach_linux::{
 
 use crate::namespace::Namespace;
 
-/// A host with the neighbours `a`, `b` and `c`, each on a network of its own with the host as router.
+/// A host with the neighbours `a`, `b` and `c`, each on a separate network with the host as router.
 struct Router {
     host: Namespace,
     neighbours: Vec<Namespace>,
@@ -37,12 +37,12 @@ impl Router {
         self.host.command(&format!("sysctl -qw net.{key}={value}"));
     }
 
-    /// All switches of forwarding.
+    /// Returns all forwarding switches.
     fn switches(&self) -> String {
         let all = self
             .host
             .command("sysctl -a -r conf.[^.]*.forwarding$|ip_forward$");
-        // Not the switches of multicast and directed broadcast.
+        // Switches of multicast and directed broadcast are excluded.
         let is_of_others = |line: &&str| !line.contains("plLtun") && !line.contains("c_forw");
         let lines: Vec<&str> = all.lines().filter(is_of_others).collect();
         lines.join("\n")
@@ -73,7 +73,7 @@ fn gateway(host: &Namespace, base: &std::path::Path) -> (Setup, Tun) {
 fn devices_that_forwarded_do_so_during_and_after_and_others_do_not() {
     let Some(router) = Router::new() else { return };
     let base = tempfile::tempdir().expect("tempdir");
-    // All switches are off but two, which the switch for all would set and clear with the others.
+    // All switches except two are off. The switch for all devices would set and clear these two as well.
     router.set("ipv4.ip_forward", 0);
     router.set("ipv4.conf.toa.forwarding", 1);
     router.set("ipv4.conf.tob.forwarding", 1);
@@ -113,7 +113,7 @@ fn a_device_that_did_not_forward_forwards_for_the_tunnel_only() {
         router.switches()
     );
     assert!(router.pings(0, 1, true) && !router.pings(2, 1, false));
-    // Its switch is on, for what goes into the tunnel.
+    // The switch of the tunnel's device is on, for packets into the tunnel.
     let switch = router
         .host
         .command("sysctl -n net.ipv4.conf.plLtun.forwarding");

@@ -1,4 +1,4 @@
-//! What leaves by a link under a kill switch, and who reaches the inner address.
+//! Packets that leave by a link under a kill switch, and hosts that reach the inner address.
 
 use std::{net::UdpSocket as StdSocket, path::Path};
 
@@ -33,7 +33,7 @@ fn client(host: &Namespace, base: &Path, kill_switch: bool) -> (Setup, Tun) {
     })
 }
 
-/// A host on a LAN with a server that pretends to be the Internet too.
+/// Creates a host on a LAN with a server that also represents the Internet.
 fn host() -> Option<(Namespace, Namespace)> {
     let (host, server) = (Namespace::new()?, Namespace::new()?);
     host.connect("lan", &server, "wan");
@@ -57,7 +57,7 @@ fn dropped(host: &Namespace, setup: &Setup, counter: &str) -> u64 {
 fn a_route_that_dhcp_announces_leads_past_the_tunnel_but_not_past_the_kill_switch() {
     let Some((host, server)) = host() else { return };
     let bases = [(); 2].map(|()| tempfile::tempdir().expect("tempdir"));
-    // DHCP option 121: more specific than the tunnel's routes, through the LAN's server or on the link itself.
+    // DHCP option 121: routes more specific than the tunnel's, through the LAN's server or directly on the link.
     for route in [
         "198.51.100.0/24 via 192.0.2.2",
         "2001:db8:5::/48 via fd00:2::2",
@@ -82,7 +82,7 @@ fn a_route_that_dhcp_announces_leads_past_the_tunnel_but_not_past_the_kill_switc
             "{address} is counted"
         );
     }
-    // The LAN is reached, also one that the host comes to later.
+    // The LAN is reachable, also a LAN to which the host is connected later.
     for neighbour in ["192.0.2.2", "fd00:2::2"] {
         assert!(host.pings(neighbour, true), "{neighbour}");
     }
@@ -95,7 +95,7 @@ fn a_route_that_dhcp_announces_leads_past_the_tunnel_but_not_past_the_kill_switc
     );
     host.ip("address del 198.51.100.200/24 dev lan");
     host.run(|| setup.look_around().expect("looks"));
-    // The tunnel's own datagrams leave.
+    // The tunnel's own datagrams leave by the link.
     let gateway = server.run(|| StdSocket::bind("198.51.100.1:7700").expect("binds"));
     let patience = std::time::Duration::from_secs(5);
     gateway.set_read_timeout(Some(patience)).expect("sets");
@@ -117,7 +117,7 @@ fn a_route_that_dhcp_announces_leads_past_the_tunnel_but_not_past_the_kill_switc
     let (len, _) = gateway.recv_from(&mut buffer).expect("arrives");
     assert_eq!(&buffer[..len], b"sealed");
 
-    // The process dies: the LAN is reached, nothing else is.
+    // When the process has died, the LAN is reachable, and no other network is.
     drop(tun);
     host.until_gone("plLtun");
     host.run(|| drop(setup));
@@ -150,7 +150,7 @@ fn containers_reach_the_inner_address_and_neighbours_do_not() {
     host.ip("address add 172.30.0.1/24 dev br0");
     host.ip("link set br0 up");
     let (mut setup, _tun) = client(&host, base.path(), false);
-    // A container that starts later.
+    // The container starts later.
     host.connect("port", &container, "eth0");
     host.ip("link set port master br0");
     container.ip("address add 172.30.0.2/24 dev eth0");

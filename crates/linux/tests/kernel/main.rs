@@ -1,4 +1,4 @@
-//! Against the real kernel, in throw-away network namespaces. Needs root; says so and passes without.
+//! Tests with the real kernel, in temporary network namespaces. Without root they print a message and pass.
 
 mod forwarding;
 mod kill_switch;

@@ -1,4 +1,4 @@
-//! A network namespace that ends with its value.
+//! A network namespace that is removed with its value.
 
 use std::{
     path::PathBuf,
@@ -9,14 +9,14 @@ use std::{
 
 use pleach_linux::{clock, netns, requirement};
 
-/// A namespace of its own for one test.
+/// A separate namespace for one test.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     pub(crate) name: String,
 }
 
 impl Namespace {
-    /// Makes a namespace with loopback up; `None`, said aloud, if that is not allowed here.
+    /// Creates a namespace with loopback up. If this is not permitted, prints a message and returns `None`.
     pub(crate) fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl Namespace {
         netns::run_in(&self.path(), work).expect("the namespace exists")
     }
 
-    /// Runs a program in the namespace and returns what it prints; panics if it fails.
+    /// Runs a program in the namespace and returns its output. Panics if the program fails.
     pub(crate) fn command(&self, line: &str) -> String {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]);
@@ -57,7 +57,7 @@ impl Namespace {
         self.command(&format!("ip {arguments}"))
     }
 
-    /// Whether `ip` does what it is asked.
+    /// Runs `ip` with `arguments`. Returns whether it succeeded.
     pub(crate) fn try_ip(&self, arguments: &str) -> bool {
         let mut command = Command::new("ip");
         command.args(["-n", &self.name]);
@@ -65,7 +65,8 @@ impl Namespace {
         output.is_ok_and(|output| output.status.success())
     }
 
-    /// Whether an echo request to `address` is answered. One that is not expected to be is asked once, for a moment.
+    /// Whether an echo request to `address` is answered. If no answer is expected, only one request with a short
+    /// timeout is sent.
     pub(crate) fn pings(&self, address: &str, is_expected: bool) -> bool {
         let patience = if is_expected {
             ["-i", "0.05", "-w", "5"]
@@ -78,12 +79,12 @@ impl Namespace {
         command.output().is_ok_and(|output| output.status.success())
     }
 
-    /// Waits until there is no `device`.
+    /// Waits until `device` no longer exists.
     pub(crate) fn until_gone(&self, device: &str) {
         until("the device goes", || !self.ip("link show").contains(device));
     }
 
-    /// A veth pair between two namespaces.
+    /// Creates a veth pair between two namespaces.
     pub(crate) fn connect(&self, device: &str, other: &Self, other_device: &str) {
         let peer = &other.name;
         self.ip(&format!(
@@ -94,9 +95,9 @@ impl Namespace {
     }
 }
 
-/// Asks until `holds`; panics with `what` after five seconds.
+/// Repeats `holds` until it returns true. Panics with `what` after five seconds.
 ///
-/// A closed descriptor lives on for a moment in the processes that other tests start at the same time, and with it a
+/// A closed descriptor may live on for a moment in processes that other tests start at the same time, and with it a
 /// device or a lock.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = clock::now() + Duration::from_secs(5);

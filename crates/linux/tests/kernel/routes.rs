@@ -1,4 +1,4 @@
-//! What a tunnel changes in the host is undone exactly, also after it was killed.
+//! A tunnel's changes to the host are undone exactly, also after it was killed.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use pleach_linux::{
 
 use crate::namespace::{Namespace, until};
 
-/// All that must be the same before and after.
+/// Returns the whole configuration that must be the same before and after.
 fn configuration(namespace: &Namespace) -> Vec<String> {
     let mut all: Vec<String> = [
         "ip rule",
@@ -60,7 +60,7 @@ fn plan() -> Plan {
     }
 }
 
-/// A namespace with a link `lan`, a default route, and strict reverse path filter.
+/// Creates a namespace with a link `lan`, a default route, and a strict reverse path filter.
 fn host() -> Option<(Namespace, Namespace)> {
     let (host, peer) = (Namespace::new()?, Namespace::new()?);
     host.connect("lan", &peer, "wan");
@@ -161,7 +161,7 @@ fn rules_are_cleared_even_if_the_state_file_is_lost() {
     settle(&host);
     let rules = host.ip("rule");
     let (setup, tun) = host.run(|| apply(base.path(), "plLtun"));
-    // Alive, though unknown to the other directory: left alone.
+    // The tunnel is running although the other directory does not know it, so its slot is not cleared.
     let stranger = host.run(|| Setup::begin(other.path(), "plLtun").expect("takes another slot"));
     assert_ne!(stranger.fwmark(), setup.fwmark());
     host.run(|| stranger.undo().expect("undoes"));
@@ -178,7 +178,7 @@ fn own_datagrams_leave_by_the_link_and_others_enter_the_tunnel() {
     let Some((host, peer)) = host() else { return };
     let base = tempfile::tempdir().expect("tempdir");
     let (setup, mut tun) = host.run(|| apply(base.path(), "plLtun"));
-    // The gateway answers on an address that only the default route reaches.
+    // The gateway has an address that only the default route reaches.
     peer.ip("address add 203.0.113.5/32 dev lo");
     let gateway = peer.run(|| StdSocket::bind("203.0.113.5:7700").expect("binds"));
     gateway
@@ -218,7 +218,7 @@ fn own_datagrams_leave_by_the_link_and_others_enter_the_tunnel() {
         let view = PacketView::parse(bytes).expect("the kernel sends packets");
         view.destination().to_string() == "203.0.113.5" && bytes.ends_with(b"inner")
     };
-    // Multicast of IPv6 may come before it.
+    // IPv6 multicast packets may arrive before it.
     while tun.read_batch(&mut pool, &mut packets).is_ok() {}
     assert!(
         packets
@@ -247,7 +247,7 @@ fn a_kill_switch_keeps_the_lan_reachable_if_the_next_start_fails() {
         assert!(!host.try_ip("route get 10.9.1.1"));
     };
     is_held();
-    // Starts that fail before and after the device is there.
+    // These starts fail before and after the device exists.
     let begun = host.run(|| Setup::begin(base.path(), "plLtun").expect("begins"));
     is_held();
     host.run(|| drop(begun));
@@ -258,7 +258,7 @@ fn a_kill_switch_keeps_the_lan_reachable_if_the_next_start_fails() {
     is_held();
     host.run(|| drop(begun));
     is_held();
-    // One that does not.
+    // This start succeeds.
     let (setup, tun) = host.run(|| apply_plan(base.path(), "plLtun", &closed_plan()));
     assert!(host.ip("route get 198.51.100.1").contains("dev plLtun"));
     assert!(host.ip("route get 192.0.2.2").contains("dev lan"));
@@ -315,7 +315,7 @@ fn a_change_of_routes_that_fails_changes_nothing() {
     assert!(is_whole, "{output}");
 }
 
-/// Not a test by itself: the process with an `nft` that can be made to fail.
+/// Helper process, not a test by itself: changes routes with an `nft` that can be made to fail.
 #[test]
 fn change_in_vain() {
     let Some(base) = std::env::var_os(CHANGE_IN) else {
@@ -352,7 +352,7 @@ fn change_in_vain() {
         "{text}"
     );
     std::fs::remove_file(base.join("refuse")).expect("file");
-    // Rules may have other priorities.
+    // Rules may have different priorities.
     let words = |rules: &str| -> Vec<String> {
         let lines = rules.lines();
         lines
@@ -372,8 +372,8 @@ fn change_in_vain() {
     setup.undo().expect("undoes");
 }
 
-/// Runs test `name` of this file as a process in `host`, with `variable` and an `nft` that fails while `base` has a file `refuse`.
-/// Returns whether it passed, and what it printed.
+/// Runs test `name` of this file as a process in `host`, with `variable` set and an `nft` that fails while `base`
+/// contains a file `refuse`. Returns whether the test passed, and its output.
 fn in_a_process(host: &Namespace, name: &str, variable: &str, base: &Path) -> (bool, String) {
     let programs = base.join("programs");
     std::fs::create_dir_all(&programs).expect("directory");
@@ -401,7 +401,7 @@ fn in_a_process(host: &Namespace, name: &str, variable: &str, base: &Path) -> (b
     )
 }
 
-/// A client's plan with a kill switch.
+/// Returns a client's plan with a kill switch.
 fn closed_plan() -> Plan {
     Plan {
         forward: false,
@@ -412,7 +412,7 @@ fn closed_plan() -> Plan {
     }
 }
 
-/// Not a test by itself: a client with a kill switch that is killed.
+/// Helper process, not a test by itself: a client with a kill switch that is killed.
 #[test]
 fn close_and_die() {
     if let Some(base) = std::env::var_os(CLOSE_IN) {
@@ -422,7 +422,7 @@ fn close_and_die() {
     }
 }
 
-/// Not a test by itself: the process that is killed in another one.
+/// Helper process, not a test by itself: the process that another test kills.
 #[test]
 fn apply_and_die() {
     if let Some(base) = std::env::var_os(DIE_IN) {
@@ -441,7 +441,7 @@ fn recovered(host: &Namespace, base: &Path) {
     });
 }
 
-/// Waits until the kernel has finished the addresses it makes by itself.
+/// Waits until the kernel has completed the addresses that it creates automatically.
 fn settle(namespace: &Namespace) {
     until("the end of duplicate address detection", || {
         !namespace.ip("-6 address show tentative").contains("inet6")

@@ -1,4 +1,4 @@
-//! Two TUN devices in two namespaces, joined by this process.
+//! Two TUN devices in two namespaces, connected by this process.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -37,7 +37,7 @@ fn world() -> Option<World> {
         namespace.ip(&format!("address add 10.98.0.{number}/24 dev plLtun"));
         namespace.ip(&format!("address add fd98::{number}/64 dev plLtun nodad"));
         namespace.ip("link set plLtun up");
-        // The kernel finishes IPv6 addresses in the background.
+        // The kernel completes IPv6 addresses in the background.
         let local = format!("-6 route show table local fd98::{number}");
         until("the IPv6 address works", || {
             let is_tentative = namespace.ip("-6 address show tentative").contains("fd98");
@@ -49,7 +49,8 @@ fn world() -> Option<World> {
     Some(World { a, b, tun_a, tun_b })
 }
 
-/// Moves packets both ways while `work` runs. `merge`: write whole batches, else each packet alone.
+/// Moves packets in both directions while `work` runs. `merge`: whether whole batches are written, or each packet
+/// alone.
 fn joined(tun_a: &mut Tun, tun_b: &mut Tun, merge: bool, work: impl FnOnce()) -> WriteOutcome {
     let (stop, waker) = (AtomicBool::new(false), Waker::new().expect("eventfd"));
     thread::scope(|scope| {
@@ -80,7 +81,7 @@ fn joined(tun_a: &mut Tun, tun_b: &mut Tun, merge: bool, work: impl FnOnce()) ->
     })
 }
 
-/// Ends the pump also when the work panics.
+/// Stops the pump, even if the work panics.
 struct StopOnDrop<'a>(&'a AtomicBool, Waker);
 
 impl Drop for StopOnDrop<'_> {
@@ -133,7 +134,7 @@ fn tcp_transfer(a: &Namespace, b: &Namespace, to: IpAddr) {
     assert!(received == contents, "the bytes differ");
 }
 
-/// A counter of `/proc/net/snmp`.
+/// Returns a counter of `/proc/net/snmp`.
 fn counter(namespace: &Namespace, protocol: &str, name: &str) -> u64 {
     let text = namespace.command("cat /proc/net/snmp");
     let mut lines = text.lines().filter(|line| line.starts_with(protocol));
@@ -162,7 +163,7 @@ fn tcp_passes_intact_merged_and_single() {
             let outcome = joined(&mut tun_a, &mut tun_b, merge, || tcp_transfer(&a, &b, to));
             assert_eq!(outcome.dropped, 0);
             assert!(outcome.written > TRANSFER_LEN / 1400, "{outcome:?}");
-            // Single packets have their checksum verified by the kernel; the counters below must stay zero.
+            // The kernel verifies the checksums of single packets. The counters below must stay zero.
             assert!(merge || outcome.writes == outcome.written, "{outcome:?}");
             assert!(
                 !merge || outcome.writes * 4 < outcome.written,

@@ -1,4 +1,4 @@
-//! Datagrams that a device does not take.
+//! Datagrams that are too long for a device.
 
 use pleach_core::packet::Ecn;
 use pleach_linux::udp::{RecvBatch, Transmit, UdpOptions, UdpSocket};
@@ -23,7 +23,7 @@ fn what_follows_a_datagram_that_is_too_long_for_the_device_is_sent() {
                 contents,
             })
         };
-        // Two of 1400 bytes, and one of 16.
+        // The batch has two datagrams of 1400 bytes, and one of 16.
         let batch = [7; 2_816];
         assert_eq!(send(&batch, Some(1_400)).expect("one passes"), 2_816);
         let error = send(&batch[..1_400], None).expect_err("too long");

@@ -1,4 +1,4 @@
-//! Uevents of other devices, more than a socket holds.
+//! Uevents of other devices, more than a socket can buffer.
 
 use pleach_linux::{requirement, vm_clone::CloneWatch};
 use rustix::{
@@ -28,7 +28,7 @@ fn a_storm_of_events_is_no_clone_of_the_machine() {
         let unfiltered = uevents();
         let kernel = SocketAddrNetlink::new(0, 1);
         bind(&unfiltered, &kernel).expect("as the watch is");
-        // As large as those of the kernel, some of which are changes as well.
+        // These events are as long as those of the kernel, some of which are changes too.
         let mut event = b"change@/devices/virtual/net/storm\0ACTION=change\0".to_vec();
         event.resize(1000, b'x');
         let storm = uevents();

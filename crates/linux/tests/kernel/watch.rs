@@ -1,4 +1,4 @@
-//! The link watch sees what happens to links.
+//! The link watch reports changes of links.
 
 use std::{thread, time::Duration};
 
@@ -10,7 +10,7 @@ use pleach_linux::{
 
 use crate::namespace::Namespace;
 
-/// Takes pictures until one fits; panics with the last after five seconds.
+/// Takes snapshots until one fits. Panics with the last snapshot after five seconds.
 fn until(
     watch: &LinkWatch,
     what: &str,
@@ -97,6 +97,6 @@ fn dropping_a_watch_ends_its_thread() {
         return;
     };
     let watch = namespace.run(|| LinkWatch::start().expect("netlink works"));
-    // Drop joins the thread: the test hangs if it does not end.
+    // Dropping the watch joins the thread: if the thread does not end, the test hangs.
     thread::spawn(move || drop(watch)).join().expect("ends");
 }

@@ -10,7 +10,7 @@ const V4: &str = "203.0.113.5";
 const V6: &str = "2001:db8::5";
 const MARK: u32 = 0x706c;
 
-/// A namespace with two devices that have addresses and a carrier, but no route to the targets.
+/// Creates a namespace with two devices that have addresses and a carrier, but no route to the targets.
 fn world() -> Option<(Namespace, Namespace)> {
     let (here, there) = (Namespace::new()?, Namespace::new()?);
     for number in [0, 1] {
@@ -55,7 +55,7 @@ fn a_device_without_a_route_has_no_way() {
         return;
     };
     assert_eq!(ways(&here, "plL0"), []);
-    // A default route on another device is none on this one.
+    // A default route on another device does not count for this device.
     here.ip("route add default via 10.1.0.2");
     here.ip("route add default via fd01::2");
     assert_eq!(ways(&here, "plL0"), []);

@@ -6,16 +6,16 @@ use serde::Serialize;
 
 use super::line;
 
-/// One link; both directions alike, but for [`Link::up`].
+/// One link. Both directions are alike, except for [`Link::up`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Link {
-    /// Name in the scenario.
+    /// Name of the link in the scenario.
     pub name: String,
-    /// What it carries.
+    /// Rate of the link.
     pub rate: Rate,
-    /// Least one-way delay, in milliseconds.
+    /// Shortest one-way delay, in milliseconds.
     pub delay_ms: f64,
-    /// Upper end of the uniform delay on top of it, in milliseconds.
+    /// Upper end of the uniform extra delay of each packet, in milliseconds.
     pub jitter_ms: f64,
     /// Whether jitter lets packets overtake each other.
     pub reorder: bool,
@@ -23,39 +23,40 @@ pub struct Link {
     pub loss: f64,
     /// Length of the queue, in bytes.
     pub queue_bytes: f64,
-    /// How the direction of uploads differs, if it does.
+    /// Different parameters of the upload direction, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<Up>,
 }
 
-/// What is different in the direction of uploads.
+/// Parameters of the upload direction that differ.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Up {
-    /// What it carries, in Mbit/s.
+    /// Rate in Mbit/s.
     pub mbps: f64,
     /// Length of the queue, in bytes.
     pub queue_bytes: f64,
 }
 
-/// What a link carries.
+/// Rate of a link.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rate {
-    /// So many Mbit/s.
+    /// Constant rate in Mbit/s.
     Constant(f64),
-    /// A column of a table of rates.
+    /// Rate from a column of a table.
     Csv {
-        /// The file, in the folder of traces.
+        /// Name of the file, in the directory of traces.
         file: String,
-        /// The column's head.
+        /// Heading of the column.
         column: String,
     },
-    /// `NAME.down` and `NAME.up`, delivery opportunities.
+    /// Delivery opportunities from the files `NAME.down` and `NAME.up`.
     Trace(String),
 }
 
 impl Link {
-    /// A link of `mbps` whose one-way delay is `delay_ms`, without jitter and loss, with a queue of no packets.
+    /// Creates a link of `mbps` with a one-way delay of `delay_ms`, without jitter and loss, with a queue of zero
+    /// packets.
     #[must_use]
     pub fn new(name: &str, mbps: f64, delay_ms: f64) -> Self {
         Self {
@@ -70,7 +71,7 @@ impl Link {
         }
     }
 
-    /// The same link with a delay that varies by `jitter_ms` to either side, as netem says it.
+    /// Returns the link with a delay that varies by `jitter_ms` in either direction, as netem defines it.
     #[must_use]
     pub fn vary(self, jitter_ms: f64) -> Self {
         Self {
@@ -80,19 +81,19 @@ impl Link {
         }
     }
 
-    /// The same link with `loss`.
+    /// Returns the link with the loss probability `loss`.
     #[must_use]
     pub fn lossy(self, loss: f64) -> Self {
         Self { loss, ..self }
     }
 
-    /// Mean round trip without queues.
+    /// Returns the mean RTT without queueing delay.
     #[must_use]
     pub fn rtt_ms(&self) -> f64 {
         2.0 * self.delay_ms + self.jitter_ms
     }
 
-    /// Bytes under way if the link is full and its queue empty; zero for a recorded link.
+    /// Returns the bandwidth-delay product in bytes. Zero for a recorded link.
     #[must_use]
     pub fn bdp_bytes(&self) -> f64 {
         match self.rate {
@@ -101,7 +102,7 @@ impl Link {
         }
     }
 
-    /// `[[link]]` of a scenario.
+    /// Returns the `[[link]]` section of a scenario.
     pub(super) fn section(&self, name: &str) -> String {
         let mut text = format!("[[link]]\nname = \"{name}\"\n");
         let mut directions = String::new();
@@ -156,7 +157,7 @@ impl Link {
     }
 }
 
-/// On one line, for a reader.
+/// Prints the link on one line.
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.rate {

@@ -1,11 +1,16 @@
-//! Random sets of links, to find what nobody thought of.
+//! Random sets of links, to find problems that hand-written cases miss.
 //!
-//! Rates 1 to 300 Mbit/s, one-way delays 2 to 300 ms, queues from 8 packets to a second of the link's rate, all with a
-//! uniform logarithm. Half of the links have jitter, uniform up to half their delay and 40 ms, of which a quarter overtakes.
-//! Half of them lose packets, 0.01 to 5 % with a uniform logarithm. Set *i* of a seed does not depend on the count.
+//! - Rates: 1 to 300 Mbit/s, log-uniform.
+//! - One-way delays: 2 to 300 ms, log-uniform.
+//! - Queues: from 8 packets to one second of the link's rate, log-uniform.
+//! - Jitter: half of the links have jitter. It is uniform up to half of the link's delay, at most 40 ms. A quarter of
+//!   these links reorder packets.
+//! - Loss: half of the links lose packets, 0.01 to 5 %, log-uniform.
 //!
-//! Asymmetric links are the same, and upload a part of that rate, down to a twentieth with a uniform logarithm, out of a queue
-//! that is as much shorter but at least 8 packets long.
+//! Set *i* of a seed does not depend on the number of sets.
+//!
+//! Asymmetric links have the same parameters. Their upload rate is a fraction of the rate, from 1 down to a twentieth,
+//! log-uniform. Their upload queue is shorter by the same factor, but at least 8 packets long.
 
 use pleach_core::rng::Rng;
 
@@ -18,19 +23,19 @@ pub struct Sweep {
     pub seed: u64,
     /// Number of sets.
     pub count: u32,
-    /// Links of a set, 1 to 6; more are as 6.
+    /// Number of links in a set, 1 to 6. Larger numbers count as 6.
     pub links: u32,
-    /// Whether links upload less than they download.
+    /// Whether the upload rate of links is below their download rate.
     pub asymmetric: bool,
 }
 
 impl Sweep {
-    /// The sets, in order, named by seed and number.
+    /// Returns the sets in order, named by seed and number.
     #[must_use]
     pub fn cases(self) -> Vec<Case> {
         let seed = self.seed;
         let mut rng = Rng::new(seed);
-        // Its own, so that the links are those of the symmetric set.
+        // A separate generator, so that asymmetric sets have the links of the symmetric sets.
         let mut up_rng = Rng::new(!seed);
         let links = usize::try_from(self.links).unwrap_or(NAMES.len());
         let case = |index| {
@@ -45,7 +50,7 @@ impl Sweep {
     }
 }
 
-/// Gives `link` less room for uploads.
+/// Reduces the upload rate and queue of `link`.
 fn narrow(rng: &mut Rng, link: &mut Link) {
     let share = log_uniform(rng, LEAST_UP, 1.0);
     if let Rate::Constant(mbps) = link.rate {
@@ -57,7 +62,7 @@ fn narrow(rng: &mut Rng, link: &mut Link) {
 }
 
 fn link(rng: &mut Rng, name: &str) -> Link {
-    // All numbers are drawn, needed or not, so that a change of one does not shift the others.
+    // All numbers are drawn, even if unused, so that a change of one parameter does not shift the others.
     let mbps = log_uniform(rng, 1.0, 300.0);
     let delay_ms = log_uniform(rng, 2.0, 300.0);
     let jitter_ms = rng.uniform() * (delay_ms / 2.0).min(40.0);
@@ -75,14 +80,14 @@ fn link(rng: &mut Rng, name: &str) -> Link {
     }
 }
 
-/// A number between `min` and `max` whose logarithm is uniform.
+/// Returns a number between `min` and `max` whose logarithm is uniformly distributed.
 fn log_uniform(rng: &mut Rng, min: f64, max: f64) -> f64 {
     min * (max / min).powf(rng.uniform())
 }
 
-/// Names of links; so many are in a set at most.
+/// Names of links. Their number is the highest number of links in a set.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// In bytes.
+/// Shortest queue in bytes.
 const SHORTEST_QUEUE: f64 = 8.0 * PACKET_BYTES;
-/// Least part of the rate that an asymmetric link uploads.
+/// Smallest ratio of upload rate to rate of an asymmetric link.
 const LEAST_UP: f64 = 0.05;

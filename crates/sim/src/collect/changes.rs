@@ -1,7 +1,8 @@
-//! What the begin of a flow cost, and how long after its end links of a higher rank are still used.
+//! Losses when a flow begins, and the time after its end for which links of a higher rank are still used.
 //!
-//! A flow that begins may overload the cheap lines before anybody notices; one that ends leaves their room to what
-//! still takes dear ones. Section 5.3 of "Multipath bonding at Layer 3" (ANRW 2016) looks at both.
+//! A flow that begins may overload the cheap links before the sender detects it. A flow that ends leaves free capacity
+//! on cheap links for traffic that still uses costly links. Section 5.3 of "Multipath bonding at Layer 3" (ANRW 2016)
+//! examines both.
 
 use core::time::Duration;
 
@@ -11,15 +12,17 @@ use crate::{
     scenario::{Direction, Scenario, Traffic, TrafficKind},
 };
 
-/// How long after its begin losses count as a flow's.
+/// Time after the start of a flow in which losses are attributed to it.
 const START: Duration = Duration::from_secs(1);
-/// A link that carries less in each [`SAMPLE`] is at rest, in Mbit/s: a packet or two, and what keeps it known.
+/// Rate in Mbit/s below which links are at rest: enough for one or two packets per [`SAMPLE`] and for the probes of an
+/// idle link.
 const AT_REST_MBPS: f64 = 0.2;
-/// For how many samples it has to be at rest: half a second.
+/// Number of consecutive samples for which links must be at rest: half a second.
 const AT_REST_SAMPLES: usize = 5;
 
-/// Datagrams of all UDP flows that left within [`START`] of the begin of `traffic`, its way, and never arrived; what came
-/// after its deadline did not. `None` without UDP, and for what passes by the tunnel.
+/// Returns the number of datagrams of all UDP flows in the direction of `traffic` that were sent within [`START`] after
+/// it began and never arrived in time. A datagram that arrived after its deadline counts as lost. `None` if there is no
+/// UDP flow, or if `traffic` is outside the tunnel.
 pub(super) fn lost_at_start(
     scenario: &Scenario,
     traffic: &Traffic,
@@ -41,8 +44,8 @@ pub(super) fn lost_at_start(
     losses.fold(None, |sum, lost| Some(sum.unwrap_or(0) + lost))
 }
 
-/// Packets that links lost within [`START`] of the begin of `traffic`, its way, in their queues or on the line. `None` for
-/// what passes by the tunnel.
+/// Returns the number of packets in the direction of `traffic` that links lost within [`START`] after it began, in
+/// their queues or on the line. `None` if `traffic` is outside the tunnel.
 pub(super) fn line_losses_at_start(
     scenario: &Scenario,
     traffic: &Traffic,
@@ -64,9 +67,9 @@ pub(super) fn line_losses_at_start(
     is_counted(scenario, traffic).then(|| lost.sum())
 }
 
-/// Time from the end of `traffic` until all links above the lowest rank are at rest, in milliseconds, rounded up to a
-/// [`SAMPLE`]; 0 if they were before. `None` if they do not come to rest before the next flow begins or the run ends, for
-/// links of one rank, and for what passes by the tunnel.
+/// Returns the time from the end of `traffic` until all links above the lowest rank are at rest, in milliseconds,
+/// rounded up to a [`SAMPLE`]. 0 if they were at rest before. `None` if they do not come to rest before the next flow
+/// begins or the run ends, if all links have the same rank, or if `traffic` is outside the tunnel.
 pub(super) fn return_ms(
     scenario: &Scenario,
     traffic: &Traffic,
@@ -104,12 +107,12 @@ pub(super) fn return_ms(
     Some(millis(at.saturating_sub(traffic.stop)))
 }
 
-/// Whether `traffic` is a load on what is measured.
+/// Whether `traffic` is a bulk flow that uses the tunnel.
 fn is_counted(scenario: &Scenario, traffic: &Traffic) -> bool {
     is_bulk(traffic, false) && !is_cross(scenario, traffic)
 }
 
-/// Bytes that left in `from..to` and never arrived in time.
+/// Returns the number of bytes that were sent in `from..to` and never arrived in time.
 fn lost_between(flow: &FlowReport, from: Duration, to: Duration) -> u64 {
     let sum = |bins: &[u64]| -> u64 {
         let bins = bins.iter().take(bin_index(to)).skip(bin_index(from));

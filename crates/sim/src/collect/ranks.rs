@@ -1,15 +1,15 @@
-//! Links of unlike cost: how full the cheap ones were, and what the dear ones carried without need.
+//! Use of links of different cost: how full the cheap links were, and how much the costly links carried unnecessarily.
 //!
-//! Sample by sample ([`SAMPLE`](crate::measure::SAMPLE)), from what came out at the far ends. Both are of a link and of all
-//! that are cheaper (or, for the fill, of its own rank): what these could have carried is known, and what was there to be
-//! carried is what all links delivered.
+//! Both figures are computed sample by sample ([`SAMPLE`](crate::measure::SAMPLE)) from the bytes that left the links
+//! at their other ends. Each compares the traffic of the cheaper links (for [`fill`], also of the links of the same
+//! rank) with their capacity. The demand is the traffic that all links together delivered.
 
 use crate::{
     measure::{LinkReport, Sample},
     scenario::{Cost, Scenario},
 };
 
-/// Links above the lowest rank that there is.
+/// Returns the links above the lowest rank in the scenario.
 pub(super) fn dear(scenario: &Scenario) -> Vec<usize> {
     let lowest = ranks(scenario).min();
     let links = scenario.links.iter().enumerate();
@@ -17,8 +17,10 @@ pub(super) fn dear(scenario: &Scenario) -> Vec<usize> {
     dear.map(|(index, _)| index).collect()
 }
 
-/// Share of their capacity that `link` and all that are not dearer carried while all links together carried more than that.
-/// `None` if nothing is dearer, if that never was the case, or if a line has no limit.
+/// Returns how full `link` and all links of its cost or less were while costlier links were in use. Only samples count
+/// in which all links together carried more than the capacity of the cheap links; the result is the share of this
+/// capacity that was used. `None` if no link costs more, if there is no such sample, or if the rate of a line is not
+/// limited.
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
 pub(super) fn fill(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
     let own = rank(scenario.links.get(link)?.cost)?;
@@ -36,8 +38,8 @@ pub(super) fn fill(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Op
     (offered > 0).then(|| carried as f64 / offered as f64)
 }
 
-/// What `link` carried while cheaper links had room for it, as a share of all that all links carried. `None` if none is
-/// cheaper, or if one of them has no limit.
+/// Returns the traffic that `link` carried while cheaper links had free capacity for it, as a share of the traffic of
+/// all links. `None` if no link is cheaper, or if the rate of a cheaper link is not limited.
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
 pub(super) fn excess(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
     let own = rank(scenario.links.get(link)?.cost)?;
@@ -55,11 +57,11 @@ pub(super) fn excess(scenario: &Scenario, link: usize, links: &[LinkReport]) -> 
     (all > 0).then(|| needless as f64 / all as f64)
 }
 
-/// What links carried within a sample, in bytes.
+/// Bytes that the links carried within a sample.
 struct Ranked {
     cheap: u64,
     dear: u64,
-    /// What the cheap ones could have carried.
+    /// Bytes that the cheap links could have carried.
     capacity: u64,
 }
 
@@ -91,12 +93,12 @@ fn samples(
     (0..length).map(sum).collect()
 }
 
-/// The places of all links in the order of cost, but for those that are not used at all.
+/// Returns the ranks of all links in the order of cost, except links that are never used.
 fn ranks(scenario: &Scenario) -> impl Iterator<Item = u16> {
     scenario.links.iter().filter_map(|link| rank(link.cost))
 }
 
-/// The place of a link in the order of cost; `None` if it is not used at all.
+/// Returns the rank of a link in the order of cost. `None` if the link is never used.
 fn rank(cost: Cost) -> Option<u16> {
     match cost {
         Cost::Never => None,

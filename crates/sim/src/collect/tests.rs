@@ -6,7 +6,7 @@ use crate::{
     measure::{DirectionReport, Sample},
 };
 
-/// Two lines of which the second is dearer, and two UDP flows, of which one comes at 1 s and goes at 2 s.
+/// Two lines of which the second has the higher cost, and two UDP flows, of which the second runs from 1 s to 2 s.
 const TEXT: &str = r#"
 name = "test"
 duration = "4s"
@@ -42,7 +42,7 @@ fn scenario(text: &str) -> Scenario {
     Scenario::parse_alone("test.toml", text).expect("a valid scenario")
 }
 
-/// A line whose samples carry `bytes` and lose `lost` packets, by number.
+/// Creates a line that carries `bytes` and loses `lost` packets in each sample, as functions of the sample's number.
 fn line(bytes: fn(usize) -> u64, lost: fn(usize) -> u64) -> LinkReport {
     let sample = |at| Sample {
         tx_bytes: bytes(at),
@@ -57,7 +57,7 @@ fn line(bytes: fn(usize) -> u64, lost: fn(usize) -> u64) -> LinkReport {
     }
 }
 
-/// A flow that sends `sent` bytes in each bin, of which those of the bins in `lost` do not arrive.
+/// Creates a flow that sends `sent` bytes in each bin of `bins`. Bytes sent in the bins of `lost` do not arrive.
 fn flow(sent: u64, bins: core::ops::Range<usize>, lost: core::ops::Range<usize>) -> FlowReport {
     let mut flow = FlowReport::default();
     for bin in 0..400 {
@@ -70,7 +70,8 @@ fn flow(sent: u64, bins: core::ops::Range<usize>, lost: core::ops::Range<usize>)
     flow
 }
 
-/// While the second flow is on, the lines are full; then the LTE goes on to carry what the DSL could, for 250 ms.
+/// Returns a run in which both lines are full while the second flow runs. Afterwards LTE carries traffic for 250 ms
+/// that DSL could carry.
 fn report() -> PhaseReport {
     let dsl = |at: usize| match at {
         10..20 => 90_000,
@@ -110,10 +111,10 @@ fn losses_at_a_begin_are_counted_by_when_they_left() {
     let [first, second] = &results.flows[..] else {
         panic!("two flows");
     };
-    // Within its second: 2 bins of 5 datagrams, and one of 20.
+    // Within the flow's first second: 2 bins of 5 datagrams, and one of 20.
     assert_eq!(second.start_lost_pkts, Some(10 + 20));
     assert_eq!(second.start_line_losses_pkts, Some(9));
-    // What left from 1 s on is no longer of the first flow's begin.
+    // Datagrams sent after 1 s do not count for the start of the first flow.
     assert_eq!(first.start_lost_pkts, Some(0));
     assert_eq!(first.start_line_losses_pkts, Some(0));
 }

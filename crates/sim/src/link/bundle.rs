@@ -1,8 +1,9 @@
-//! One direction of several links, some of which drain through a common bottleneck.
+//! One direction of several links, some of which send through a common bottleneck.
 //!
-//! A packet of link *i* passes the link's own bottleneck, then the shared one if the link has one, then the link's own
-//! loss and line. Packets enter a shared bottleneck in the order they leave the links' own; ties go to the lower link.
-//! Costs are linear in the number of links per packet, at most [`MAX_LINKS`].
+//! A packet of link *i* passes the link's own bottleneck, then the shared bottleneck if the link has one, then the
+//! link's own loss and line. Packets enter a shared bottleneck in the order in which they leave the links' own
+//! bottlenecks. At equal times the link with the lower index goes first. The cost per packet is linear in the number of
+//! links, at most [`MAX_LINKS`].
 
 use core::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::link::{
     trace::Rate,
 };
 
-/// Most links in a bundle.
+/// Highest number of links in a bundle.
 pub const MAX_LINKS: usize = 32;
 
 /// A bottleneck that several links share.
@@ -30,7 +31,7 @@ pub struct SharedConfig {
 pub struct Delivery<P> {
     /// Index of the link.
     pub link: usize,
-    /// When the model delivers it; not after the `now` of the poll.
+    /// Time at which the model delivers the packet, not after the `now` of the poll.
     pub at: Instant,
     /// The packet.
     pub packet: P,
@@ -46,7 +47,7 @@ pub struct Bundle<P> {
 }
 
 impl<P: Corrupt> Bundle<P> {
-    /// Links with the index of the shared bottleneck each drains through. Indices out of range mean none.
+    /// Creates links, each with the index of its shared bottleneck. An index out of range means no shared bottleneck.
     #[must_use]
     pub fn new(
         links: Vec<(LinkConfig, Option<usize>)>,
@@ -79,7 +80,7 @@ impl<P: Corrupt> Bundle<P> {
         }
     }
 
-    /// Starts traces and counters anew at `now`; packets under way stay.
+    /// Restarts traces and counters at `now`. Packets in flight remain.
     pub fn restart(&mut self, now: Instant) {
         self.advance(now);
         self.links.iter_mut().for_each(|link| link.restart(now));
@@ -88,12 +89,12 @@ impl<P: Corrupt> Bundle<P> {
         }
     }
 
-    /// Takes a packet for link `link`. An index out of range loses the packet.
+    /// Accepts a packet for link `link`. If the index is out of range, the packet is lost.
     pub fn handle_packet(&mut self, now: Instant, link: usize, len_bytes: usize, packet: P) {
         self.advance(now);
         let len = Bytes::of_len(len_bytes);
         match self.membership.get(link) {
-            // A link without an own rate hands its packets to the shared bottleneck at once, unless it is down.
+            // A link without a rate of its own passes its packets to the shared bottleneck at once, unless it is down.
             Some(&Some(shared)) if self.passes_at_once(link, len) => {
                 let target = &mut self.links[link];
                 target.count_offered(len);
@@ -104,7 +105,7 @@ impl<P: Corrupt> Bundle<P> {
         }
     }
 
-    /// The next packet that has arrived by `now`, in order of arrival.
+    /// Returns the next packet that has arrived by `now`, in order of arrival.
     pub fn poll_output(&mut self, now: Instant) -> Option<Delivery<P>> {
         self.advance(now);
         let (_, link) = (0..)
@@ -115,7 +116,7 @@ impl<P: Corrupt> Bundle<P> {
         Some(Delivery { link, at, packet })
     }
 
-    /// When to poll next; `None` while all links are idle.
+    /// Returns the time of the next event. `None` while all links are idle.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let links = self.links.iter().filter_map(Link::poll_timeout).min();
@@ -123,7 +124,7 @@ impl<P: Corrupt> Bundle<P> {
         earliest(links, shared.min())
     }
 
-    /// Changes parameters of link `link` at `now`. An index out of range does nothing.
+    /// Changes parameters of link `link` at `now`. Does nothing if the index is out of range.
     pub fn apply(&mut self, now: Instant, link: usize, change: &LinkChange) {
         self.advance(now);
         if let Some(link) = self.links.get_mut(link) {
@@ -131,7 +132,7 @@ impl<P: Corrupt> Bundle<P> {
         }
     }
 
-    /// Changes rate and queue of shared bottleneck `shared` at `now`; the rest of `change` has no meaning here.
+    /// Changes rate and queue of the shared bottleneck `shared` at `now`. Other fields of `change` are ignored.
     pub fn apply_shared(&mut self, now: Instant, shared: usize, change: &LinkChange) {
         self.advance(now);
         let Some((config, bottleneck)) = self.shared.get_mut(shared) else {
@@ -148,24 +149,25 @@ impl<P: Corrupt> Bundle<P> {
         }
     }
 
-    /// The links, by index.
+    /// Returns the links, by index.
     #[must_use]
     pub fn links(&self) -> &[Link<P>] {
         &self.links
     }
 
-    /// The longest wait in front of link `link` since the last call; zero if no packet left.
+    /// Returns the longest time in queue and serialisation of link `link` since the last call. Zero if no packet left.
     pub fn take_longest_wait(&mut self, link: usize) -> Duration {
         let link = self.links.get_mut(link);
         link.map_or(Duration::ZERO, Link::take_longest_wait)
     }
 
-    /// Counters of all links, by index.
+    /// Returns the counters of all links, by index.
     pub fn stats(&self) -> impl Iterator<Item = &LinkStats> {
         self.links.iter().map(Link::stats)
     }
 
-    /// Bytes waiting in front of link `link`: its own queue, and the shared one if it drains there.
+    /// Returns the number of bytes queued in front of link `link`: in its own queue, and in the shared queue if it has
+    /// one.
     #[must_use]
     pub fn queue_len(&self, link: usize) -> Bytes {
         let own = self.links.get(link).map_or(Bytes::ZERO, Link::queue_len);
@@ -173,8 +175,8 @@ impl<P: Corrupt> Bundle<P> {
         own + shared.map_or(Bytes::ZERO, |index| self.shared[index].1.waiting())
     }
 
-    /// Bytes link `link` could have carried from `from` to `to` with the parameters in force, alone on a shared
-    /// bottleneck; `None` if it has no limit.
+    /// Returns the number of bytes that link `link` could have carried from `from` to `to` with the current parameters,
+    /// if no other link used the shared bottleneck. `None` if the rate is not limited.
     #[must_use]
     pub fn capacity_between(&self, link: usize, from: Instant, to: Instant) -> Option<Bytes> {
         let own = self.links.get(link)?.capacity_between(from, to);
@@ -194,7 +196,7 @@ impl<P: Corrupt> Bundle<P> {
             && link.config().state != LinkState::Down
     }
 
-    /// Moves every packet through the bottlenecks as far as it gets by `now`, in order of time.
+    /// Moves every packet through the bottlenecks up to time `now`, in order of time.
     fn advance(&mut self, now: Instant) {
         loop {
             let own = (0..)
@@ -206,7 +208,8 @@ impl<P: Corrupt> Bundle<P> {
                 .filter_map(|(index, (_, b))| Some((b.next_departure()?, index)))
                 .min();
             match (own, shared) {
-                // A shared bottleneck goes first when both are due, so that its queue has room for who comes.
+                // If both are due, the shared bottleneck goes first, so that its queue has free space for the arriving
+                // packet.
                 (own, Some((at, index)))
                     if at <= now && own.is_none_or(|(other, _)| at <= other) =>
                 {

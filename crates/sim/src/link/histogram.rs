@@ -1,6 +1,6 @@
 //! A histogram of durations with a fixed size and a relative error of at most 1/16.
 //!
-//! Log-linear buckets: sixteen per power of two, as in HdrHistogram (Tene), from 1 ns on.
+//! Log-linear buckets: sixteen per power of two, as in HdrHistogram (Tene), starting at 1 ns.
 
 use core::time::Duration;
 
@@ -9,7 +9,7 @@ use pleach_core::time::saturating_nanos;
 const SUB_BITS: u32 = 4;
 const BUCKETS: usize = (64 - SUB_BITS as usize + 1) << SUB_BITS;
 
-/// Counts of durations. 8 kB.
+/// Counts of durations. Uses 8 kB of memory.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Box<[u64]>,
@@ -36,19 +36,20 @@ impl Histogram {
         self.max_ns = self.max_ns.max(nanos);
     }
 
-    /// How many durations were counted.
+    /// Returns the number of counted durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The longest duration; zero if there is none.
+    /// Returns the longest duration. Zero if no duration was counted.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The duration that a share `quantile` (0 to 1) of all does not exceed, rounded up to its bucket; zero if empty.
+    /// Returns the duration that a share `quantile` (0 to 1) of all durations does not exceed, rounded up to the end of
+    /// its bucket. Zero if the histogram is empty.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,

@@ -1,10 +1,10 @@
 //! The line behind the bottleneck: propagation delay, and a uniform extra delay drawn for each packet.
 //!
-//! In order (the default), a packet arrives no earlier than the one before it, as on a radio link that retransmits
-//! below IP. With `reorder`, each packet keeps its own delay and may overtake.
+//! In order (the default), a packet arrives no earlier than the packet before it, as on a radio link that retransmits
+//! below IP. With `reorder`, each packet has its own delay and may overtake others.
 //!
-//! Known limit: in order and at high packet rates the extra delay gathers near its upper end, since one late packet
-//! holds back all behind it.
+//! Known limit: in order and at high packet rates the extra delay is often near its upper end, since one late packet
+//! delays all packets behind it.
 
 use std::collections::VecDeque;
 
@@ -16,10 +16,10 @@ use pleach_core::{
     units::Bytes,
 };
 
-/// Most packets on one line at a time: 300 ms at 2.6 Gbit/s.
+/// Highest number of packets on one line at a time: 300 ms at 2.6 Gbit/s.
 pub const MAX_IN_FLIGHT: usize = 1 << 16;
 
-/// Packets under way, sorted by arrival.
+/// Packets in flight, sorted by arrival time.
 #[derive(Clone, Debug)]
 pub struct Line<P> {
     delay: Duration,
@@ -30,7 +30,7 @@ pub struct Line<P> {
 }
 
 impl<P> Line<P> {
-    /// An empty line.
+    /// Creates an empty line.
     #[must_use]
     pub fn new(delay: Duration, jitter: Duration, reorder: bool) -> Self {
         Self {
@@ -42,12 +42,12 @@ impl<P> Line<P> {
         }
     }
 
-    /// Sets other delays for packets that come from now on.
+    /// Changes the delays of packets that enter the line from now on.
     pub fn set(&mut self, delay: Duration, jitter: Duration, reorder: bool) {
         (self.delay, self.jitter, self.reorder) = (delay, jitter, reorder);
     }
 
-    /// Sends a packet on its way at `at`; false if the line is full and the packet lost.
+    /// Puts a packet on the line at `at`. Returns false if the line is full and the packet is lost.
     pub fn push(&mut self, at: Instant, len: Bytes, packet: P, rng: &mut Rng) -> bool {
         if self.in_flight.len() >= MAX_IN_FLIGHT {
             return false;
@@ -71,19 +71,19 @@ impl<P> Line<P> {
         true
     }
 
-    /// The next packet that has arrived by `now`, with the time it did.
+    /// Returns the next packet that has arrived by `now`, with its time of arrival.
     pub fn poll(&mut self, now: Instant) -> Option<(Instant, Bytes, P)> {
         self.next_arrival().filter(|&at| at <= now)?;
         self.in_flight.pop_front()
     }
 
-    /// When the next packet arrives.
+    /// Returns the arrival time of the next packet.
     #[must_use]
     pub fn next_arrival(&self) -> Option<Instant> {
         self.in_flight.front().map(|&(at, ..)| at)
     }
 
-    /// Loses what has not arrived by `now`; returns how many packets that were.
+    /// Drops packets that have not arrived by `now` and returns their number.
     pub fn clear(&mut self, now: Instant) -> usize {
         let arrived = self.in_flight.partition_point(|&(at, ..)| at <= now);
         let lost = self.in_flight.len() - arrived;

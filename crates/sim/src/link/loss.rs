@@ -1,10 +1,10 @@
 //! Random loss and bit errors.
 //!
 //! [`Loss::Gilbert`] is the four-parameter Gilbert–Elliott model (Elliott 1963; naming of Hasslinger and Hohlfeld
-//! 2008): a chain of a good and a bad state that steps once per packet, then loses the packet with the probability of
-//! the state it is in. Bit errors are independent; the distance to the next one is drawn once (geometric), so that a
-//! packet without an error costs one subtraction. [`BlockErrors`] come in few packets and then in many blocks, as of a noisy
-//! radio (Becke et al. 2013, section V-D).
+//! 2008): a Markov chain of a good and a bad state that steps once per packet, then loses the packet with the
+//! probability of its current state. Bit errors are independent. The distance to the next bit error is drawn in advance
+//! (geometric distribution), so that a packet without an error costs one subtraction. [`BlockErrors`] occur in few
+//! packets, but there in many blocks, as on a noisy radio link (Becke et al. 2013, section V-D).
 
 use pleach_core::{rng::Rng, units::Bytes};
 
@@ -13,7 +13,7 @@ use crate::link::Corrupt;
 /// A loss process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// Nothing is lost.
+    /// No packet is lost.
     #[default]
     None,
     /// Each packet is lost with this probability, 0 to 1.
@@ -25,18 +25,18 @@ pub enum Loss {
 /// Parameters of the Gilbert–Elliott model; all are probabilities, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gilbert {
-    /// From good to bad, per packet.
+    /// Probability of a transition from good to bad, per packet.
     pub p: f64,
-    /// From bad to good, per packet; mean length of a bad run is `1 / r` packets.
+    /// Probability of a transition from bad to good, per packet. The mean length of a bad run is `1 / r` packets.
     pub r: f64,
-    /// Loss in the good state.
+    /// Loss probability in the good state.
     pub loss_good: f64,
-    /// Loss in the bad state.
+    /// Loss probability in the bad state.
     pub loss_bad: f64,
 }
 
 impl Gilbert {
-    /// The long-run share of packets lost.
+    /// Returns the long-run share of lost packets.
     #[must_use]
     pub fn mean_loss(&self) -> f64 {
         let bad = if self.p > 0.0 {
@@ -48,7 +48,7 @@ impl Gilbert {
     }
 }
 
-/// A loss process under way.
+/// State of a loss process.
 #[derive(Clone, Copy, Debug)]
 pub struct LossState {
     loss: Loss,
@@ -56,7 +56,7 @@ pub struct LossState {
 }
 
 impl LossState {
-    /// Starts in the good state.
+    /// Creates the process in its good state.
     #[must_use]
     pub fn new(loss: Loss) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl LossState {
         }
     }
 
-    /// Whether the next packet is lost. Draws nothing when no loss is configured.
+    /// Whether the next packet is lost. Draws no random number if no loss is configured.
     pub fn is_lost(&mut self, rng: &mut Rng) -> bool {
         match self.loss {
             Loss::None => false,
@@ -88,12 +88,12 @@ impl LossState {
 #[derive(Clone, Copy, Debug)]
 pub struct BitErrors {
     probability: f64,
-    /// Good bits before the next wrong one.
+    /// Number of correct bits before the next inverted bit.
     good_bits: u64,
 }
 
 impl BitErrors {
-    /// Errors with `probability` per bit.
+    /// Creates bit errors with `probability` per bit.
     #[must_use]
     pub fn new(probability: f64, rng: &mut Rng) -> Self {
         let mut this = Self {
@@ -106,7 +106,7 @@ impl BitErrors {
         this
     }
 
-    /// Flips the bits of `packet` that go wrong; whether there were any.
+    /// Inverts the erroneous bits of `packet`. Returns whether there were any.
     pub fn corrupt(&mut self, rng: &mut Rng, len: Bytes, packet: &mut impl Corrupt) -> bool {
         if self.probability <= 0.0 {
             return false;
@@ -140,19 +140,20 @@ impl BitErrors {
     }
 }
 
-/// Bit errors by packets and blocks.
+/// Bit errors that are clustered in some packets and blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockErrors {
-    /// Probability that a packet is hit.
+    /// Probability that a packet is affected.
     pub packet: f64,
-    /// Probability that a block of [`BLOCK_BYTES`] bytes of a packet that is hit has an error.
+    /// Probability that a block of [`BLOCK_BYTES`] bytes of an affected packet has an error.
     pub block: f64,
-    /// Probability that an error is of two bits of the block instead of one.
+    /// Probability that an error inverts two bits of the block instead of one.
     pub two: f64,
 }
 
 impl BlockErrors {
-    /// Perhaps inverts bits of a packet of `len`, behind the first [`SPARED_BYTES`]; whether it did.
+    /// Inverts bits of a packet of `len` at random, behind the first [`SPARED_BYTES`]. Returns whether any bit was
+    /// inverted.
     pub fn corrupt<P: Corrupt>(&self, rng: &mut Rng, len: Bytes, packet: &mut P) -> bool {
         if !rng.chance(self.packet) {
             return false;
@@ -176,9 +177,10 @@ impl BlockErrors {
     }
 }
 
-/// Bytes of a block that has errors.
+/// Length of a block in bytes.
 pub const BLOCK_BYTES: u64 = 15;
-/// The headers of IPv4 and UDP: a packet with errors there reaches nobody, so errors are counted behind them.
+/// Length of the IPv4 and UDP headers in bytes, which remain correct: a packet with a damaged header would not be
+/// delivered.
 pub const SPARED_BYTES: u64 = 28;
 
 #[cfg(test)]
@@ -205,7 +207,7 @@ mod tests {
             was_bad = state.is_bad;
         }
         let share = lost as f64 / f64::from(total);
-        // Ten standard errors of a process whose runs are about four packets long.
+        // Ten standard errors of a process whose bad runs are about four packets long.
         assert!((share - gilbert.mean_loss()).abs() < 0.004, "{share}");
         let run = bad_pkts as f64 / bad_runs as f64;
         assert!((run - 4.0).abs() < 0.2, "{run}");
@@ -248,7 +250,7 @@ mod tests {
             packets += u64::from(hit);
             ones += flipped;
         }
-        // 65 blocks: 96.4 % of the packets that are hit have an error; 1.1 bits each.
+        // With 65 blocks, 96.4 % of the affected packets have an error, with 1.1 bits each.
         assert!(
             (packets as f64 / 20_000.0 - 0.0964).abs() < 0.01,
             "{packets}"

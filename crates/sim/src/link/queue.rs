@@ -1,8 +1,8 @@
 //! A bottleneck: a drop-tail queue in bytes in front of a serialiser.
 //!
-//! The server works on the virtual clock: a packet starts when the one before it has left or when it arrives, whichever
-//! is later, and leaves when [`Server`] says so. The limit counts waiting packets only, so a
-//! queue of zero bytes still passes packets that meet an idle server.
+//! The serialiser works on the virtual clock. A packet starts when the packet before it has left or when it arrives,
+//! whichever is later, and leaves at the time that [`Server`] computes. The limit counts waiting packets only, so a
+//! queue of zero bytes still passes packets that find the serialiser idle.
 
 use std::collections::VecDeque;
 
@@ -10,19 +10,19 @@ use pleach_core::{time::Instant, units::Bytes};
 
 use crate::link::trace::{Rate, Server};
 
-/// Most packets that wait in one queue, whatever its limit in bytes.
+/// Highest number of packets that wait in one queue, regardless of its limit in bytes.
 pub const MAX_WAITING: usize = 1 << 17;
 
-/// A packet on its way out of a bottleneck.
+/// A packet that leaves a bottleneck.
 #[derive(Clone, Debug)]
 pub struct Departed<T> {
-    /// When it came.
+    /// Time at which the packet arrived.
     pub arrived_at: Instant,
-    /// When its last bit left.
+    /// Time at which its last bit left.
     pub at: Instant,
-    /// Its length.
+    /// Length of the packet.
     pub len: Bytes,
-    /// What it is.
+    /// The packet itself.
     pub item: T,
 }
 
@@ -38,7 +38,7 @@ pub struct Bottleneck<T> {
 }
 
 impl<T> Bottleneck<T> {
-    /// An empty queue of `limit`; traces in `rate` start at `epoch`.
+    /// Creates an empty queue of `limit`. Traces in `rate` start at `epoch`.
     #[must_use]
     pub fn new(rate: Rate, limit: Bytes, epoch: Instant) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl<T> Bottleneck<T> {
     /// Queues a packet.
     ///
     /// # Errors
-    /// Gives the packet back if the queue is full.
+    /// Returns the packet if the queue is full.
     pub fn push(&mut self, now: Instant, len: Bytes, item: T) -> Result<(), T> {
         if self.serving.is_none() {
             self.serve(now, now, len, item);
@@ -68,7 +68,7 @@ impl<T> Bottleneck<T> {
         Ok(())
     }
 
-    /// The next packet that has left by `now`.
+    /// Returns the next packet that has left by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Departed<T>> {
         let finish = self.next_departure().filter(|&at| at <= now)?;
         let mut departed = self.serving.take()?;
@@ -80,26 +80,26 @@ impl<T> Bottleneck<T> {
         Some(departed)
     }
 
-    /// When the packet in service leaves; `None` if there is none or it never does.
+    /// Returns the time at which the packet in service leaves. `None` if no packet is in service or if it never leaves.
     #[must_use]
     pub fn next_departure(&self) -> Option<Instant> {
         self.serving.as_ref().and(self.server.finish())
     }
 
-    /// Sets another rate at `now`. The packet in service keeps the part that was sent if both rates are fluid;
-    /// otherwise it starts anew.
+    /// Changes the rate at `now`. If both rates are fluid, the transmitted part of the packet in service counts.
+    /// Otherwise its transmission restarts.
     pub fn change(&mut self, now: Instant, rate: Rate, epoch: Instant) {
         self.epoch = epoch;
         let in_service = self.serving.as_ref().map(|packet| packet.len);
         self.server.change(now, rate, epoch, in_service);
     }
 
-    /// Sets another limit; what is queued stays.
+    /// Changes the limit. Queued packets remain.
     pub fn set_limit(&mut self, limit: Bytes) {
         self.limit = limit;
     }
 
-    /// Drops everything; returns how many packets that were.
+    /// Drops all packets and returns their number.
     pub fn clear(&mut self) -> usize {
         let dropped = self.waiting.len() + usize::from(self.serving.is_some());
         self.waiting.clear();
@@ -108,25 +108,26 @@ impl<T> Bottleneck<T> {
         dropped
     }
 
-    /// Bytes waiting, the packet in service not counted.
+    /// Returns the number of waiting bytes, without the packet in service.
     #[must_use]
     pub fn waiting(&self) -> Bytes {
         self.waiting_len
     }
 
-    /// Bytes the rate in force carries from `from` to `to`; `None` if it has no limit.
+    /// Returns the number of bytes that the current rate carries from `from` to `to`. `None` if the rate is not
+    /// limited.
     #[must_use]
     pub fn capacity_between(&self, from: Instant, to: Instant) -> Option<Bytes> {
         self.server.capacity_between(from, to)
     }
 
-    /// Whether no packet is here.
+    /// Whether no packet is queued or in service.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.serving.is_none()
     }
 
-    /// When the traces started.
+    /// Returns the start time of the traces.
     #[must_use]
     pub fn epoch(&self) -> Instant {
         self.epoch

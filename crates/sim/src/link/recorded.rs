@@ -1,9 +1,9 @@
-//! One direction of a scenario's links with what happens to them and what they did: the timed changes of
-//! [`Bundle`], and a [`Sample`] of every link each [`SAMPLE`].
+//! One direction of a scenario's links with its events and measurements: applies timed changes to a [`Bundle`], and
+//! records a [`Sample`] of every link each [`SAMPLE`].
 //!
-//! Before [`Recorded::begin`]'s instant the links run as configured and nothing is recorded. The caller makes the calls
-//! in the order [`handle_timeout`](Recorded::handle_timeout), [`poll_state`](Recorded::poll_state),
-//! [`poll_output`](Recorded::poll_output). Bound: the samples of a day.
+//! Before the instant passed to [`Recorded::begin`], the links run as configured and nothing is recorded. The caller
+//! makes the calls in the order [`handle_timeout`](Recorded::handle_timeout), [`poll_state`](Recorded::poll_state),
+//! [`poll_output`](Recorded::poll_output). Samples are stored for one day at most.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -19,19 +19,19 @@ use crate::{
     scenario::{Action, Direction, Event, Scenario, SharedSpec},
 };
 
-/// Most samples of a run: a day.
+/// Highest number of samples of a run: one day.
 const MAX_SAMPLES: usize = 864_000;
 
-/// One direction of several links under a scenario.
+/// One direction of several links in a scenario.
 #[derive(Clone, Debug)]
 pub struct Recorded<P> {
     bundle: Bundle<P>,
     direction: Direction,
-    /// Changes to come, the next one last.
+    /// Pending changes, with the next change last.
     changes: Vec<TimedChange>,
-    /// When the run begins, until it has.
+    /// Start of the run. `None` once the run has begun.
     begin_at: Option<Instant>,
-    /// End of the current sample; `None` before the run.
+    /// End of the current sample. `None` before the run.
     sample_end: Option<Instant>,
     samples: Vec<Vec<Sample>>,
     sampled_bytes: Vec<u64>,
@@ -39,7 +39,7 @@ pub struct Recorded<P> {
     states: VecDeque<(usize, LinkState)>,
 }
 
-/// A change at an instant.
+/// A change with its time.
 #[derive(Clone, Debug)]
 struct TimedChange {
     at: Instant,
@@ -47,7 +47,7 @@ struct TimedChange {
     change: LinkChange,
 }
 
-/// What a change concerns: the index of a link, or of a shared bottleneck.
+/// Target of a change: the index of a link, or of a shared bottleneck.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     Link(usize),
@@ -55,8 +55,9 @@ enum Target {
 }
 
 impl<P: Corrupt> Recorded<P> {
-    /// The links of `scenario` in one direction, then one without limits for each of `far`, the delays between the
-    /// gateway and servers behind it. The two directions draw from different streams of `seed`.
+    /// Creates the links of `scenario` in one direction. They are followed by one unlimited link for each delay in
+    /// `far`, the delays between the gateway and the servers behind it. The two directions use different random streams
+    /// of `seed`.
     #[must_use]
     pub fn new(
         scenario: &Scenario,
@@ -101,7 +102,8 @@ impl<P: Corrupt> Recorded<P> {
         }
     }
 
-    /// Sets traces, counters and samples to zero at `at`, and plays `events`, in order of time, from there on.
+    /// Schedules the start of the run at `at`: traces, counters and samples restart there. `events`, in order of time,
+    /// are relative to it.
     pub fn begin(&mut self, at: Instant, events: &[Event]) {
         self.begin_at = Some(at);
         let changes = events.iter().rev();
@@ -109,7 +111,8 @@ impl<P: Corrupt> Recorded<P> {
         self.changes = changes.collect();
     }
 
-    /// Start of the run, samples and changes that are due; whether the run begins with this call.
+    /// Starts the run, records samples and applies changes if they are due. Returns whether the run begins with this
+    /// call.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let began = self.begin_at.take_if(|at| *at <= now);
         if let Some(at) = began {
@@ -117,14 +120,14 @@ impl<P: Corrupt> Recorded<P> {
             self.samples.iter_mut().for_each(Vec::clear);
             self.sampled_bytes.fill(0);
             self.sampled_losses.fill(0);
-            // Not from now: who runs late must not have fewer samples in the run.
+            // Sample ends count from `at`, not from `now`, so that a late caller does not record fewer samples.
             self.sample_end = Some(at + SAMPLE);
         }
         while let Some(end) = self.sample_end.filter(|&end| end <= now) {
             self.sample(end);
             self.sample_end = Some(end + SAMPLE);
         }
-        // Changes wait for the run to begin, as their times count from there.
+        // Changes are applied only after the run has begun, because their times are relative to its start.
         while self.begin_at.is_none()
             && let Some(change) = self.changes.pop_if(|change| change.at <= now)
         {
@@ -140,22 +143,22 @@ impl<P: Corrupt> Recorded<P> {
         began.is_some()
     }
 
-    /// A link whose state a change has set, for who must tell its sender.
+    /// Returns the next link whose state a change has set. The caller must inform the link's sender.
     pub fn poll_state(&mut self) -> Option<(usize, LinkState)> {
         self.states.pop_front()
     }
 
-    /// Takes a packet for link `link`; see [`Bundle::handle_packet`].
+    /// Accepts a packet for link `link`; see [`Bundle::handle_packet`].
     pub fn handle_packet(&mut self, now: Instant, link: usize, len_bytes: usize, packet: P) {
         self.bundle.handle_packet(now, link, len_bytes, packet);
     }
 
-    /// The next packet that has arrived by `now`; see [`Bundle::poll_output`].
+    /// Returns the next packet that has arrived by `now`; see [`Bundle::poll_output`].
     pub fn poll_output(&mut self, now: Instant) -> Option<Delivery<P>> {
         self.bundle.poll_output(now)
     }
 
-    /// When there is something to do next; `None` while all links are idle and no run is on.
+    /// Returns the time of the next event. `None` while all links are idle and no run is in progress.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let change = self.changes.last().map(|change| change.at);
@@ -169,7 +172,7 @@ impl<P: Corrupt> Recorded<P> {
         .min()
     }
 
-    /// What each link of the scenario did since the run began.
+    /// Returns the measurements of each link of the scenario since the run began.
     #[must_use]
     pub fn report(&self) -> Vec<LinkReport> {
         let links = self.bundle.links().iter().zip(&self.samples);

@@ -10,7 +10,7 @@ use super::{
     *,
 };
 
-/// A packet that only has a number; flipped bits do not show.
+/// A packet that consists of a number only. It ignores flipped bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Numbered(u64);
 
@@ -26,7 +26,7 @@ fn micros(micros: u64) -> Instant {
     Instant::from_nanos(micros * 1_000)
 }
 
-/// Runs the link until it is idle; every packet with the instant the model delivers it.
+/// Runs the link until it is idle. Returns every packet with the instant at which the model delivers it.
 fn drain<P: Corrupt>(link: &mut Link<P>) -> Vec<(Instant, P)> {
     let mut delivered = Vec::new();
     while let Some(at) = link.poll_timeout() {
@@ -85,7 +85,7 @@ fn a_full_queue_drops_the_tail() {
         ..LinkConfig::default()
     };
     let mut link = Link::new(config, 1, Instant::ZERO);
-    // One in service and ten in the queue; then one place a millisecond, met by two packets a millisecond.
+    // One packet is in service and ten are queued. Then one packet leaves each millisecond, while two packets arrive.
     for number in 0..100 {
         link.handle_packet(Instant::ZERO, 1500, Numbered(number));
     }
@@ -293,7 +293,7 @@ fn change_of(step: &Step) -> LinkChange {
     change
 }
 
-/// Plays `steps` and ends with an open, quick link, drained; what came out, and the counters.
+/// Plays `steps`, then removes all restrictions and drains the link. Returns the delivered packets and the counters.
 fn play(steps: &[Step], seed: u64) -> (Vec<u64>, LinkStats) {
     let config = LinkConfig {
         rate: mbps(10),

@@ -1,13 +1,13 @@
-//! How fast a bottleneck serves: a constant rate, a recorded rate, or recorded delivery opportunities.
+//! Rate of a bottleneck: constant, recorded, or recorded delivery opportunities.
 //!
-//! *Fluid* rates (constant, steps) are exact: work is counted in bits times 10^9, so that a rate in bits per second
-//! times nanoseconds is work without rounding. Departures are rounded up to the nanosecond, and what the rounding gave
-//! away is credited to the next packet of the same busy period.
+//! *Fluid* rates (constant, steps) are exact. Work is counted in bits times 10^9, so that a rate in bits per second
+//! times nanoseconds is work without rounding. Departure times are rounded up to the nanosecond. The excess work due
+//! to rounding is credited to the next packet of the same busy period.
 //!
 //! *Opportunities* follow Mahimahi (Netravali et al., USENIX ATC 2015; `mm-link`): each line of a trace is a
 //! millisecond at which up to 1500 bytes may leave. A packet may need parts of several opportunities, and several
-//! packets may share one, if they had arrived by then. What nobody uses is lost. The trace repeats with its last time
-//! stamp as period.
+//! packets may share an opportunity if they had arrived by then. Unused bytes of an opportunity are lost. The trace
+//! repeats; its period is its last time stamp.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use pleach_core::{
 /// Bytes per delivery opportunity of a Mahimahi trace.
 pub const OPPORTUNITY_BYTES: u64 = 1500;
 
-/// Most samples of a trace or recorded rate: 10^7 opportunities are 15 GB.
+/// Highest number of samples of a trace or recorded rate: 10^7 opportunities are 15 GB.
 pub const MAX_SAMPLES: usize = 10_000_000;
 
 const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
@@ -31,7 +31,7 @@ const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
 pub enum Rate {
     /// Packets leave at once.
     Unlimited,
-    /// So many bits per second; zero stops the link.
+    /// Bits per second. Zero stops the link.
     Constant(Bitrate),
     /// Piecewise constant, repeating.
     Steps(Arc<Steps>),
@@ -47,26 +47,27 @@ pub struct Steps {
     period_ns: u64,
 }
 
-/// Why a record is no use.
+/// Reason why a recorded rate is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// The table has no such column.
     #[error("no column `{0}`; the columns are: {1}")]
     Column(String, String),
-    /// A line is not what the format says.
+    /// A line does not match the format.
     #[error("line {0}: expected {1}")]
     Line(usize, &'static str),
-    /// Nothing ever leaves, or there is no time in it.
+    /// The trace has no rate above zero, or its duration is zero.
     #[error("it carries nothing: at least one sample later than 0 and one rate above 0 are needed")]
     Empty,
-    /// Too long.
+    /// The trace has too many samples.
     #[error("more than {MAX_SAMPLES} samples")]
     TooLong,
 }
 
 impl Steps {
-    /// Reads a rate table: comma-separated, a header line, first column seconds (rising), the others Mbit/s; takes
-    /// the column named `column`. The last step lasts as long as the one before it.
+    /// Parses the column `column` of a rate table. The table is comma-separated with a header line. Its first column is
+    /// the time in seconds (rising), the other columns are rates in Mbit/s. The last step lasts as long as the step
+    /// before it.
     ///
     /// # Errors
     /// [`TraceError`] says which line is wrong.
@@ -116,7 +117,8 @@ impl Steps {
         } else {
             last + (last - before)
         };
-        // A rate below 1 kbit/s on average would make one packet last for ages: reject it as a mistake.
+        // At an average rate below 1 kbit/s one packet would take extremely long, so such a table is rejected as an
+        // error.
         let bits = |(i, step): (usize, &(u64, u64))| {
             let end = steps.get(i + 1).map_or(period_ns, |next| next.0);
             u128::from(step.1) * u128::from(end - step.0)
@@ -128,7 +130,7 @@ impl Steps {
         Ok(Self { steps, period_ns })
     }
 
-    /// The rate at `offset_ns` after the epoch, and the offset at which the next step begins.
+    /// Returns the rate at `offset_ns` after the epoch, and the offset at which the next step begins.
     fn at(&self, offset_ns: u64) -> (u64, u64) {
         let within = offset_ns % self.period_ns;
         let base = offset_ns - within;
@@ -141,12 +143,12 @@ impl Steps {
 /// A Mahimahi trace.
 #[derive(Debug)]
 pub struct Opportunities {
-    /// Milliseconds of each opportunity, rising, not strictly.
+    /// Milliseconds of each opportunity, in ascending order with duplicates.
     times_ms: Vec<u32>,
 }
 
 impl Opportunities {
-    /// Reads a trace: one line per opportunity, milliseconds since the start, never falling.
+    /// Parses a trace with one line per opportunity: milliseconds since the start, never decreasing.
     ///
     /// # Errors
     /// [`TraceError`] says which line is wrong.
@@ -181,7 +183,7 @@ impl Opportunities {
         self.times_ms.last().map_or(1, |&last| u64::from(last))
     }
 
-    /// Opportunities earlier than `offset_ns` after the start.
+    /// Returns the number of opportunities earlier than `offset_ns` after the start.
     fn count_before(&self, offset_ns: u64) -> u64 {
         let offset_ms = offset_ns.div_ceil(1_000_000);
         let (rounds, within) = (offset_ms / self.period_ms(), offset_ms % self.period_ms());
@@ -192,7 +194,7 @@ impl Opportunities {
         rounds * count(self.times_ms.len()) + count(index)
     }
 
-    /// Average rate of the trace.
+    /// Returns the average rate of the trace.
     #[must_use]
     pub fn mean_rate(&self) -> Bitrate {
         let bytes = Bytes::of_len(self.times_ms.len()).get() * OPPORTUNITY_BYTES;
@@ -201,18 +203,18 @@ impl Opportunities {
     }
 }
 
-/// The server of one bottleneck: when does the packet in service leave?
+/// The serialiser of one bottleneck: computes the time at which the packet in service leaves.
 #[derive(Clone, Debug)]
 pub struct Server {
     rate: Rate,
     epoch: Instant,
-    /// When the packet in service leaves, or the last one left.
+    /// Time at which the packet in service leaves, or at which the last packet left.
     finish: Option<Instant>,
-    /// Fluid: work that the packet had to do from `since` on, and work done beyond it at `finish`.
+    /// For fluid rates: the start time and amount of the current packet's work, and the excess work done by `finish`.
     since: Instant,
     work: u64,
     credit: u64,
-    /// Opportunities: round, index and unused bytes of the current one.
+    /// For opportunities: round, index and unused bytes of the current opportunity.
     cursor: Cursor,
 }
 
@@ -224,7 +226,7 @@ struct Cursor {
 }
 
 impl Server {
-    /// A server whose traces start at `epoch`.
+    /// Creates a server whose traces start at `epoch`.
     #[must_use]
     pub fn new(rate: Rate, epoch: Instant) -> Self {
         Self {
@@ -241,7 +243,7 @@ impl Server {
         }
     }
 
-    /// Starts to serve a packet of `len` at `at`, not before the last one has left.
+    /// Starts to serve a packet of `len` at `at`, which is not before the last packet has left.
     pub fn begin(&mut self, at: Instant, len: Bytes) {
         let credit = if self.finish == Some(at) {
             self.credit
@@ -256,13 +258,13 @@ impl Server {
         self.plan(len);
     }
 
-    /// When the packet in service leaves; `None` if never at the present rate.
+    /// Returns the time at which the packet in service leaves. `None` if it never leaves at the current rate.
     #[must_use]
     pub fn finish(&self) -> Option<Instant> {
         self.finish
     }
 
-    /// Sets another rate at `now`; `in_service` is the length of the packet in service.
+    /// Changes the rate at `now`. `in_service` is the length of the packet in service.
     pub fn change(&mut self, now: Instant, rate: Rate, epoch: Instant, in_service: Option<Bytes>) {
         let fluid = |rate: &Rate| matches!(rate, Rate::Constant(_) | Rate::Steps(_));
         let keeps_progress = fluid(&self.rate) && fluid(&rate);
@@ -288,7 +290,7 @@ impl Server {
         self.plan(len);
     }
 
-    /// Bytes the rate carries from `from` to `to`; `None` if it has no limit.
+    /// Returns the number of bytes that the rate carries from `from` to `to`. `None` if the rate is not limited.
     #[must_use]
     pub fn capacity_between(&self, from: Instant, to: Instant) -> Option<Bytes> {
         match &self.rate {
@@ -330,7 +332,7 @@ impl Server {
         };
     }
 
-    /// Work a fluid server does between two instants; may stop counting at `enough`.
+    /// Returns the work of a fluid server between two instants. May stop counting at `enough`.
     fn work_between(&self, from: Instant, to: Instant, enough: u64) -> u64 {
         let mut work: u128 = 0;
         match &self.rate {
@@ -350,7 +352,7 @@ impl Server {
     }
 }
 
-/// Nanoseconds that `work` takes at `bps`, and the work done beyond it in the last of them.
+/// Returns the nanoseconds that `work` takes at `bps`, and the excess work done in the last nanosecond.
 fn fluid_finish(bps: u64, work: u64) -> Option<(u64, u64)> {
     if bps == 0 {
         return None;
@@ -361,7 +363,7 @@ fn fluid_finish(bps: u64, work: u64) -> Option<(u64, u64)> {
     Some((nanos, credit))
 }
 
-/// When (ns since the epoch of `steps`) `work` that starts at `at` is done, and the work done beyond it.
+/// Returns the time (ns since the epoch of `steps`) at which `work` that starts at `at` is done, and the excess work.
 fn steps_finish(steps: &Steps, mut at: u64, mut work: u64) -> (u64, u64) {
     loop {
         let (bps, end) = steps.at(at);
@@ -370,14 +372,15 @@ fn steps_finish(steps: &Steps, mut at: u64, mut work: u64) -> (u64, u64) {
         {
             return (at + nanos, credit);
         }
-        // Not done in this step, hence below `work` and in range.
+        // The work is not completed in this step, so `done` is below `work` and in range.
         let done = u128::from(bps) * u128::from(end - at);
         work = work.saturating_sub(u64::try_from(done).unwrap_or(u64::MAX));
         at = end;
     }
 }
 
-/// Uses opportunities for a packet of `len_bytes` that is there from `start_ns` on; the time of the last one it needs.
+/// Consumes opportunities for a packet of `len_bytes` that is available from `start_ns` on. Returns the time of the
+/// last opportunity that it needs.
 fn trace_finish(
     trace: &Opportunities,
     cursor: &mut Cursor,
@@ -389,7 +392,7 @@ fn trace_finish(
         |cursor: &Cursor| cursor.round * period_ms + u64::from(trace.times_ms[cursor.index]);
     let start_ms = start_ns.div_ceil(1_000_000);
     if at_ms(cursor) < start_ms {
-        // A round covers the times above 0 up to its period; 0 of a round falls on the end of the round before.
+        // A round covers the times above 0 up to its period; time 0 of a round is the end of the round before.
         let round = start_ms.saturating_sub(1) / period_ms;
         let within = start_ms - round * period_ms;
         let index = trace
@@ -419,7 +422,7 @@ fn trace_finish(
     }
 }
 
-/// A non-negative decimal times `factor`, at most 10^15.
+/// Returns a non-negative decimal number times `factor`, at most 10^15.
 fn scaled(cell: &str, factor: f64) -> Option<u64> {
     let value: f64 = cell.parse::<f64>().ok()? * factor;
     #[expect(

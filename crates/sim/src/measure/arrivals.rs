@@ -1,8 +1,8 @@
-//! Which of a flow's numbered datagrams have arrived, and how far out of order.
+//! Set of the arrived datagrams of a flow, with counts of reordering.
 
-/// Most datagrams of a flow; later ones are not counted.
+/// Highest number of datagrams of a flow. Later datagrams are not counted.
 const MAX_LEN: usize = 1 << 28;
-/// Datagrams behind the newest within which a late one is looked for.
+/// Number of sequence numbers after a late datagram that are searched for datagrams that overtook it.
 const MAX_DEPTH: usize = 1 << 16;
 
 /// The sequence numbers of a flow that have arrived.
@@ -14,19 +14,19 @@ pub struct Arrivals {
     depth_max: u64,
 }
 
-/// What an arrival is.
+/// Kind of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// A copy of one that has arrived, or beyond what is counted.
+    /// A copy of a datagram that has already arrived, or a datagram beyond the counted range.
     Copy,
-    /// Its number is above all before it.
+    /// The number is above all numbers before.
     InOrder,
-    /// A later one came before it.
+    /// A datagram with a higher number arrived before.
     Late,
 }
 
 impl Arrivals {
-    /// Notes the arrival of `number`.
+    /// Records the arrival of `number`.
     pub fn note(&mut self, number: u64) -> Arrival {
         let Ok(index) = usize::try_from(number) else {
             return Arrival::Copy;
@@ -53,19 +53,19 @@ impl Arrivals {
         Arrival::Late
     }
 
-    /// How many arrived, copies not counted.
+    /// Returns the number of datagrams that arrived, without copies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many of them arrived in order.
+    /// Returns the number of datagrams that arrived in order.
     #[must_use]
     pub fn in_order(&self) -> u64 {
         self.in_order
     }
 
-    /// How many later ones arrived before a late one, at most; looks 65 536 numbers ahead.
+    /// Returns the highest number of later datagrams that arrived before a late one. The search covers 65 536 numbers.
     #[must_use]
     pub fn depth_max(&self) -> u64 {
         self.depth_max

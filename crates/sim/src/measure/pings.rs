@@ -1,4 +1,4 @@
-//! Echo requests and their round trips.
+//! Echo requests and their RTTs.
 
 use core::time::Duration;
 
@@ -20,7 +20,7 @@ struct Request {
 }
 
 impl EchoRequests {
-    /// Notes the next request; its number.
+    /// Records the next request and returns its number.
     pub fn send(&mut self, now: Instant) -> u64 {
         let number = self.requests.len() as u64;
         self.requests.push(Request {
@@ -30,7 +30,7 @@ impl EchoRequests {
         number
     }
 
-    /// Notes the reply to request `number`; a copy, or the reply to none, counts for nothing.
+    /// Records the reply to request `number`. A copy of a reply, or a reply without a request, is ignored.
     pub fn receive(&mut self, now: Instant, number: u64) {
         let index = usize::try_from(number).ok();
         if let Some(request) = index.and_then(|index| self.requests.get_mut(index))
@@ -40,7 +40,8 @@ impl EchoRequests {
         }
     }
 
-    /// What became of them: those before `begin`, when the run began, were idle; those from `start` on count.
+    /// Returns the measurements. Requests sent before `begin`, the start of the run, are idle pings. Requests sent from
+    /// `start` on are loaded pings.
     #[must_use]
     pub fn report(&self, begin: Instant, start: Instant) -> FlowReport {
         let (idle, rest): (Vec<Request>, Vec<Request>) = self

@@ -1,8 +1,8 @@
-//! CUBIC in bytes as quinn has it: RFC 8312 with the fast convergence of RFC 9438, without `HyStart`.
+//! CUBIC in bytes as in quinn: RFC 8312 with the fast convergence of RFC 9438, without `HyStart`.
 //!
-//! Beside the TCP model's ([`crate::tcp`]), which follows Linux: the target is that of the time since the last reduction,
-//! not of epochs; Reno's window grows with time, not with acknowledgements; a reduction counts for all that was sent before
-//! it.
+//! It differs from the TCP model ([`crate::tcp`]), which follows Linux, in three ways. The target depends on the time
+//! since the last reduction, not on epochs. Reno's window grows with time, not with acknowledgements. A reduction
+//! covers all packets that were sent before it.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ const BETA: f64 = 0.7;
 /// Scaling constant in packets per second cubed.
 const C: f64 = 0.4;
 
-/// Packets of 1200 bytes at the start.
+/// Initial window in bytes: ten packets of 1200 bytes.
 const INITIAL_WINDOW: u64 = 12_000;
 
 /// State of CUBIC.
@@ -24,14 +24,14 @@ const INITIAL_WINDOW: u64 = 12_000;
 pub(super) struct Cubic {
     window: u64,
     ssthresh: u64,
-    /// Bytes of a packet.
+    /// Length of a packet in bytes.
     packet: u64,
-    /// The last reduction; what was sent before tells nothing new.
+    /// Time of the last reduction. Losses of packets sent before it do not reduce the window again.
     reduced_at: Option<Instant>,
-    /// Seconds until the plateau, and its height in bytes.
+    /// Time in seconds until the plateau, and height of the plateau in bytes.
     k: f64,
     w_max: f64,
-    /// Growth that is not a packet yet.
+    /// Growth that is less than a packet so far.
     credit: u64,
 }
 
@@ -48,12 +48,12 @@ impl Cubic {
         }
     }
 
-    /// Bytes that may be in flight.
+    /// Returns the congestion window in bytes.
     pub(super) fn window(&self) -> u64 {
         self.window
     }
 
-    /// A packet of `bytes` that was sent at `sent_at` is delivered.
+    /// Called when a packet of `bytes`, sent at `sent_at`, is delivered.
     pub(super) fn on_ack(&mut self, now: Instant, sent_at: Instant, bytes: u64, rtt: Duration) {
         if self.reduced_at.is_some_and(|at| sent_at <= at) {
             return;
@@ -88,7 +88,7 @@ impl Cubic {
         }
     }
 
-    /// A packet sent at `sent_at` is lost. `false`: a loss of the episode before.
+    /// Called when a packet sent at `sent_at` is lost. `false`: the loss belongs to the previous episode.
     pub(super) fn on_loss(&mut self, now: Instant, sent_at: Instant, is_persistent: bool) -> bool {
         if self.reduced_at.is_some_and(|at| sent_at <= at) {
             return false;

@@ -1,17 +1,17 @@
-//! Pacing by a token bucket, RFC 9002 section 7.7: 5/4 of a window per round trip, in bursts of two milliseconds or ten
+//! Pacing by a token bucket, RFC 9002 section 7.7: 5/4 of a window per RTT, in bursts of two milliseconds or ten
 //! packets.
 
 use core::time::Duration;
 
 use pleach_core::time::{Instant, saturating_nanos};
 
-/// Time whose share of the window the bucket holds.
+/// Time in nanoseconds whose share of the window is the bucket's capacity.
 const BURST_NANOS: u128 = 2_000_000;
 
-/// Packets it holds at least and at most.
+/// Smallest and largest capacity of the bucket in packets.
 const BURST_PKTS: (u64, u64) = (10, 256);
 
-/// The bucket.
+/// The token bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
     capacity: u64,
@@ -21,7 +21,7 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// A full bucket.
+    /// Creates a full bucket.
     pub(super) fn new(now: Instant, smoothed_rtt: Duration, window: u64, packet: u64) -> Self {
         let capacity = capacity(smoothed_rtt, window, packet);
         Self {
@@ -32,12 +32,12 @@ impl Pacer {
         }
     }
 
-    /// Takes `bytes` out.
+    /// Removes `bytes` tokens.
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.tokens = self.tokens.saturating_sub(bytes);
     }
 
-    /// When a packet of `packet` bytes may leave; `None`: now.
+    /// Returns the time at which a packet of `packet` bytes may be sent. `None`: now.
     pub(super) fn delay(
         &mut self,
         now: Instant,
@@ -96,7 +96,7 @@ mod tests {
                 }
             }
         }
-        // Ten windows, a quarter more, and the bucket at the start.
+        // Ten windows, plus a quarter, plus the full bucket at the start.
         assert!((1_240_000..=1_270_000).contains(&sent), "{sent}");
     }
 }

@@ -1,4 +1,4 @@
-//! The receiving end: acknowledges packets and puts the stream in order. RFC 9000 section 13.2.
+//! The receiving endpoint: acknowledges packets and puts the stream in order. RFC 9000 section 13.2.
 
 use core::ops::Range;
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::tcp::RangeSet;
 
-/// Packets so far behind the highest cannot be told from copies.
+/// Distance behind the highest packet number from which packets cannot be distinguished from duplicates.
 const DUPLICATE_WINDOW: u64 = 129;
 
 /// Receiver of the stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Receiver {
-    /// Packets that arrived: the highest ranges.
+    /// Numbers of packets that arrived: the highest ranges.
     numbers: RangeSet,
-    /// The highest, and when it arrived.
+    /// The highest packet number, and its time of arrival.
     highest: Option<(u64, Instant)>,
-    /// What arrived out of order.
+    /// Ranges of the stream that arrived out of order.
     pieces: RangeSet,
     in_order: u64,
     /// Packets since the last acknowledgement.
@@ -31,7 +31,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Takes a packet with a piece of the stream.
+    /// Processes a packet with a piece of the stream.
     pub(super) fn on_packet(&mut self, now: Instant, number: u64, piece: Range<u64>) {
         let highest = self.highest.map(|(number, _)| number);
         let is_too_late = highest.is_some_and(|highest| number + DUPLICATE_WINDOW <= highest);
@@ -69,7 +69,7 @@ impl Receiver {
         self.ack_at
     }
 
-    /// The acknowledgement that is due.
+    /// Returns the acknowledgement that is due, if any.
     pub(super) fn poll_ack(&mut self, now: Instant) -> Option<Ack> {
         if !core::mem::take(&mut self.is_ack_due) {
             return None;
@@ -85,12 +85,12 @@ impl Receiver {
         Some(ack)
     }
 
-    /// Bytes of the stream in order.
+    /// Returns the number of stream bytes received in order.
     pub(super) fn in_order_bytes(&self) -> u64 {
         self.in_order
     }
 
-    /// Packets that were copies, too late, or beyond the window.
+    /// Returns the number of packets that were duplicates, too late, or beyond the window.
     pub(super) fn dropped_pkts(&self) -> u64 {
         self.dropped_pkts
     }
@@ -100,7 +100,8 @@ impl Receiver {
 mod tests {
     use super::*;
 
-    /// Takes packet `number` with byte `number` of the stream.
+    /// Receives packet `number`, which contains byte `number` of the stream. Returns whether an acknowledgement was
+    /// due.
     fn take(receiver: &mut Receiver, ms: u64, number: u64) -> bool {
         let now = Instant::from_millis(ms);
         receiver.on_packet(now, number, number..number + 1);

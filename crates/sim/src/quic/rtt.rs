@@ -1,4 +1,4 @@
-//! Round-trip time, RFC 9002 section 5.
+//! RTT estimation, RFC 9002 section 5.
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Takes a sample; the peer says it held the acknowledgement for `ack_delay`.
+    /// Processes a sample. `ack_delay` is the delay of the acknowledgement that the peer reports.
     pub(super) fn on_sample(&mut self, rtt: Duration, ack_delay: Duration) {
         self.latest = rtt;
         let Some(smoothed) = self.smoothed else {
@@ -40,18 +40,18 @@ impl RttEstimator {
         self.smoothed
     }
 
-    /// The mean, or what is assumed before there is one.
+    /// Returns the smoothed RTT, or the initial value before the first sample.
     pub(super) fn mean(&self) -> Duration {
         self.smoothed.unwrap_or(INITIAL_RTT)
     }
 
-    /// Age at which a packet is lost: section 6.1.2.
+    /// Returns the age at which a packet is lost: section 6.1.2.
     pub(super) fn loss_delay(&self) -> Duration {
         let rtt = self.mean().max(self.latest);
         (rtt * 9 / 8).max(GRANULARITY)
     }
 
-    /// Time to the first probe without the peer's delay: section 6.2.1.
+    /// Returns the time to the first probe, without the peer's delay: section 6.2.1.
     pub(super) fn probe_timeout(&self) -> Duration {
         let variation = match self.smoothed {
             Some(_) => self.variation,
@@ -74,7 +74,7 @@ mod tests {
         rtt.on_sample(80 * MS, Duration::ZERO);
         assert_eq!(rtt.probe_timeout(), 240 * MS);
         assert_eq!(rtt.loss_delay(), 90 * MS);
-        // What the peer held back does not count, unless the rest falls below the smallest.
+        // The peer's delay is subtracted, unless the rest would fall below the minimum.
         rtt.on_sample(100 * MS, 20 * MS);
         assert_eq!(rtt.smoothed(), Some(80 * MS));
         rtt.on_sample(88 * MS, 20 * MS);

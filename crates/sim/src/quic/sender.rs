@@ -1,4 +1,5 @@
-//! The sending end: what to send and when, and what is lost. RFC 9002 sections 6 and 7, appendices A and B.
+//! The sending endpoint: decides what to send and when, and which packets are lost. RFC 9002 sections 6 and 7,
+//! appendices A and B.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,27 +14,27 @@ use super::{
     wire::{Ack, OVERHEAD, Packet},
 };
 
-/// Packets above it after which one is lost: section 6.1.1. It never adapts.
+/// Number of later packets whose delivery makes a packet lost: section 6.1.1. It never adapts.
 const PACKET_THRESHOLD: u64 = 3;
 
-/// Probes of a timeout, section 6.2.4.
+/// Number of probes per timeout, section 6.2.4.
 const PROBES: u32 = 2;
 
-/// Probe timeouts between two losses that make congestion persistent, section 7.6.1.
+/// Number of probe timeouts between two losses that makes congestion persistent, section 7.6.1.
 const PERSISTENT_TIMEOUTS: u32 = 3;
 
-/// Doublings of the probe timeout at most.
+/// Highest number of doublings of the probe timeout.
 const MAX_BACKOFF: u32 = 16;
 
-/// Packet numbers end here.
+/// Highest packet number.
 const MAX_NUMBER: u64 = 0xffff_ffff;
 
-/// A packet under way.
+/// A packet in flight.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     sent_at: Instant,
     bytes: u64,
-    /// The piece of the stream it holds.
+    /// Range of the stream that the packet contains.
     start: u64,
     end: u64,
 }
@@ -41,21 +42,21 @@ struct Sent {
 /// Sender of the stream, which has no end.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
-    /// Bytes of a full datagram.
+    /// Length of a full datagram in bytes.
     packet: u64,
     is_started: bool,
-    /// By number from `first_number` on; `None`: acknowledged or lost. Bound: the receiver's window.
+    /// Packets by number, starting at `first_number`. `None`: acknowledged or lost. Bound: the receiver's window.
     sent: VecDeque<Option<Sent>>,
     first_number: u64,
     next_offset: u64,
-    /// Pieces to send again.
+    /// Ranges of the stream to retransmit.
     lost: VecDeque<(u64, u64)>,
     limit: u64,
     in_flight: u64,
     in_flight_pkts: u64,
-    /// Highest number acknowledged.
+    /// Highest acknowledged number.
     largest_acked: Option<u64>,
-    /// First number after the first round trip was known.
+    /// First packet number sent after the first RTT sample.
     first_measured: u64,
     rtt: RttEstimator,
     cubic: Cubic,
@@ -70,7 +71,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// One that sends datagrams of `payload` bytes once it is [started](Self::start).
+    /// Creates a sender of datagrams of `payload` bytes, which sends once it is [started](Self::start).
     pub(super) fn new(payload: u16) -> Self {
         let packet = u64::from(payload);
         Self {
@@ -98,14 +99,14 @@ impl Sender {
         }
     }
 
-    /// The handshake is over and measured `rtt`.
+    /// Starts sending after the handshake. `rtt` contains the RTT of the handshake.
     pub(super) fn start(&mut self, now: Instant, rtt: RttEstimator) {
         self.is_started = true;
         self.rtt = rtt;
         self.pacer = Pacer::new(now, rtt.mean(), self.cubic.window(), self.packet);
     }
 
-    /// The next packet to send at `now`; call until `None`.
+    /// Returns the next packet to send at `now`. Call until it returns `None`.
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         self.departure_at = None;
         let has_data = !self.lost.is_empty() || self.next_offset < self.limit;
@@ -146,7 +147,7 @@ impl Sender {
         })
     }
 
-    /// Takes an acknowledgement; one of what was never sent is ignored.
+    /// Processes an acknowledgement. It is ignored if it covers packets that were never sent.
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack) {
         let Some(&(_, largest)) = ack.ranges().first() else {
             return;
@@ -187,7 +188,7 @@ impl Sender {
         self.forget();
     }
 
-    /// Lets timers that are due at `now` act.
+    /// Runs the timers that are due at `now`.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if let Some(at) = self.loss_at {
             if at <= now {
@@ -221,7 +222,8 @@ impl Sender {
         self.first_number + u64::try_from(self.sent.len()).unwrap_or(u64::MAX)
     }
 
-    /// What is lost first, then what is new; nothing, for a probe, when there is neither.
+    /// Returns the next range of the stream: first lost data, then new data. For a probe without either, the range is
+    /// empty.
     fn next_piece(&mut self) -> (u64, u64) {
         let room = self.packet.saturating_sub(OVERHEAD).max(1);
         if let Some((start, end)) = self.lost.pop_front() {
@@ -245,7 +247,7 @@ impl Sender {
         self.sent.get(self.index(number)?)?.as_ref()
     }
 
-    /// The packet is no longer under way.
+    /// Removes a packet from the packets in flight.
     fn take(&mut self, number: u64) -> Option<Sent> {
         let index = self.index(number)?;
         let sent = self.sent.get_mut(index)?.take()?;
@@ -261,7 +263,7 @@ impl Sender {
         }
     }
 
-    /// Section 6.1, and 7.6 if an acknowledgement brought it about.
+    /// Detects losses: section 6.1, and section 7.6 if an acknowledgement caused the call.
     fn find_losses(&mut self, now: Instant, is_due_to_ack: bool) {
         self.loss_at = None;
         let Some(largest) = self.largest_acked else {
@@ -301,7 +303,7 @@ impl Sender {
         }
     }
 
-    /// When a probe is due: section 6.2.1.
+    /// Returns the time at which a probe is due: section 6.2.1.
     fn probe_at(&self) -> Option<Instant> {
         let backoff = 1 << self.timeouts.min(MAX_BACKOFF);
         let wait = (self.rtt.probe_timeout() + MAX_ACK_DELAY).saturating_mul(backoff);

@@ -1,14 +1,14 @@
-//! Two ends over two emulated links on a virtual clock.
+//! Two endpoints over two emulated links on a virtual clock.
 
 use pleach_core::units::{Bitrate, Bytes};
 
 use super::*;
 use crate::link::{Corrupt, Link, LinkConfig, earliest, loss::Loss, trace::Rate};
 
-/// Headers of IPv4 and UDP.
+/// Length of the IPv4 and UDP headers in bytes.
 const HEADERS: usize = 28;
 
-/// A datagram on a link that flips no bits.
+/// A datagram on a link. It ignores flipped bits.
 #[derive(Clone)]
 struct OnLink(Vec<u8>);
 
@@ -16,13 +16,13 @@ impl Corrupt for OnLink {
     fn flip_bit(&mut self, _bit: u64) {}
 }
 
-/// A client that sends to a server; link `i` carries what end `i` sends.
+/// A client that sends to a server. Link `i` carries the packets that end `i` sends.
 struct Pair {
     now: Instant,
     ends: [Connection; 2],
     links: [Link<OnLink>; 2],
     data_sent: u64,
-    /// Which data packets arrive only after so many others.
+    /// Number of later data packets that overtake a given data packet, if any.
     late: fn(u64) -> Option<u64>,
     held: Vec<(u64, Vec<u8>)>,
 }
@@ -91,7 +91,7 @@ impl Pair {
         self.now = until;
     }
 
-    /// Payload received per second from `from_s` to `to_s`.
+    /// Returns the payload bytes received per second from `from_s` to `to_s`.
     fn goodput(&mut self, from_s: u64, to_s: u64) -> f64 {
         self.run_until(Instant::from_millis(from_s * 1_000));
         let before = self.ends[1].received();
@@ -109,7 +109,7 @@ fn line(rate_mbps: u64, delay_ms: u64, queue_bytes: u64) -> LinkConfig {
     }
 }
 
-/// Payload per second of a link that carries full packets only.
+/// Returns the payload bytes per second of a link that carries full packets only.
 fn capacity(rate_mbps: u64) -> f64 {
     rate_mbps as f64 * 1e6 / 8.0 * 1_417.0 / 1_480.0
 }
@@ -132,9 +132,10 @@ fn the_first_byte_arrives_after_one_and_a_half_round_trips() {
     assert!(pair.ends[1].received() > 0);
 }
 
-/// Counters after six seconds on a line without loss on which every 500th packet is late by `N`.
+/// Returns the counters after six seconds on a line without loss, on which every 500th packet is delayed by `N`
+/// packets.
 fn with_late_packets<const N: u64>() -> QuicStats {
-    // A queue that holds the receiver's whole window.
+    // The queue is long enough for the receiver's whole window.
     let mut pair = Pair::new(line(20, 20, 2_000_000), 1);
     pair.late = |number| (number % 500 == 499).then_some(N);
     pair.run_until(Instant::from_millis(6_000));
@@ -150,7 +151,7 @@ fn two_packets_of_reordering_are_borne_and_four_cost_a_packet_and_window() {
         "{borne:?}"
     );
     let four = with_late_packets::<4>();
-    // 20 Mbit/s are 10 000 packets in six seconds, of which one in 500 is late; none was lost.
+    // 20 Mbit/s are 10 000 packets in six seconds, of which one in 500 is late. No packet was lost.
     assert!(
         four.lost_pkts >= 10 && four.congestion_events >= 10,
         "{four:?}"

@@ -1,16 +1,17 @@
-//! Packets as they stand in datagrams: as long as QUIC's, their contents in the clear.
+//! Packet format in datagrams: as long as QUIC packets, with contents in the clear.
 //!
-//! Kind, a connection id of eight bytes, the frame, 16 bytes where the authentication tag would be. Numbers and delays
-//! have 32 bits, offsets 48; ranges of an acknowledgement are RFC 9000's variable-length integers (section 16): the
-//! highest number, then by turns the length of a range less one and that of the gap below it less one.
+//! A packet consists of its kind, a connection id of eight bytes, the frame, and 16 bytes in place of the
+//! authentication tag. Numbers and delays have 32 bits, offsets 48 bits. The ranges of an acknowledgement are
+//! variable-length integers of RFC 9000 (section 16): the highest number, then alternately the length of a range minus
+//! one and the length of the gap below it minus one.
 
-/// Ranges an acknowledgement holds at most.
+/// Highest number of ranges in an acknowledgement.
 pub(super) const MAX_RANGES: usize = 64;
 
-/// Bytes of a data packet that are not payload.
+/// Length in bytes of a data packet without its payload.
 pub(super) const OVERHEAD: u64 = 1 + 8 + 4 + 6 + 16;
 
-/// Packets of the handshake are padded to this.
+/// Length in bytes to which packets of the handshake are padded.
 const HANDSHAKE_BYTES: usize = 1_200;
 
 const CONNECTION_ID: [u8; 8] = [0; 8];
@@ -32,22 +33,22 @@ const ACK: u8 = 5;
     reason = "it is written at once, never stored"
 )]
 pub(crate) enum Packet {
-    /// What arrived.
+    /// Acknowledgement of packets.
     Ack(Ack),
-    /// A piece of the stream; one of no length is a probe.
+    /// A piece of the stream. An empty piece is a probe.
     Data {
         /// Packet number.
         number: u64,
-        /// Where the piece begins.
+        /// Offset of the piece in the stream.
         offset: u64,
-        /// Its length, at most 65 535.
+        /// Length of the piece, at most 65 535.
         len: u64,
     },
-    /// The client's first flight.
+    /// First packet of the client.
     Hello,
-    /// The server's.
+    /// First packet of the server.
     HelloAck,
-    /// The client's last, with the request for the stream.
+    /// Last packet of the client, with the request for the stream.
     Request,
 }
 
@@ -57,9 +58,9 @@ pub(crate) struct Ack {
     /// First and last number of each range, highest first.
     ranges: [(u64, u64); MAX_RANGES],
     len: usize,
-    /// What the highest waited, in microseconds.
+    /// Delay since the arrival of the highest packet, in microseconds.
     pub(super) delay_us: u64,
-    /// The stream may go up to here.
+    /// Flow control limit of the stream.
     pub(super) limit: u64,
 }
 
@@ -73,7 +74,7 @@ impl Ack {
         }
     }
 
-    /// Adds a range below those before; `false` if there is no room.
+    /// Adds a range below the previous ranges. `false` if there is no space.
     pub(super) fn push(&mut self, first: u64, last: u64) -> bool {
         let slot = self.ranges.get_mut(self.len);
         let has_room = slot.is_some();
@@ -84,7 +85,7 @@ impl Ack {
         has_room
     }
 
-    /// First and last number of each range, highest first.
+    /// Returns the first and last number of each range, highest first.
     pub(super) fn ranges(&self) -> &[(u64, u64)] {
         self.ranges.get(..self.len).unwrap_or_default()
     }
@@ -122,7 +123,7 @@ impl Packet {
         out.extend_from_slice(&TAG);
     }
 
-    /// Reads a packet; `None` if it is none.
+    /// Parses a packet. `None` if `bytes` is not a packet.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (&kind, rest) = bytes.split_first()?;
         let frame_len = rest.len().checked_sub(CONNECTION_ID.len() + TAG.len())?;
@@ -178,7 +179,7 @@ fn parse_ack(mut frame: &[u8]) -> Option<Ack> {
     }
 }
 
-/// Appends the lowest `len` bytes of `value`, highest first.
+/// Appends the lowest `len` bytes of `value` in big-endian order.
 fn put(out: &mut Vec<u8>, value: u64, len: usize) {
     let bytes = value.to_be_bytes();
     out.extend_from_slice(bytes.get(bytes.len() - len..).unwrap_or_default());

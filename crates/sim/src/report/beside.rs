@@ -1,7 +1,7 @@
-//! Several runs of one scenario on one page, each under another policy: what a new scheduler is judged by.
+//! Several runs of one scenario on one page, each under another policy, to judge a new scheduler.
 //!
-//! Goodput over time with a line for each run, then a table with a row for each run and flow. The runs are compared as
-//! they are: the same scenario and seed in the simulator differ by the policy only.
+//! The page shows goodput over time with a line for each run, then a table with a row for each run and flow. The runs
+//! are compared without adjustment: with the same scenario and seed, runs in the simulator differ by the policy only.
 
 use super::{
     chart::{Chart, ChartLine},
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::results::{FlowKind, Results};
 
-/// The whole HTML page for `runs` of one scenario, in this order; at most 7 have colours of their own.
+/// Returns the whole HTML page for `runs` of one scenario, in this order. At most 7 runs have different colours.
 #[must_use]
 pub fn beside(runs: &[Results]) -> String {
     let first = runs.first().map_or("no run", scenario);
@@ -40,7 +40,7 @@ pub fn beside(runs: &[Results]) -> String {
     page(&title, "", &out)
 }
 
-/// The table of [`beside`], for a terminal.
+/// Returns the table of [`beside`] for a terminal.
 #[must_use]
 pub fn beside_table(runs: &[Results]) -> String {
     table(runs).text()
@@ -65,7 +65,7 @@ fn goodput(runs: &[Results]) -> Chart {
     }
 }
 
-/// The goodput of all flows by sample; a flow that has no sample there adds nothing.
+/// Returns the sum of the goodputs of all flows per sample. A flow without a sample at that time counts as zero.
 fn total(run: &Results) -> Vec<f64> {
     let flows = || run.series.flows.iter().map(|flow| &flow.goodput_mbps);
     let samples = flows().map(Vec::len).max().unwrap_or(0);

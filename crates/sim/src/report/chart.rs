@@ -1,38 +1,38 @@
-//! A plot of named lines over time or something else, for pages that draw more than one run.
+//! A plot of named lines over time or another quantity, for pages with several runs.
 
 use super::plot::{Join, Timeline, across, largest, line_class};
 use crate::results::{Results, Series};
 
-/// Lines on common axes.
+/// A plot of several lines on common axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
-    /// What is to be seen, for those who cannot see it.
+    /// Description of the plot for readers who cannot see it.
     pub label: String,
-    /// What the vertical axis counts, for example `Mbit/s`.
+    /// Unit of the vertical axis, for example `Mbit/s`.
     pub unit: String,
     /// Length of a sample in seconds.
     pub interval_s: f64,
-    /// What the horizontal axis is if it is not time, and the name of each sample's place on it.
+    /// Name of the horizontal axis if it is not time, and the label of each sample on it.
     pub across: Option<(String, Vec<String>)>,
-    /// The lines, drawn in order; at most 7 have colours of their own.
+    /// The lines, drawn in order. At most 7 lines have different colours.
     pub lines: Vec<ChartLine>,
-    /// Upper end of the vertical axis at least; the lines may raise it.
+    /// Smallest upper end of the vertical axis. Higher values of the lines extend it.
     pub at_least: f64,
 }
 
 /// One line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChartLine {
-    /// What it is called.
+    /// Name of the line.
     pub name: String,
-    /// One value a sample; NaN interrupts the line.
+    /// One value for each sample. NaN interrupts the line.
     pub values: Vec<f64>,
-    /// Whether it is what ought to be, not what was measured: dashed and red.
+    /// Whether the line shows the ideal instead of a measurement. Then it is dashed and red.
     pub is_ideal: bool,
 }
 
 impl Chart {
-    /// The drawing, `width` by about `height` pixels; `None` if there is nothing to draw.
+    /// Returns the drawing, `width` by about `height` pixels. `None` if there is nothing to draw.
     #[must_use]
     pub fn svg(&self, width: f64, height: f64) -> Option<String> {
         if let Some((label, names)) = &self.across {
@@ -65,7 +65,7 @@ impl Chart {
         Some(svg.finish())
     }
 
-    /// Class and name of each line, for a legend.
+    /// Returns class and name of each line, for a legend.
     #[must_use]
     pub fn legend(&self) -> Vec<(String, String)> {
         let names = self.lines.iter().map(|line| line.name.clone());

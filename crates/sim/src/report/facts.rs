@@ -1,8 +1,9 @@
-//! What the numbers of a run mean: the headline figures and the verdict in one sentence.
+//! Interpretation of the measurements of a run: the headline figures and the verdict in one sentence.
 //!
-//! The headline is the bulk traffic (TCP and UDP) of the direction that carried more. It is compared with each line
-//! alone: with what the same traffic measured there if every line was measured, else with what the line offered
-//! (capacity, or the configured rate), which counts headers too and so is a few percent higher.
+//! The headline is about the bulk traffic (TCP, QUIC, UDP and video) of the direction that carried more. It is compared
+//! with each line alone. If the same traffic was measured over every line, these measurements are used. Otherwise the
+//! rate of the line is used (its capacity, or the configured rate), which includes headers and is therefore a few
+//! percent higher.
 
 use crate::{
     report::{
@@ -14,32 +15,32 @@ use crate::{
     },
 };
 
-/// Headline figures; `None` where the run does not say.
+/// Headline figures. `None` or empty where the results do not contain the figure.
 pub(crate) struct Facts<'a> {
     /// Direction of the headline.
     pub(crate) direction: Direction,
-    /// What carried it.
+    /// Transport that carried the headline's traffic.
     pub(crate) transport: Transport,
     /// Bulk flows of the headline.
     pub(crate) bulk: Vec<&'a FlowResult>,
-    /// Their goodput together, in Mbit/s.
+    /// Sum of the goodputs of the bulk flows, in Mbit/s.
     pub(crate) goodput_mbps: Option<f64>,
-    /// Each line alone: name and Mbit/s; empty if unknown.
+    /// Name and Mbit/s of each line alone. Empty if unknown.
     pub(crate) alone: Vec<(&'a str, f64)>,
-    /// Whether `alone` was measured with the same traffic, not taken from the line's rate.
+    /// Whether `alone` was measured with the same traffic. Otherwise it is taken from the lines' rates.
     pub(crate) alone_measured: bool,
-    /// The failure after which data stopped longest.
+    /// The failure after which no data arrived for the longest time.
     pub(crate) worst_failure: Option<&'a Event>,
-    /// Longest time without data, in milliseconds.
+    /// Longest time without data after a failure, in milliseconds.
     pub(crate) stall_ms: Option<f64>,
-    /// Medians of the ping, idle and loaded, in milliseconds.
+    /// Medians of the idle and the loaded ping, in milliseconds.
     pub(crate) ping_ms: Option<(f64, f64)>,
     results: &'a Results,
 }
 
 impl<'a> Facts<'a> {
     pub(crate) fn new(results: &'a Results) -> Self {
-        // Traffic over one link beside a tunnel is the world it runs in, not what it did.
+        // Traffic over one link outside a tunnel is part of the conditions, not a result of the tunnel.
         let has_tunnel = results
             .flows
             .iter()
@@ -86,19 +87,20 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The best line alone.
+    /// Returns the fastest line alone.
     pub(crate) fn best(&self) -> Option<(&'a str, f64)> {
         let best = self.alone.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
         (best.1 > 0.0).then_some(*best)
     }
 
-    /// All lines together, in Mbit/s.
+    /// Returns the sum of all lines, in Mbit/s.
     pub(crate) fn sum_mbps(&self) -> Option<f64> {
         let sum: f64 = self.alone.iter().map(|(_, rate)| rate).sum();
         (sum > 0.0).then_some(sum)
     }
 
-    /// Share of `sum_mbps` that the headline reached; a film takes what it needs, and no share of anything.
+    /// Returns the share of `sum_mbps` that the headline reached. `None` if there is a film, because a film has its own
+    /// rate.
     pub(crate) fn share_of_sum(&self) -> Option<f64> {
         if self.has_film() {
             return None;
@@ -106,12 +108,12 @@ impl<'a> Facts<'a> {
         Some(self.goodput_mbps? / self.sum_mbps()?)
     }
 
-    /// Whether the headline has a rate of its own.
+    /// Whether the headline contains a film, which has its own rate.
     pub(crate) fn has_film(&self) -> bool {
         self.bulk.iter().any(|flow| flow.kind == FlowKind::Video)
     }
 
-    /// The direction's half of `link`.
+    /// Returns the side of `link` in the headline's direction.
     pub(crate) fn side<'l>(&self, link: &'l LinkResult) -> &'l LinkSide {
         match self.direction {
             Direction::Down => &link.down,
@@ -119,7 +121,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The run in one sentence, or two if it was refused.
+    /// Returns the verdict in one sentence, or in two if the run was refused.
     pub(crate) fn verdict(&self) -> String {
         let mut clauses = vec![self.headline()];
         clauses.extend(self.other_direction());
@@ -164,7 +166,7 @@ impl<'a> Facts<'a> {
         text
     }
 
-    /// Which lines carried at least [`USED_SHARE`] of the bytes.
+    /// Returns the lines that carried at least [`USED_SHARE`] of the bytes.
     fn lines_used(&self) -> Option<String> {
         let bytes = |l: &LinkResult| self.side(l).tx_bytes as f64;
         let total: f64 = self.results.links.iter().map(bytes).sum();
@@ -219,7 +221,7 @@ impl<'a> Facts<'a> {
         ))
     }
 
-    /// Said only when a line alone would have been better.
+    /// Returns a clause if a single line alone would have been faster.
     fn regret(&self) -> Option<String> {
         let (name, best) = self.best()?;
         let slower = self.goodput_mbps? < NO_REGRET * best;
@@ -262,7 +264,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether a flow counts for the headline: a call is too thin for that.
+/// Whether a flow counts for the headline. A call does not, because its rate is too low.
 fn is_bulk(flow: &FlowResult) -> bool {
     match flow.kind {
         FlowKind::Quic | FlowKind::Tcp | FlowKind::Udp | FlowKind::Video => true,
@@ -270,13 +272,13 @@ fn is_bulk(flow: &FlowResult) -> bool {
     }
 }
 
-/// A line that carries less than this share of the bytes only carried probes and control messages.
+/// Share of the bytes below which a line is considered unused: it only carried probes and control messages.
 const USED_SHARE: f64 = 0.02;
 
-/// Bonding must reach this share of the best line alone; below it is a regret.
+/// Share of the best line alone that bonding must reach.
 pub(crate) const NO_REGRET: f64 = 0.95;
 
-/// Events that take a line away.
+/// Returns the events that take a line away.
 fn failures(results: &Results) -> impl Iterator<Item = &Event> {
     results
         .events
@@ -321,7 +323,7 @@ fn flows_in_words(flows: &[&FlowResult]) -> String {
     format!("{capital}{} {noun}", letters.as_str())
 }
 
-/// Payload of `flows` over the time from the first one's start to the last one's end, in Mbit/s.
+/// Returns the payload of `flows` over the time from the first start to the last end, in Mbit/s.
 fn total_goodput(flows: &[&FlowResult], run_s: f64) -> Option<f64> {
     let measured: Vec<_> = flows
         .iter()
@@ -348,7 +350,7 @@ fn total_goodput(flows: &[&FlowResult], run_s: f64) -> Option<f64> {
     finite(Some(rate))
 }
 
-/// Each line alone in `direction`, and whether that was measured.
+/// Returns the rate of each line alone in `direction`, and whether it was measured.
 fn each_alone(results: &Results, direction: Direction) -> (Vec<(&str, f64)>, bool) {
     let measured: Vec<(&str, f64)> = results
         .baselines
@@ -381,5 +383,5 @@ fn finite(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.abs() < ABSURD)
 }
 
-/// What is above this (or NaN) is no measurement.
+/// Values above this limit (or NaN) are not valid measurements.
 const ABSURD: f64 = 1e12;

@@ -1,11 +1,11 @@
-//! Numbers as people read them.
+//! Formatting of numbers.
 
-/// Three significant digits: `108`, `58.3`, `4.02`, `0.031`; a dash for what was not measured.
+/// Formats with three significant digits: `108`, `58.3`, `4.02`, `0.031`. A dash if the value was not measured.
 pub(crate) fn number(value: f64) -> String {
     trim(&short(value))
 }
 
-/// Three significant digits, zeros at the end kept, so that a column keeps its shape; a dash for what is no number.
+/// Formats with three significant digits and trailing zeros, so that columns align. A dash if the value is not finite.
 #[must_use]
 pub fn short(value: f64) -> String {
     let size = value.abs();
@@ -20,12 +20,12 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// [`short`] of a number that may be missing.
+/// Formats a number that may be missing with [`short`].
 pub(crate) fn maybe(value: Option<f64>) -> String {
     value.map_or_else(|| NOTHING.to_owned(), short)
 }
 
-/// Milliseconds as `0.8 ms`, `180 ms` or `1.2 s`.
+/// Formats milliseconds as `0.8 ms`, `180 ms` or `1.2 s`.
 pub(crate) fn duration(ms: f64) -> String {
     match ms {
         v if !v.is_finite() => NOTHING.to_owned(),
@@ -35,7 +35,7 @@ pub(crate) fn duration(ms: f64) -> String {
     }
 }
 
-/// Microseconds as `25 µs` or in the units of [`duration`].
+/// Formats microseconds as `25 µs` or in the units of [`duration`].
 pub(crate) fn micros(us: f64) -> String {
     if us.is_finite() && us.abs() < 999.5 {
         format!("{us:.0} µs")
@@ -44,7 +44,7 @@ pub(crate) fn micros(us: f64) -> String {
     }
 }
 
-/// A share as percent.
+/// Formats a share as a percentage.
 pub(crate) fn percent(share: f64) -> String {
     if share.is_finite() {
         format!("{} %", number(share * 100.0))
@@ -53,7 +53,7 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// A quotient with two decimals while it is of moderate size.
+/// Formats a quotient with two decimals if it is of moderate size.
 pub(crate) fn ratio(value: f64) -> String {
     if value.abs() < 999.5 {
         format!("{value:.2}")
@@ -62,7 +62,7 @@ pub(crate) fn ratio(value: f64) -> String {
     }
 }
 
-/// Bytes with a decimal prefix.
+/// Formats bytes with a decimal prefix.
 #[expect(clippy::cast_precision_loss, reason = "display only")]
 pub(crate) fn bytes(count: u64) -> String {
     let value = count as f64;
@@ -74,7 +74,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// Small counts as a word.
+/// Formats small counts as a word.
 pub(crate) fn words(count: usize) -> String {
     const WORDS: [&str; 7] = ["no", "one", "two", "three", "four", "five", "six"];
     WORDS
@@ -82,7 +82,7 @@ pub(crate) fn words(count: usize) -> String {
         .map_or_else(|| count.to_string(), |w| (*w).to_owned())
 }
 
-/// What stands for a missing number.
+/// Text in place of a missing number.
 pub(crate) const NOTHING: &str = "–";
 
 fn trim(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! What the report says of calls and videos: sentences, cards, tables, pictures.
+//! The parts of the report about calls and videos: sentences, cards, tables, pictures.
 
 use super::{
     format::{NOTHING, duration, maybe, number, percent, short},
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::results::{Freeze, Results, VideoResult, VoiceResult};
 
-/// Clauses of the verdict.
+/// Returns the clauses of the verdict.
 pub(super) fn clauses(results: &Results) -> Vec<String> {
     let video = results.video.iter().take(SHOWN_MAX).map(|v| {
         let name = &v.flow;
@@ -27,7 +27,7 @@ pub(super) fn clauses(results: &Results) -> Vec<String> {
     video.chain(voice).collect()
 }
 
-/// Value, unit and text of each big number.
+/// Returns value, unit and text of each headline figure.
 pub(super) fn cards(results: &Results) -> Vec<(String, &'static str, String)> {
     let video = results.video.iter().take(SHOWN_MAX).map(|v| {
         let what = format!("{} stood still ({} freezes)", v.flow, v.freezes.len());
@@ -144,7 +144,7 @@ pub(super) fn freezes(results: &Results) -> Table {
     }
 }
 
-/// Sent and seen side by side.
+/// Returns the HTML of sent and seen pictures side by side.
 pub(super) fn pictures(results: &Results) -> String {
     let mut out = String::new();
     for video in results.video.iter().take(SHOWN_MAX) {
@@ -166,7 +166,7 @@ pub(super) fn pictures(results: &Results) -> String {
     format!("<section class=\"pictures\">\n<h2>What was seen, at its worst</h2>\n{out}</section>\n")
 }
 
-/// All freezes and dropouts with the name of their flow.
+/// Returns all freezes and dropouts with the name of their flow.
 pub(super) fn all_freezes(results: &Results) -> impl Iterator<Item = (&str, &Freeze)> {
     let video = results.video.iter().map(|v| (v.flow.as_str(), &v.freezes));
     let voice = results.voice.iter().map(|v| (v.flow.as_str(), &v.dropouts));
@@ -175,13 +175,13 @@ pub(super) fn all_freezes(results: &Results) -> impl Iterator<Item = (&str, &Fre
         .flat_map(|(flow, freezes)| freezes.iter().map(move |freeze| (flow, freeze)))
 }
 
-/// Nothing that could end the attribute it stands in, and not longer than a page bears.
+/// Whether `text` is base64 that cannot end the HTML attribute around it, and is short enough for a page.
 fn is_base64(text: &str) -> bool {
     let is_digit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=');
     !text.is_empty() && text.len() <= PICTURE_MAX_BYTES && text.bytes().all(is_digit)
 }
 
-/// What a score is called (G.107, table B.1).
+/// Returns the name of the quality category of a score (G.107, table B.1).
 fn quality(mos: f64) -> &'static str {
     match mos {
         mos if mos >= 4.34 => "excellent",
@@ -204,9 +204,9 @@ fn tenths(mos: f64) -> String {
     }
 }
 
-/// Flows of a kind in sentences and cards.
+/// Highest number of flows of one kind in sentences and cards.
 const SHOWN_MAX: usize = 2;
-/// Pictures of a video.
+/// Highest number of pictures of a video.
 const PICTURES_MAX: usize = 3;
 const PICTURE_MAX_BYTES: usize = 2 << 20;
 
@@ -280,7 +280,7 @@ mod tests {
             down_mbps: vec![1.0; 200],
             ..Default::default()
         }];
-        // Three bars in each of two widths, and the legend.
+        // There are three bars in each of two widths, and the legend.
         assert_eq!(bars(&results) % 7, 0);
         assert!(bars(&results) > 0);
     }

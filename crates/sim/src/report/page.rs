@@ -1,4 +1,4 @@
-//! The HTML page: style sheet, head, the cards with the big numbers, plots and tables in order.
+//! The HTML page: style sheet, head, the cards with the headline figures, plots and tables in order.
 
 use super::{
     command,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::results::{Results, Transport};
 
-/// The whole page.
+/// Returns the whole page.
 pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
     let mut out = String::from("<header>\n");
     out += &format!("<p class=\"subject\">{}</p>\n", escape(&subject(results)));
@@ -56,7 +56,8 @@ pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
     page(&format!("{} - pleach report", scenario(results)), "", &out)
 }
 
-/// A whole page: head with `title` and the reports' style sheet, `more_style` added, around `body`, which is HTML.
+/// Returns a whole page around `body`, which is HTML. Its head has `title`, the style sheet of the reports, and
+/// `more_style`.
 #[must_use]
 pub fn page(title: &str, more_style: &str, body: &str) -> String {
     let mut out =
@@ -68,12 +69,12 @@ pub fn page(title: &str, more_style: &str, body: &str) -> String {
     out + body + "</main>\n</body>\n</html>\n"
 }
 
-/// One big number.
+/// One headline figure.
 struct Card {
     value: String,
     unit: &'static str,
     what: String,
-    /// The goal in words, and whether it is met.
+    /// The goal in words, and whether it is reached.
     goal: Option<(String, bool)>,
 }
 
@@ -181,7 +182,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
     cards
 }
 
-/// The project's goals: share of the sum, pause at a failure, ping under load.
+/// The project's goals: share of the sum, longest pause after a failure, ping under load.
 const SUM_GOAL: f64 = 0.92;
 const STALL_GOAL_MS: f64 = 100.0;
 const PING_GOAL_MS: f64 = 20.0;

@@ -1,8 +1,8 @@
-//! The parts every plot is made of: scales, ticks, axes, legends, and the figure around the drawing.
+//! Common parts of all plots: scales, ticks, axes, legends, and the figure around the drawing.
 //!
-//! Each plot is drawn twice, for wide and for narrow screens, and the style sheet shows one: letters stay readable on
-//! a phone without a script. Colours are classes `c0`..`c6`, the Okabe-Ito set (Okabe and Ito, 2008), which people
-//! with any common colour blindness tell apart; lines differ in their dashes too (`d0`..`d3`).
+//! Each plot is drawn twice, for wide and for narrow screens, and the style sheet shows one of them: text stays
+//! readable on a phone without a script. Colours are classes `c0`..`c6`, the Okabe-Ito set (Okabe and Ito, 2008), which
+//! people with any common colour blindness can distinguish. Lines also differ in their dashes (`d0`..`d3`).
 
 mod across;
 mod bars;
@@ -20,19 +20,19 @@ pub(crate) use timeline::{Join, Timeline};
 
 use super::svg::{Anchor, Svg, escape};
 
-/// A plot, or what is missing for it.
+/// A plot, or a note that there is no data.
 pub(crate) struct Figure {
     pub(crate) title: &'static str,
-    /// What is to be seen, in a sentence or two.
+    /// Description of the plot, in a sentence or two.
     pub(crate) caption: String,
-    /// Class of the mark and text.
+    /// Class of the mark, and text, of each legend entry.
     pub(crate) legend: Vec<(String, String)>,
     /// The drawing for wide and for narrow screens; `None`: no data.
     pub(crate) drawings: Option<[String; 2]>,
 }
 
 impl Figure {
-    /// A figure that says that there is nothing to draw.
+    /// Creates a figure that says that there is no data.
     pub(crate) fn empty(title: &'static str) -> Self {
         Self {
             title,
@@ -42,7 +42,7 @@ impl Figure {
         }
     }
 
-    /// The `<figure>` element.
+    /// Returns the `<figure>` element.
     pub(crate) fn html(&self) -> String {
         let mut out = format!("<figure>\n<figcaption><h2>{}</h2>", escape(self.title));
         let Some([wide, narrow]) = &self.drawings else {
@@ -56,7 +56,7 @@ impl Figure {
     }
 }
 
-/// The legend for classes and names; empty if there are none.
+/// Returns the legend for classes and names. Empty if there are no entries.
 #[must_use]
 pub fn legend(entries: &[(String, String)]) -> String {
     if entries.is_empty() {
@@ -76,15 +76,15 @@ pub fn legend(entries: &[(String, String)]) -> String {
 /// Widths of the two drawings in pixels.
 pub(super) const WIDTHS: [f64; 2] = [860.0, 380.0];
 
-/// More lines than this are not drawn; the tables have them all.
+/// Highest number of lines in a plot. The tables contain all of them.
 pub(super) const LINES_MAX: usize = 8;
 
-/// Colour class of the `i`th link or flow.
+/// Returns the colour class of the `i`th link or flow.
 pub(super) fn color(i: usize) -> String {
     format!("c{}", i % 7)
 }
 
-/// Class of the `i`th line in a plot of lines.
+/// Returns the class of the `i`th line in a plot of lines.
 pub(crate) fn line_class(i: usize) -> String {
     format!("line c{} d{}", i % 7, i % 4)
 }
@@ -114,7 +114,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Maps `lo..=hi` to `from..=to`; `lo < hi`.
+    /// Creates a scale that maps `lo..=hi` to `from..=to`, with `lo < hi`.
     pub(super) fn linear(lo: f64, hi: f64, from: f64, to: f64) -> Self {
         Self {
             lo,
@@ -125,7 +125,7 @@ impl Scale {
         }
     }
 
-    /// The same on a logarithmic axis; `0 < lo < hi`.
+    /// Creates a logarithmic scale that maps `lo..=hi` to `from..=to`, with `0 < lo < hi`.
     pub(super) fn log(lo: f64, hi: f64, from: f64, to: f64) -> Self {
         Self {
             lo: lo.log10(),
@@ -136,7 +136,7 @@ impl Scale {
         }
     }
 
-    /// Pixel of `value`, kept inside the axis; NaN stays NaN.
+    /// Returns the pixel of `value`, limited to the axis. NaN stays NaN.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = if self.log {
             value.max(f64::MIN_POSITIVE).log10()
@@ -148,7 +148,7 @@ impl Scale {
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten from 0 to the first one at or above `max`, about `count` of them.
+/// Returns about `count` multiples of 1, 2 or 5 times a power of ten, from 0 to the first one at or above `max`.
 pub(super) fn ticks(max: f64, count: f64) -> Vec<f64> {
     let max = if max.is_finite() && max > 0.0 {
         max
@@ -163,7 +163,7 @@ pub(super) fn ticks(max: f64, count: f64) -> Vec<f64> {
         .find(|step| *step >= rough * 0.999)
         .unwrap_or(10.0 * unit);
     let mut ticks = vec![0.0];
-    // At most 3 * count steps, since step is at least rough.
+    // There are at most 3 * count steps, because step is at least rough.
     for i in 1..64 {
         let tick = f64::from(i) * step;
         ticks.push(tick);
@@ -174,7 +174,7 @@ pub(super) fn ticks(max: f64, count: f64) -> Vec<f64> {
     ticks
 }
 
-/// The rectangle inside the axes, and the scales to draw in it.
+/// The rectangle inside the axes, and its scales.
 pub(crate) struct Frame {
     pub(super) left: f64,
     pub(super) right: f64,
@@ -185,7 +185,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Draws grid, ticks and labels; `x_label` and `y_label` name quantity and unit.
+    /// Draws grid, ticks and labels. `x_label` and `y_label` name quantity and unit.
     pub(super) fn axes(
         &self,
         svg: &mut Svg,
@@ -216,7 +216,7 @@ impl Frame {
     }
 }
 
-/// A value fit for a plot: not below 0, not above 10^12, NaN if it is no number.
+/// Returns the value limited to 0..=10^12. NaN if it is not finite.
 pub(super) fn clean(value: f64) -> f64 {
     if value.is_finite() {
         value.clamp(0.0, 1e12)
@@ -225,7 +225,7 @@ pub(super) fn clean(value: f64) -> f64 {
     }
 }
 
-/// The largest number of `values`; 0 if there is none.
+/// Returns the largest finite number of `values`. 0 if there is none.
 pub(crate) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values
         .into_iter()

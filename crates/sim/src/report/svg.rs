@@ -1,29 +1,29 @@
 //! A small SVG writer: shapes by class, text escaped, numbers always finite.
 //!
-//! Colours and line styles are classes, so that the style sheet of the page decides them for light and dark. A shape
-//! may carry a `<title>`, which browsers show as a tooltip. Coordinates are pixels of the view box, one decimal.
+//! Colours and line styles are classes, so that the style sheet of the page determines them for light and dark. A shape
+//! may have a `<title>`, which browsers show as a tooltip. Coordinates are pixels of the view box, with one decimal.
 
 use std::fmt::Write as _;
 
-/// One drawing, written front to back.
+/// One drawing. Later shapes cover earlier ones.
 #[derive(Debug)]
 pub struct Svg {
     out: String,
 }
 
-/// Where the given x of a text is.
+/// Part of a text that is placed at the given x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// At its begin.
+    /// The start of the text.
     Start,
-    /// In its middle.
+    /// The middle of the text.
     Middle,
-    /// At its end.
+    /// The end of the text.
     End,
 }
 
 impl Svg {
-    /// A drawing of `width` by `height`, described by `label` for those who cannot see it.
+    /// Creates a drawing of `width` by `height`. `label` describes it for readers who cannot see it.
     #[must_use]
     pub fn new(width: f64, height: f64, label: &str) -> Self {
         let mut out = String::new();
@@ -39,7 +39,7 @@ impl Svg {
         Self { out }
     }
 
-    /// A straight line.
+    /// Adds a straight line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
         put(
             &mut self.out,
@@ -53,7 +53,7 @@ impl Svg {
         );
     }
 
-    /// A rectangle; a negative width or height counts as 0. An empty `title` is none.
+    /// Adds a rectangle. A negative width or height counts as 0. An empty `title` is omitted.
     pub fn rect(&mut self, at: (f64, f64), size: (f64, f64), class: &str, title: &str) {
         let head = format!(
             "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
@@ -65,7 +65,7 @@ impl Svg {
         self.close(&head, "rect", title);
     }
 
-    /// A circle; an empty `title` is none.
+    /// Adds a circle. An empty `title` is omitted.
     pub fn circle(&mut self, at: (f64, f64), radius: f64, class: &str, title: &str) {
         let head = format!(
             "<circle class=\"{class}\" cx=\"{}\" cy=\"{}\" r=\"{}\"",
@@ -76,7 +76,8 @@ impl Svg {
         self.close(&head, "circle", title);
     }
 
-    /// A polyline through `points`, interrupted wherever one is not finite; a lone point becomes a short dash.
+    /// Adds a polyline through `points`, interrupted at points that are not finite. A single point becomes a short
+    /// dash.
     pub fn polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
         let mut data = String::new();
         for run in points.split(|p| !(p.0.is_finite() && p.1.is_finite())) {
@@ -95,7 +96,7 @@ impl Svg {
         }
     }
 
-    /// The closed shape with the corners `points`.
+    /// Adds the closed shape with the corners `points`.
     pub fn polygon(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
         if points.len() > 2 {
             let data = path_through(points);
@@ -107,7 +108,7 @@ impl Svg {
         }
     }
 
-    /// `text`, escaped; `anchor` says where in it `at` is.
+    /// Adds `text`, escaped. `anchor` is the part of the text that is placed at `at`.
     pub fn text(&mut self, at: (f64, f64), anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -125,7 +126,7 @@ impl Svg {
         );
     }
 
-    /// The drawing as text.
+    /// Returns the drawing as text.
     #[must_use]
     pub fn finish(mut self) -> String {
         self.out.push_str("</svg>\n");
@@ -144,8 +145,8 @@ impl Svg {
     }
 }
 
-/// `text` with everything that has a meaning in markup written as a reference, fit for content and for attributes in
-/// quotes. Control characters, which XML forbids, become U+FFFD.
+/// Escapes all characters of `text` that have a meaning in markup, for content and for attributes in quotes. Control
+/// characters, which XML forbids, become U+FFFD.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -165,14 +166,14 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Rough width in pixels of `text` in the plots' letters, on the wide side.
+/// Returns an upper estimate of the width in pixels of `text` in the font of the plots.
 pub(crate) fn text_width(text: &str) -> f64 {
     text.chars()
         .map(|c| if c.is_ascii() { 6.7 } else { 12.0 })
         .sum()
 }
 
-/// `text` cut with an ellipsis so that it fits `width` pixels; empty if not even three letters do.
+/// Shortens `text` with an ellipsis so that it fits `width` pixels. Empty if not even three letters fit.
 pub(crate) fn fit(text: &str, width: f64) -> String {
     if text_width(text) <= width {
         return text.to_owned();
@@ -202,7 +203,7 @@ fn path_through(points: &[(f64, f64)]) -> String {
     data
 }
 
-/// A coordinate with one decimal at most; what is not finite is 0.
+/// Formats a coordinate with at most one decimal. A value that is not finite becomes 0.
 fn px(value: f64) -> String {
     if !value.is_finite() {
         return "0".to_owned();

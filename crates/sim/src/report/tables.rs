@@ -1,4 +1,4 @@
-//! The tables of a report, made once and written as HTML or as aligned text.
+//! The tables of a report. Each is built once and written as HTML or as aligned text.
 
 use super::{
     format::{NOTHING, bytes, duration, maybe, number, percent, ratio, short},
@@ -8,20 +8,20 @@ use super::{
 };
 use crate::results::{Direction, FlowKind, LinkSide, PingSummary, Results};
 
-/// A table of texts. Columns after the first `left` ones are numbers and stand to the right.
+/// A table of texts. The first `left` columns are left-aligned. The others contain numbers and are right-aligned.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Heading.
     pub title: &'static str,
-    /// How many columns stand to the left.
+    /// Number of left-aligned columns.
     pub left: usize,
     /// Names of the columns.
     pub head: Vec<&'static str>,
-    /// One text a column.
+    /// The rows, each with one text per column.
     pub rows: Vec<Vec<String>>,
 }
 
-/// Every table that has a row.
+/// Returns every table that has a row.
 pub(crate) fn all(results: &Results) -> Vec<Table> {
     let mut tables = vec![
         flows(results),
@@ -40,7 +40,7 @@ pub(crate) fn all(results: &Results) -> Vec<Table> {
 }
 
 impl Table {
-    /// The `<section>` with heading and table.
+    /// Returns the `<section>` with heading and table.
     pub(crate) fn html(&self) -> String {
         let class = |column: usize| {
             if column < self.left {
@@ -71,7 +71,7 @@ impl Table {
         out + "</section>\n"
     }
 
-    /// Aligned columns, two spaces between them.
+    /// Returns aligned columns, separated by two spaces.
     #[must_use]
     pub fn text(&self) -> String {
         let head: Vec<String> = self.head.iter().map(|h| (*h).to_owned()).collect();
@@ -106,7 +106,7 @@ impl Table {
     }
 }
 
-/// `text` without control characters other than the line end, which a terminal would obey.
+/// Removes control characters other than the line end, which a terminal would interpret.
 pub(crate) fn plain(text: &str) -> String {
     let harmless = |c: char| !c.is_control() || c == '\n';
     text.chars()
@@ -183,7 +183,7 @@ fn flows(results: &Results) -> Table {
     table
 }
 
-/// Begins and ends of flows, where something came of them.
+/// Returns the table of the effects of starts and ends of flows.
 fn changes(results: &Results) -> Table {
     let has_ranks = results.flows.iter().any(|f| f.return_ms.is_some());
     let has_several = results.flows.iter().any(|f| f.start_s > 0.0);

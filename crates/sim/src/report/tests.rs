@@ -15,7 +15,7 @@ use crate::results::{
     Transport, quantile,
 };
 
-/// One download over two lines, 64 and 60 Mbit/s; `lte` swallows everything from 8 to 14 s of 30 s.
+/// Returns one download over two lines of 64 and 60 Mbit/s. `lte` drops all packets from 8 to 14 s of 30 s.
 fn two_lines() -> Results {
     let mut rng = Rng::new(7);
     let mut noise = |spread: f64| (rng.uniform() - 0.5) * spread;
@@ -191,12 +191,12 @@ fn two_lines() -> Results {
     results
 }
 
-/// Slow start in a few tenths of a second.
+/// Returns the growth of slow start within a few tenths of a second.
 fn ramp(sample: usize) -> f64 {
     (sample as f64 / 4.0).min(1.0)
 }
 
-/// Names that try to leave their place, numbers that are none, arrays of uneven length.
+/// Returns results with names that try to inject markup, values that are not finite, and arrays of different lengths.
 fn hostile() -> Results {
     let evil = "</title><script>alert(\"1\")</script>'&\u{1b}[31m\u{0}".to_owned();
     let mut results = two_lines();
@@ -252,7 +252,7 @@ fn hostile() -> Results {
     results
 }
 
-/// Asserts that every element of `page` is closed in order; returns how many there are.
+/// Asserts that every element of `page` is closed in order, and returns the number of elements.
 fn assert_well_formed(page: &str) -> usize {
     let mut open = Vec::new();
     let mut count = 0;

@@ -5,19 +5,19 @@ use pleach_core::{endpoint::Endpoint, profile::ProfileChange, sched::SchedulerSe
 use super::{EngineOnly, Program, scheduler};
 use crate::scenario::End;
 
-/// [`EngineOnly`], and settings of the caller's under the names of their policies: a scenario with `policy = "NAME"` runs them at
-/// both ends. Keys of the profile may stand beside the name, and replace the caller's changes of it; keys of the
-/// policy are the caller's to set in Rust.
+/// Extends [`EngineOnly`] by the caller's settings under the names of their policies: a scenario with `policy = "NAME"`
+/// runs them at both ends. Keys of the profile may be given beside the name; they override the caller's changes of the
+/// profile. Keys of the policy itself can only be set by the caller in Rust.
 ///
-/// A name of a policy of the engine stands for the caller's settings as well, so that an estimator of another crate runs
-/// under each of these policies.
+/// The caller's settings may also have the name of one of the engine's policies, so that an estimator of another crate
+/// runs under each of these policies.
 #[derive(Clone, Debug, Default)]
 pub struct EngineWith {
     settings: Vec<SchedulerSettings<String>>,
 }
 
 impl EngineWith {
-    /// The engine with `settings`, of which each has another name.
+    /// Creates the engine with `settings`, whose names must be unique.
     #[must_use]
     pub fn new(settings: impl IntoIterator<Item = SchedulerSettings<String>>) -> Self {
         Self {

@@ -7,8 +7,8 @@
 //!                                               └ up, down ── far servers
 //! ```
 //!
-//! Ports of client and gateway are the links by index; the gateway's next ones lead to the far servers, over lines
-//! without limits, and its last one to the server.
+//! The ports of client and gateway are the links by index. The gateway's next ports lead to the far servers, over lines
+//! without limits. Its last port leads to the server.
 
 use core::{net::IpAddr, time::Duration};
 use std::sync::Arc;
@@ -41,16 +41,16 @@ pub(super) struct Graph {
     pub(super) client: NodeId,
     pub(super) gateway: NodeId,
     pub(super) server: NodeId,
-    /// Servers of cross traffic and of traffic with a distance.
+    /// Servers of cross traffic, and of traffic with a distance.
     pub(super) far: Vec<(Place, NodeId)>,
     pub(super) down: NodeId,
     pub(super) up: NodeId,
 }
 
-/// The port of the gateway and the server on the wire between them.
+/// Port of a server that leads to the gateway.
 const TO_GATEWAY: usize = 0;
 
-/// What the daemons are told beside the scenario's links.
+/// Settings of the daemons in addition to the scenario's links.
 pub(super) struct Rules<'a> {
     pub(super) scheduler: &'a SchedulerSettings<String>,
     pub(super) classes: &'a [Class],
@@ -58,7 +58,7 @@ pub(super) struct Rules<'a> {
 }
 
 impl Graph {
-    /// Adds the nodes of `scenario` as `setup` wants them.
+    /// Adds the nodes of `scenario` that `setup` requires.
     pub(super) fn build(
         world: &mut World,
         scenario: &Scenario,
@@ -126,7 +126,7 @@ impl Graph {
         graph
     }
 
-    /// The host at an end of the links.
+    /// Returns the host at an end of the links.
     pub(super) fn host(&self, end: End) -> NodeId {
         match end {
             End::Client => self.client,
@@ -134,7 +134,7 @@ impl Graph {
         }
     }
 
-    /// The server of `traffic`, and its address.
+    /// Returns the server of `traffic`, and its address.
     pub(super) fn server_of(&self, traffic: &Traffic) -> (NodeId, IpAddr) {
         let place = Place::of(traffic);
         let mut far = self.far.iter().enumerate();
@@ -145,14 +145,14 @@ impl Graph {
     }
 }
 
-/// The client's source address for `traffic`.
+/// Returns the client's source address for `traffic`.
 pub(super) fn client_address(scenario: &Scenario, setup: &Setup, traffic: &Traffic) -> IpAddr {
     match traffic.link {
         Some(link) => link_address(link, traffic.family),
         None if setup.with_tunnel || setup.equalizes(scenario) => {
             of_family(traffic.family, INNER_V4, INNER_V6)
         }
-        // The kernel's choice is the first link, which has the lowest metric.
+        // The kernel chooses the first link, which has the lowest metric.
         None => link_address(setup.links.first().copied().unwrap_or(0), traffic.family),
     }
 }
@@ -184,7 +184,7 @@ fn client(scenario: &Scenario, setup: &Setup) -> Host {
     Host::new(addresses, routes)
 }
 
-/// The way to the other end: over the equalizer at `end`, or without one over the first link.
+/// Returns the route to the other end: over the equalizer at `end`, or over the first link if there is no equalizer.
 fn equalized(scenario: &Scenario, end: End) -> Via {
     match scenario.equalizer(end) {
         Some(_) => Via::Equalizer,
@@ -337,7 +337,7 @@ fn host(address: IpAddr) -> IpNet {
     address.into()
 }
 
-/// A route that counts for every source.
+/// Creates a route that applies to every source.
 fn route(to: IpNet, via: Via) -> Route {
     Route {
         from: None,

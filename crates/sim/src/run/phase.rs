@@ -1,4 +1,4 @@
-//! One phase of a run: a world, its traffic, its events.
+//! One phase of a run: its world, its traffic and its events.
 
 use core::time::Duration;
 
@@ -17,23 +17,23 @@ use crate::{
     world::{Host, Line, NodeId, UPLINK_MTU, World, WorldError},
 };
 
-/// When daemons start.
+/// Time at which daemons start.
 const START: Instant = Instant::from_millis(1_000);
-/// How long a tunnel may take to come up.
+/// Longest time until a tunnel must be up.
 const TUNNEL_PATIENCE: Duration = Duration::from_secs(15);
-/// Time between two looks at whether it has.
+/// Interval of checks whether the tunnel is up.
 const TUNNEL_TICK: Duration = Duration::from_millis(10);
-/// Time between the last preparation and time zero, as in the lab.
+/// Time between the last preparation and the start of the run, as in the lab.
 const LEAD: Duration = Duration::from_millis(300);
-/// More events than any link of a scenario can cause: ten packets a microsecond.
+/// Limit of events per second, above the number that any link of a scenario can cause: ten packets a microsecond.
 const EVENTS_PER_SECOND: u64 = 10_000_000;
 
-/// A phase that is about to run.
+/// A phase before it runs.
 pub(super) struct Phase<'a> {
     scenario: &'a Scenario,
     setup: &'a Setup,
     program: &'a dyn Program,
-    /// Of the tunnel, if one runs.
+    /// Scheduler settings of the tunnel, if one runs.
     settings: Option<SchedulerSettings<String>>,
     classes: Vec<Class>,
     seed: u64,
@@ -41,7 +41,7 @@ pub(super) struct Phase<'a> {
 
 impl<'a> Phase<'a> {
     /// # Errors
-    /// If the scenario asks for what the simulator or the program does not know.
+    /// Fails if the scenario requires a feature that the simulator or the program does not have.
     pub(super) fn new(
         scenario: &'a Scenario,
         setup: &'a Setup,
@@ -65,7 +65,7 @@ impl<'a> Phase<'a> {
     }
 
     /// # Errors
-    /// If the tunnel does not come up, or a guard stops the simulation.
+    /// Fails if the tunnel does not come up, or if a guard stops the simulation.
     pub(super) fn run(&self) -> Result<PhaseOutcome, RunError> {
         let scenario = self.scenario;
         let seconds = scenario.duration.as_secs() + 60;
@@ -120,7 +120,7 @@ impl<'a> Phase<'a> {
         })
     }
 
-    /// Puts the applications onto their hosts; an empty report for each flow that runs.
+    /// Starts the applications on their hosts. Returns an empty report for each flow that runs.
     fn start_traffic(
         &self,
         world: &mut World,
@@ -177,7 +177,7 @@ impl<'a> Phase<'a> {
         })
     }
 
-    /// Lets time pass until the end of the run: events of the daemons, their status, weights.
+    /// Runs until the end of the run. Handles events of the daemons and samples their status and weights.
     fn play(
         &self,
         world: &mut World,
@@ -262,8 +262,8 @@ impl<'a> Phase<'a> {
         }
     }
 
-    /// Adds the weight of every link at the gateway, or its share in percent at the equalizer (the client's if both ends
-    /// have one); NaN for those it does not know.
+    /// Adds the weight of every link at the gateway, or its share in percent at the equalizer (the client's if both
+    /// ends have one). NaN for links that are unknown there.
     fn sample_weights(&self, world: &World, graph: &Graph, weights: &mut [Vec<f64>]) {
         let mut hosts = [graph.client, graph.gateway].into_iter();
         let equalizer = hosts.find_map(|host| world.host(host)?.equalizer());
@@ -295,7 +295,7 @@ impl<'a> Phase<'a> {
     }
 }
 
-/// The MTU of what carries the traffic, the tunnel or the links.
+/// Returns the MTU of the tunnel if there is one, otherwise of the links.
 fn mtu(world: &World, graph: &Graph) -> u16 {
     let daemon = world.host(graph.client).and_then(Host::daemon);
     daemon.map_or(UPLINK_MTU, |daemon| daemon.config().inner_mtu())
@@ -306,7 +306,7 @@ fn endpoint(world: &World, host: NodeId) -> Option<&Endpoint> {
 }
 
 /// # Errors
-/// If a datagram of `traffic` does not fit a packet, or only the lab has such traffic.
+/// Fails if a datagram of `traffic` does not fit into a packet, or if only the lab supports the traffic.
 fn check_traffic(traffic: &Traffic, mtu: u16) -> Result<(), RunError> {
     if let TrafficKind::Video(_) = traffic.kind {
         return Err(RunError::LabOnly {
@@ -331,7 +331,7 @@ fn check_traffic(traffic: &Traffic, mtu: u16) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The tunnel's section `[scheduler]` of a configuration file.
+/// Returns the `[scheduler]` section that a configuration file of the tunnel would have.
 fn scheduler(tunnel: &TunnelSpec) -> toml::Table {
     let mut table = tunnel.policy_keys.clone();
     table.insert("policy".to_owned(), tunnel.policy.clone().into());

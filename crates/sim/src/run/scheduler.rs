@@ -1,4 +1,4 @@
-//! The keys of a section `[scheduler]`, read without the program's configuration reader.
+//! Parser of the keys of a `[scheduler]` section, without the program's configuration reader.
 
 use pleach_core::{
     profile::{Mechanism, Part, ProfileChange},
@@ -6,10 +6,10 @@ use pleach_core::{
 };
 use serde::Deserialize as _;
 
-/// Reads `table`: keys of the profile, and the rest as the policy's own.
+/// Parses `table`: keys of the profile, and all other keys as keys of the policy.
 ///
 /// # Errors
-/// What is wrong with it, in one line.
+/// Returns a description of the error in one line.
 pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, String> {
     let (change, policy) = split(table)?;
     let policy = Policy::deserialize(policy).map_err(|error| error.message().to_owned())?;
@@ -19,10 +19,10 @@ pub(super) fn read(table: &toml::Table) -> Result<SchedulerSettings<String>, Str
     })
 }
 
-/// The keys of the profile in `table`, and the rest.
+/// Splits `table` into the keys of the profile and all other keys.
 ///
 /// # Errors
-/// What is wrong with those of the profile, in one line.
+/// Returns a description of the error in the keys of the profile, in one line.
 pub(super) fn split(table: &toml::Table) -> Result<(ProfileChange, toml::Table), String> {
     let mut change = ProfileChange::default();
     let mut rest = toml::Table::new();

@@ -1,4 +1,4 @@
-//! From what is written to what is meant: defaults, references, ranges.
+//! Validation of a parsed scenario file: defaults, references, ranges.
 
 mod equalizer;
 mod link;
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// What to complain about: key, problem, remedy. The section is known where it is caught.
+/// Key, problem and remedy of an error. The caller knows the section and adds it.
 type Problem = (&'static str, String, String);
 
 pub(super) fn scenario(
@@ -143,7 +143,7 @@ fn top(raw: &raw::Scenario) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What events can concern.
+/// Objects to which events can refer.
 struct Ends<'a> {
     links: &'a [LinkSpec],
     shared: &'a [SharedSpec],
@@ -214,7 +214,7 @@ fn event(
     Ok(Event { at, action })
 }
 
-/// Whether a key of `[tunnel]` is the daemon's `[scheduler]`'s: of a policy, or of the profile.
+/// Whether a key of `[tunnel]` belongs to the daemon's `[scheduler]`: a key of a policy, or of the profile.
 fn is_of_scheduler(key: &str) -> bool {
     Policy::<String>::all_keys().contains(&key)
         || Part::from_key(key).is_some()

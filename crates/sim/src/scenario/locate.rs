@@ -1,18 +1,18 @@
-//! Where in the text a mistake is.
+//! Locates errors in the text of a scenario file.
 
 use core::ops::Range;
 use std::path::Path;
 
 use crate::scenario::ScenarioError;
 
-/// A section of the file: a table's name and, in an array of tables, which one from 0.
+/// A section of the file: the name of a table and, in an array of tables, its index from 0.
 #[derive(Clone, Copy)]
 pub(super) struct Section(pub(super) &'static str, pub(super) usize);
 
-/// The file itself, above all sections.
+/// The part of the file before all sections.
 pub(super) const TOP: Section = Section("", 0);
 
-/// The error of the TOML parser as ours.
+/// Converts an error of the TOML parser.
 pub(super) fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> ScenarioError {
     let span = error.span().unwrap_or(0..0);
     let message = error.message().trim();
@@ -32,9 +32,10 @@ pub(super) fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> Scenar
     }
 }
 
-/// Line of `key` in `section`, or of the section's head if the key does not stand there; 1 if neither does.
+/// Returns the line of `key` in `section`, or the line of the section's heading if the key is not there. 1 if neither
+/// is found.
 ///
-/// Reads lines, not TOML: sections written as inline tables are found as the line of their first key.
+/// This parses lines, not TOML: for a section written as an inline table, it returns the line of its first key.
 pub(super) fn line_of(text: &str, section: Section, key: &str) -> usize {
     let Section(name, index) = section;
     let mut inside = name.is_empty();

@@ -47,7 +47,8 @@ pub(super) struct Scenario {
     pub(super) expect: BTreeMap<String, Bounds>,
 }
 
-/// A struct with the keys of a link direction beside its own. Serde cannot flatten and refuse unknown keys at once.
+/// A struct that contains the keys of a link direction and its own keys. Serde cannot flatten and refuse unknown keys
+/// at the same time.
 macro_rules! with_params {
     ($name:ident { $($field:ident: $type:ty,)* }) => {
         #[derive(Deserialize)]

@@ -81,7 +81,7 @@ fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     )
 }
 
-/// The error of `PAIR` with `from` replaced by `to`.
+/// Returns the error of `PAIR` after `from` is replaced by `to`.
 fn error(from: &str, to: &str) -> ScenarioError {
     assert!(PAIR.contains(from), "{from}");
     parse(&PAIR.replace(from, to)).expect_err(to)
@@ -148,7 +148,7 @@ fn reads_what_is_written() {
     assert!(!scenario.expect["download.goodput_mbps"].accept(99.0));
 }
 
-/// `PAIR` with `keys` in its UDP traffic instead of its rate.
+/// Returns `PAIR` with `keys` in its UDP traffic instead of its rate.
 fn with_udp(keys: &str) -> String {
     PAIR.replace("rate = \"2Mbit\"", keys)
 }
@@ -251,7 +251,7 @@ fn reads_equalizers_and_their_weights() {
         (&[1][..], Spread::Packet)
     );
     let events: Vec<_> = scenario.weight_events().collect();
-    // In the order of its links.
+    // Weights are in the order of the equalizer's links.
     assert_eq!(events, [(Duration::from_secs(3), End::Client, &[0, 3][..])]);
 }
 

@@ -1,8 +1,8 @@
-//! Congestion controllers: how the window grows, and what is left of it after a loss.
+//! Congestion controllers: growth of the window, and its reduction after a loss.
 //!
-//! Windows are in segments, as in Linux. What all share (slow start, the arithmetic of `1/w` per segment) is in
-//! [`Window`]; recovery itself ([`super::prr`]) is the sender's. [`Bbr`] alone needs neither: it sets window and pace
-//! itself, from what every acknowledgement delivers ([`Delivery`]).
+//! Windows are in segments, as in Linux. Code common to all controllers (slow start, the arithmetic of `1/w` per
+//! segment) is in [`Window`]. Recovery itself ([`super::prr`]) is a task of the sender. Only [`Bbr`] uses neither: it
+//! sets window and pacing rate itself, from the deliveries that each acknowledgement reports ([`Delivery`]).
 
 mod bbr;
 mod cubic;
@@ -26,17 +26,17 @@ pub enum CongestionControl {
     /// CUBIC, RFC 9438, with `HyStart`: Linux's default.
     #[default]
     Cubic,
-    /// Reno's window (RFC 5681); recovery is the sender's.
+    /// Reno's window (RFC 5681). The sender does the recovery.
     NewReno,
     /// Westwood+ (Grieco and Mascolo 2004).
     Westwood,
 }
 
 impl CongestionControl {
-    /// The names [`from_str`](Self::from_str) takes: the kernel's, and `newreno`.
+    /// Names that [`from_str`](Self::from_str) accepts: the kernel's names, and `newreno`.
     pub const NAMES: [&str; 5] = ["bbr", "cubic", "newreno", "reno", "westwood"];
 
-    /// The kernel's name.
+    /// Returns the kernel's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl CongestionControl {
     }
 }
 
-/// No congestion controller has this name.
+/// Error: no congestion controller has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown congestion control {0:?}; known: bbr, cubic, newreno, reno, westwood")]
 pub struct UnknownCongestionControl(String);
@@ -67,17 +67,17 @@ impl FromStr for CongestionControl {
     }
 }
 
-/// Smallest window after a loss, RFC 5681 equation 4.
+/// Smallest window after a loss in segments, RFC 5681 equation 4.
 const MIN_SSTHRESH: u32 = 2;
 
 /// Congestion window and slow-start threshold, in segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// Segments that may be in flight.
+    /// Number of segments that may be in flight.
     pub(super) cwnd: u32,
-    /// Slow start goes on below this.
+    /// Slow start continues while the window is below this threshold.
     pub(super) ssthresh: u32,
-    /// Segments acknowledged towards the next increase.
+    /// Number of segments acknowledged towards the next increase.
     pub(super) credit: u32,
 }
 
@@ -94,7 +94,8 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Grows by a segment for each acknowledged, up to the threshold; the segments left over.
+    /// Grows by one segment for each acknowledged segment, up to the threshold. Returns the number of acknowledged
+    /// segments that were not used.
     fn slow_start(&mut self, acked_pkts: u32) -> u32 {
         if !self.is_slow_start() {
             return acked_pkts;
@@ -105,7 +106,7 @@ impl Window {
         left
     }
 
-    /// Grows by a segment for every `per_increase` acknowledged.
+    /// Grows by one segment for every `per_increase` acknowledged segments.
     fn additive_increase(&mut self, per_increase: u32, acked_pkts: u32) {
         let per_increase = per_increase.max(1);
         if self.credit >= per_increase {
@@ -118,51 +119,51 @@ impl Window {
     }
 }
 
-/// What an acknowledgement tells a controller.
+/// Information that an acknowledgement gives a controller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
     pub(super) now: Instant,
-    /// Segments newly delivered.
+    /// Number of newly delivered segments.
     pub(super) acked_pkts: u32,
-    /// The next position expected by the receiver.
+    /// Next position expected by the receiver.
     pub(super) una: u64,
-    /// The next position to be sent.
+    /// Next position to be sent.
     pub(super) nxt: u64,
 }
 
-/// Whether losses are being repaired.
+/// State of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Episode {
     None,
-    /// Found by acknowledgements.
+    /// Recovery after losses detected by acknowledgements.
     Recovery,
-    /// After a timeout.
+    /// Recovery after a timeout.
     Loss,
 }
 
-/// What an acknowledgement tells a controller that sets the window itself.
+/// Information that an acknowledgement gives a controller that sets the window itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
     pub(super) now: Instant,
     pub(super) sample: Option<RateSample>,
-    /// Segments it delivers, and those it shows to be lost.
+    /// Number of segments that the acknowledgement delivers, and number of segments that it shows to be lost.
     pub(super) newly_delivered_pkts: u32,
     pub(super) newly_lost_pkts: u32,
-    /// Segments ever delivered, and when the last was.
+    /// Total number of delivered segments, and the time of the last delivery.
     pub(super) delivered_pkts: u64,
     pub(super) delivered_at: Instant,
-    /// In flight before and after it.
+    /// Segments in flight before and after the acknowledgement.
     pub(super) prior_in_flight_pkts: u32,
     pub(super) in_flight_pkts: u32,
-    /// Round trip of the newest segment it delivers.
+    /// RTT of the newest segment that the acknowledgement delivers.
     pub(super) rtt: Option<Duration>,
     pub(super) smoothed_rtt: Option<Duration>,
     pub(super) episode: Episode,
-    /// When the pacer lets the next segment go.
+    /// Time at which the pacer permits the next segment.
     pub(super) next_departure_at: Instant,
 }
 
-/// A running controller.
+/// A congestion controller with its state.
 #[derive(Clone, Debug)]
 pub(super) enum Controller {
     Bbr(Box<Bbr>),
@@ -172,7 +173,8 @@ pub(super) enum Controller {
 }
 
 impl Controller {
-    /// For a connection that begins with a window of `cwnd`. `smoothed_rtt`: of the handshake.
+    /// Creates the controller of a connection that begins with a window of `cwnd`. `smoothed_rtt` is the RTT of the
+    /// handshake.
     pub(super) fn new(
         kind: CongestionControl,
         cwnd: u32,
@@ -187,7 +189,7 @@ impl Controller {
         }
     }
 
-    /// Takes a round trip measured on the newest segment an acknowledgement delivered. Comes before
+    /// Processes an RTT sample of the newest segment that an acknowledgement delivered. Called before
     /// [`on_ack`](Self::on_ack).
     pub(super) fn on_rtt_sample(&mut self, window: &mut Window, ack: &Ack, rtt: Duration) {
         match self {
@@ -197,7 +199,7 @@ impl Controller {
         }
     }
 
-    /// Counts bytes delivered, in whatever state the sender is.
+    /// Counts delivered bytes, in any state of the sender.
     pub(super) fn on_delivered(&mut self, now: Instant, delivered_bytes: u64) {
         match self {
             Self::Bbr(_) | Self::Cubic(_) | Self::NewReno => {}
@@ -205,7 +207,7 @@ impl Controller {
         }
     }
 
-    /// Sets the window by what was delivered, in whatever state the sender is, if the controller is
+    /// Sets the window from the delivery, in any state of the sender, if the controller is
     /// [autonomous](Self::is_autonomous).
     pub(super) fn on_delivery(&mut self, window: &mut Window, delivery: &Delivery) {
         match self {
@@ -214,12 +216,12 @@ impl Controller {
         }
     }
 
-    /// Whether the controller alone sets the window: neither growth nor reduction is the sender's.
+    /// Whether the controller alone sets the window. Then the sender neither increases nor reduces it.
     pub(super) fn is_autonomous(&self) -> bool {
         matches!(self, Self::Bbr(_))
     }
 
-    /// The pace to send at; `None`: as the window opens.
+    /// Returns the pacing rate. `None`: segments are sent as soon as the window permits.
     pub(super) fn pacing(&self) -> Option<Pacing> {
         match self {
             Self::Bbr(bbr) => Some(bbr.pacing()),
@@ -227,7 +229,7 @@ impl Controller {
         }
     }
 
-    /// Whether the controller keeps what is in flight so low that it says nothing of the path.
+    /// Whether the controller keeps the data in flight so low that samples say nothing about the path.
     pub(super) fn is_holding_back(&self) -> bool {
         match self {
             Self::Bbr(bbr) => bbr.is_probing_rtt(),
@@ -235,7 +237,7 @@ impl Controller {
         }
     }
 
-    /// Sending resumes after the application had nothing to send.
+    /// Called when sending resumes after the application had nothing to send.
     pub(super) fn on_restart(&mut self, now: Instant, window: &mut Window) {
         match self {
             Self::Bbr(bbr) => bbr.on_restart(now, window),
@@ -243,7 +245,7 @@ impl Controller {
         }
     }
 
-    /// The last reduction was needless.
+    /// Called when the last reduction proves unnecessary.
     pub(super) fn on_undo(&mut self) {
         match self {
             Self::Bbr(bbr) => bbr.on_undo(),
@@ -251,7 +253,7 @@ impl Controller {
         }
     }
 
-    /// Grows the window; called when it may grow.
+    /// Grows the window. Called only when the window may grow.
     pub(super) fn on_ack(&mut self, window: &mut Window, ack: &Ack) {
         match self {
             Self::Bbr(_) => {}
@@ -260,7 +262,7 @@ impl Controller {
         }
     }
 
-    /// The threshold after a congestion event that finds `window`.
+    /// Returns the slow-start threshold after a congestion event at `window`.
     pub(super) fn ssthresh(&mut self, window: &Window) -> u32 {
         match self {
             Self::Bbr(bbr) => {
@@ -272,7 +274,7 @@ impl Controller {
         }
     }
 
-    /// Recovery or reduction is over and left `window`.
+    /// Called when a recovery or reduction has ended and left `window`.
     pub(super) fn on_recovered(&mut self, window: &mut Window, mss: u32) {
         match self {
             Self::Bbr(_) | Self::Cubic(_) | Self::NewReno => {}
@@ -285,7 +287,7 @@ impl Controller {
         }
     }
 
-    /// The retransmission timer expired; `window.ssthresh` is set already.
+    /// Called when the retransmission timer has expired and `window.ssthresh` is already set.
     pub(super) fn on_timeout(&mut self, now: Instant, nxt: u64, window: &mut Window, mss: u32) {
         match self {
             Self::Bbr(bbr) => bbr.on_timeout(),
@@ -300,7 +302,7 @@ impl Controller {
         }
     }
 
-    /// Sending resumes after `idle` without anything under way.
+    /// Called when sending resumes after `idle` with no data in flight.
     pub(super) fn on_idle(&mut self, now: Instant, idle: Duration) {
         match self {
             Self::Cubic(cubic) => cubic.on_idle(now, idle),

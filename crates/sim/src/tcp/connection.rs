@@ -1,4 +1,4 @@
-//! One end of a connection: handshake, numbers on the wire, and the two halves joined.
+//! One endpoint of a connection: the handshake, sequence numbers on the wire, and the sending and receiving half.
 
 use core::ops::Range;
 
@@ -14,50 +14,50 @@ use super::{
     sender::{AckInfo, Negotiated, Outgoing, Sender, timestamp},
 };
 
-/// Bytes of the timestamps option with padding.
+/// Length in bytes of the timestamps option with padding.
 const TIMESTAMPS_LEN: usize = 12;
 
-/// Segment size of a peer that names none, RFC 9293 section 3.7.1.
+/// Segment size of a peer that announces none, RFC 9293 section 3.7.1.
 const DEFAULT_MSS: u16 = 536;
 
-/// Smallest and largest segment size, Linux's `TCP_MIN_MSS` and what an IPv4 packet holds.
+/// Smallest and largest segment size: Linux's `TCP_MIN_MSS`, and the payload of the largest IPv4 packet.
 const MIN_MSS: usize = 88;
 const MAX_MSS: usize = 65_495;
 
 /// Largest window, RFC 7323 section 2.3.
 const MAX_WINDOW: u64 = 1 << 30;
 
-/// SYNs sent again before giving up, Linux's `tcp_syn_retries`.
+/// Number of SYN retransmissions before the connection is given up, Linux's `tcp_syn_retries`.
 const SYN_RETRIES: u32 = 6;
 
-/// Timeouts in a row before giving up, Linux's `tcp_retries2`.
+/// Number of timeouts in a row before the connection is given up, Linux's `tcp_retries2`.
 const MAX_TIMEOUTS: u32 = 15;
 
-/// Where a connection is in its life.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// SYN is sent.
+    /// The SYN was sent.
     SynSent,
-    /// SYN is answered.
+    /// The SYN was answered.
     SynReceived,
-    /// Open, or closing in one direction.
+    /// The connection is open, or closing in one direction.
     Established,
-    /// Both directions are finished; late segments are still answered.
+    /// Both directions are finished. Late segments are still answered.
     Closed,
-    /// Reset by the peer, or given up after too many timeouts.
+    /// The connection was reset by the peer, or given up after too many timeouts.
     Aborted,
 }
 
-/// The handshake's timer.
+/// Timer of the handshake.
 #[derive(Clone, Copy, Debug)]
 struct Handshake {
     first_sent_at: Option<Instant>,
-    /// When to send SYN (again).
+    /// Time at which the SYN is sent (again).
     send_at: Instant,
     retries: u32,
 }
 
-/// One end of a TCP connection.
+/// One endpoint of a TCP connection.
 ///
 /// After any `handle_*`, [`write`](Self::write) or [`close`](Self::close), drain
 /// [`poll_transmit`](Self::poll_transmit), then wait until [`poll_timeout`](Self::poll_timeout).
@@ -75,16 +75,16 @@ pub struct Connection {
     has_sack: bool,
     has_ecn: bool,
     has_timestamps: bool,
-    /// The peer's clock to echo (RFC 7323 `TS.Recent`).
+    /// The peer's latest timestamp, which is echoed (RFC 7323 `TS.Recent`).
     recent_timestamp: u32,
-    /// Congestion was seen and the peer has not answered with CWR.
+    /// Whether congestion was signalled and the peer has not yet answered with CWR.
     is_echoing_congestion: bool,
     handshake_retransmits: u64,
     ignored_segments: u64,
 }
 
 impl Connection {
-    /// Opens a connection: SYN is due at `now`. `isn`: initial sequence number.
+    /// Opens a connection. The SYN is due at `now`. `isn` is the initial sequence number.
     #[must_use]
     pub fn connect(now: Instant, config: TcpConfig, isn: u32) -> Self {
         let config = sanitized(config);
@@ -119,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// Answers `syn`: SYN-ACK is due at `now`. A segment without SYN (or with ACK) makes a connection that is
+    /// Answers `syn`. The SYN-ACK is due at `now`. A segment without SYN (or with ACK) creates a connection in state
     /// [`State::Aborted`].
     #[must_use]
     pub fn accept(now: Instant, config: TcpConfig, isn: u32, syn: &Segment) -> Self {
@@ -135,7 +135,7 @@ impl Connection {
         connection
     }
 
-    /// Takes a segment from the peer. `is_congestion_marked`: its IP packet carried the CE mark.
+    /// Processes a segment from the peer. `is_congestion_marked`: whether its IP packet carried the CE mark.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment, is_congestion_marked: bool) {
         let is_taken = match self.state {
             State::Aborted => false,
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// Lets timers that are due at `now` act.
+    /// Runs the timers that are due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if matches!(self.state, State::Established | State::Closed) {
             self.sender.handle_timeout(now);
@@ -160,13 +160,13 @@ impl Connection {
         }
     }
 
-    /// The next segment to send at `now`; call until `None`.
+    /// Returns the next segment to send at `now`. Call until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         match self.state {
             State::Aborted => None,
             State::SynSent | State::SynReceived => self.poll_handshake(now),
             State::Established | State::Closed => {
-                // Blocks do not fit beside a full payload, so they go first.
+                // SACK blocks do not fit beside a full payload, so they are sent first.
                 if self.receiver.has_blocks() && self.receiver.is_ack_due(now) {
                     return Some(self.acknowledgement(now));
                 }
@@ -180,7 +180,8 @@ impl Connection {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) and [`poll_transmit`](Self::poll_transmit) next.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout) and
+    /// [`poll_transmit`](Self::poll_transmit) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
@@ -192,7 +193,7 @@ impl Connection {
         }
     }
 
-    /// Adds `bytes` to what is to be sent; ignored after [`close`](Self::close).
+    /// Adds `bytes` to the data to send. Ignored after [`close`](Self::close).
     pub fn write(&mut self, bytes: u64) {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             self.config.limit = self.config.limit.map(|limit| limit.saturating_add(bytes));
@@ -201,18 +202,18 @@ impl Connection {
         }
     }
 
-    /// Ends this end's stream after what was written; a greedy stream ends where it is.
+    /// Ends the outgoing stream after the bytes written so far. An unlimited stream ends at the current position.
     pub fn close(&mut self) {
         self.sender.close();
     }
 
-    /// Payload received in order.
+    /// Returns the number of payload bytes received in order.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.receiver.received_bytes()
     }
 
-    /// Payload sent and acknowledged.
+    /// Returns the number of payload bytes sent and acknowledged.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.sender.acked_bytes()
@@ -224,13 +225,13 @@ impl Connection {
         self.receiver.is_finished()
     }
 
-    /// Where the connection is in its life.
+    /// Returns the state of the connection.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// State and counters.
+    /// Returns state and counters.
     #[must_use]
     pub fn stats(&self) -> TcpStats {
         let mut stats = self.sender.stats();
@@ -266,7 +267,7 @@ impl Connection {
             return self.handle_reset(segment);
         }
         if segment.flags.contains(Flags::SYN) {
-            // Our answer was lost.
+            // The SYN-ACK of this endpoint was lost.
             let is_same = segment.seq == self.remote_isn;
             if is_same && self.handshake.first_sent_at.is_some() {
                 self.handshake.send_at = now;
@@ -287,7 +288,8 @@ impl Connection {
             return self.handle_reset(segment);
         }
         if segment.flags.contains(Flags::SYN) {
-            // The acknowledgement of SYN-ACK was lost (or it is none of ours): RFC 5961 section 4.
+            // The acknowledgement of the SYN-ACK was lost (or the SYN does not belong to this connection): RFC 5961
+            // section 4.
             self.receiver.ack_now();
             return segment.seq == self.remote_isn;
         }
@@ -305,7 +307,7 @@ impl Connection {
         let len = u64::from(segment.seq_len());
         if len == 0 {
             if start < self.receiver.next() {
-                // A window probe.
+                // The segment is a window probe.
                 self.receiver.ack_now();
             }
             return is_ack_good;
@@ -349,7 +351,7 @@ impl Connection {
                 if start >= end || end > nxt {
                     continue;
                 }
-                // RFC 2883: the first block repeats what is acknowledged, or lies in the second.
+                // RFC 2883: the first block repeats acknowledged data, or lies within the second block.
                 if is_first && end <= ack {
                     dsack = Some((start, end));
                 } else if start >= ack {
@@ -390,7 +392,7 @@ impl Connection {
     }
 
     fn handle_reset(&mut self, segment: &Segment) -> bool {
-        // RFC 5961 section 3: only the exact number resets.
+        // RFC 5961 section 3: only a reset with the exact sequence number is accepted.
         let is_exact = expand(self.receiver.next(), self.remote_isn, segment.seq)
             == Some(self.receiver.next());
         if is_exact {
@@ -418,7 +420,7 @@ impl Connection {
         }
     }
 
-    /// Takes what SYN or SYN-ACK says.
+    /// Applies the options of a SYN or SYN-ACK.
     fn take_options(&mut self, syn: &Segment, has_ecn: bool) {
         self.remote_isn = syn.seq;
         self.has_ecn &= has_ecn;
@@ -435,7 +437,7 @@ impl Connection {
         self.config.mss = self.config.mss.min(announced);
     }
 
-    /// The handshake is over; `segment` ended it, its window scaled by `scale`.
+    /// Ends the handshake. `segment` completed it; its window is scaled by `scale`.
     fn establish(&mut self, now: Instant, segment: &Segment, scale: u8) {
         let mut rtt = RttEstimator::default();
         if let Some(sent_at) = self.handshake.first_sent_at
@@ -517,7 +519,7 @@ impl Connection {
 
     fn data(&mut self, now: Instant, outgoing: Outgoing) -> Segment {
         let len = usize::try_from(outgoing.end - outgoing.start).unwrap_or(usize::MAX);
-        // What payload leaves of a full segment is there for blocks.
+        // The part of a full segment that the payload leaves free is available for SACK blocks.
         let options = HEADER_LEN
             + if self.has_timestamps {
                 TIMESTAMPS_LEN
@@ -540,7 +542,7 @@ impl Connection {
         segment
     }
 
-    /// A segment with everything that acknowledges, and at most `room` SACK blocks.
+    /// Creates a segment with all acknowledgement fields and at most `room` SACK blocks.
     fn segment(&mut self, now: Instant, positions: Range<u64>, room: usize) -> Segment {
         let mut flags = Flags::ACK;
         if self.is_echoing_congestion {
@@ -572,14 +574,14 @@ impl Connection {
 
     fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.has_timestamps.then(|| Timestamps {
-            // Never zero, which as an echo means none.
+            // Zero is avoided, because as an echo it means that no timestamp was received.
             value: timestamp(now).max(1),
             echo: self.recent_timestamp,
         })
     }
 }
 
-/// `config` with its bounds kept.
+/// Returns `config` with all values clamped to their bounds.
 fn sanitized(config: TcpConfig) -> TcpConfig {
     let mss = config.mss.clamp(MIN_MSS, MAX_MSS);
     let two_segments = u64::try_from(mss * 2).unwrap_or(MAX_WINDOW);
@@ -590,20 +592,21 @@ fn sanitized(config: TcpConfig) -> TcpConfig {
     }
 }
 
-/// The smallest scale at which `window` fits 16 bits.
+/// Returns the smallest scale at which `window` fits into 16 bits.
 fn window_scale(window: u64) -> u8 {
     (0..MAX_WINDOW_SCALE)
         .find(|scale| window >> scale <= u64::from(u16::MAX))
         .unwrap_or(MAX_WINDOW_SCALE)
 }
 
-/// The position nearest to `reference` that has the number `wire`; `None` before the stream.
+/// Returns the position nearest to `reference` that has the sequence number `number`. `None` if it is before the
+/// stream.
 fn expand(reference: u64, isn: u32, number: u32) -> Option<u64> {
     let distance = number.wrapping_sub(wire(isn, reference)).cast_signed();
     reference.checked_add_signed(distance.into())
 }
 
-/// The number of `position` on the wire.
+/// Returns the sequence number of `position` on the wire.
 fn wire(isn: u32, position: u64) -> u32 {
     let low = u32::try_from(position & u64::from(u32::MAX)).unwrap_or(0);
     isn.wrapping_add(low)

@@ -1,30 +1,30 @@
-//! Pacing: segments leave in small bursts, as far apart as the controller's rate says.
+//! Pacing: segments are sent in small bursts, spaced by the controller's rate.
 //!
-//! As Linux paces inside TCP: a burst is what segmentation offload makes one packet of, about a millisecond of the rate;
-//! the next leaves when this one would be over at that rate. Time that passed unused shortens the wait of the next burst by
-//! half at most. The first ten segments are not paced.
+//! This follows Linux's pacing inside TCP. A burst is the size of one segmentation offload packet, about a millisecond
+//! at the rate. The next burst is sent when the current burst would be transmitted completely at that rate. Unused time
+//! shortens the wait for the next burst by at most half. The first ten segments are not paced.
 
 use core::time::Duration;
 
 use pleach_core::time::{Instant, saturating_nanos};
 
-/// Segments sent without pacing: the initial window.
+/// Number of segments sent without pacing: the initial window.
 const FREE_PKTS: u64 = 10;
 
-/// What a controller wants.
+/// Pacing requested by a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pacing {
-    /// Payload.
+    /// Rate of payload in bytes per second.
     pub(super) bytes_per_s: u64,
-    /// Segments that leave at once.
+    /// Number of segments sent at once.
     pub(super) burst_pkts: u32,
 }
 
-/// When the next segment may leave.
+/// Computes the earliest time of the next segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
     next_at: Instant,
-    /// The burst under way: when it leaves, what is left of it, and unused time.
+    /// State of the current burst: its departure time, its remaining segments, and unused time.
     burst_at: Instant,
     burst_left_pkts: u32,
     credit: Duration,
@@ -32,7 +32,7 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// When the next segment may leave.
+    /// Returns the earliest time at which the next segment may be sent.
     pub(super) fn next_at(&self, now: Instant) -> Instant {
         if self.burst_at == now && self.burst_left_pkts > 0 {
             now
@@ -41,7 +41,7 @@ impl Pacer {
         }
     }
 
-    /// Counts a segment of `len_bytes` that leaves `now`.
+    /// Counts a segment of `len_bytes` that is sent at `now`.
     pub(super) fn on_sent(&mut self, now: Instant, len_bytes: u64, pacing: Pacing) {
         if self.burst_at != now || self.burst_left_pkts == 0 {
             self.burst_at = now;
@@ -70,7 +70,7 @@ mod tests {
         burst_pkts: 2,
     };
 
-    /// Sends as soon as it may, until `end_ms`; how many left.
+    /// Sends as soon as permitted, until `end_ms`. Returns the number of segments sent.
     fn sent(pacer: &mut Pacer, from_ms: u64, end_ms: u64) -> u64 {
         let mut now = Instant::from_millis(from_ms);
         let mut count = 0;
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn keeps_the_rate_in_bursts() {
         let mut pacer = Pacer::default();
-        // 1000 bytes a millisecond, after nine that are free; the last burst may begin before the end.
+        // 1000 bytes per millisecond, after nine unpaced segments. The last burst may begin before the end.
         assert!((1_009..=1_010).contains(&sent(&mut pacer, 0, 1_000)));
         let now = Instant::from_millis(2_000);
         pacer.on_sent(now, 1_000, PACING);

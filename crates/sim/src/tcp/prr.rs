@@ -1,8 +1,8 @@
 //! Proportional rate reduction, RFC 9937 (RFC 6937): the window during recovery.
 //!
-//! Above the threshold, `ssthresh / prior_cwnd` segments may be sent per segment delivered; below it, as many as were
-//! delivered, and one more if the acknowledgement shows progress without a new loss (the slow-start bound). As in
-//! Linux, the first answer of an episode lets at least one segment out.
+//! Above the threshold, `ssthresh / prior_cwnd` segments may be sent for each delivered segment. Below it, as many
+//! segments may be sent as were delivered, and one more if the acknowledgement shows progress without a new loss (the
+//! slow-start bound). As in Linux, the first acknowledgement of an episode permits at least one segment.
 
 /// Counters of one episode, in segments.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,7 +13,7 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// An episode that found a window of `cwnd`.
+    /// Starts an episode at a window of `cwnd`.
     pub(super) const fn new(cwnd: u32) -> Self {
         Self {
             prior_cwnd: cwnd,
@@ -27,8 +27,8 @@ impl Prr {
         self.out = self.out.saturating_add(1);
     }
 
-    /// The window after `newly_delivered` segments were delivered; `None`: unchanged. `is_progress`: the cumulative
-    /// acknowledgement advanced and nothing new was lost.
+    /// Returns the window after `newly_delivered` segments were delivered. `None`: unchanged. `is_progress`: whether
+    /// the cumulative acknowledgement advanced and no new loss was detected.
     pub(super) fn on_ack(
         &mut self,
         newly_delivered: u32,
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn sends_the_thresholds_share_of_what_is_delivered() {
-        // RFC 9937: window 100 to 70, one loss; 99 deliveries let 70 out.
+        // RFC 9937: the window is reduced from 100 to 70 after one loss; 99 deliveries permit 70 segments.
         let mut prr = Prr::new(100);
         let mut in_flight = 99;
         let mut sent = 0;
@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn after_a_burst_of_losses_it_grows_back_to_the_threshold() {
         let mut prr = Prr::new(100);
-        // Sixty lost at once, 10 in flight: slow-start bound, two out for each delivered with progress.
+        // Sixty segments are lost at once and 10 are in flight. With the slow-start bound, two segments may be sent for
+        // each delivered segment with progress.
         assert_eq!(prr.on_ack(1, 10, 70, true), Some(12));
         prr.on_sent();
         prr.on_sent();

@@ -1,10 +1,12 @@
-//! RACK: losses by time, RFC 8985 section 6.
+//! RACK: time-based loss detection, RFC 8985 section 6.
 //!
-//! A segment is lost when one sent later was delivered and a round trip plus a reordering window passed since it was
-//! sent. The window is zero until reordering was seen, in recovery or once three segments are selectively acknowledged,
-//! else a quarter of the minimal round trip; a round with a DSACK adds a quarter (up to the smoothed round trip) for 16
-//! recoveries. One difference: the timer waits for the first segment that could be lost, not for the last one, which
-//! spares a walk over all of them.
+//! A segment is lost when a segment sent later was delivered and at least an RTT plus a reordering window has passed
+//! since the first segment was sent. The window is zero while no reordering has been detected and the sender is in
+//! recovery or three segments are selectively acknowledged. Otherwise it is a quarter of the minimum RTT. A round with
+//! a DSACK adds a quarter (up to the smoothed RTT) for 16 recoveries.
+//!
+//! One difference from the RFC: the timer waits for the first segment that could be lost, not for the last one, which
+//! avoids iterating over all of them.
 
 use core::time::Duration;
 
@@ -12,33 +14,33 @@ use pleach_core::time::Instant;
 
 use super::scoreboard::Sent;
 
-/// Recoveries that a widened window outlasts, section 6.2.
+/// Number of recoveries for which a widened window remains, section 6.2.
 const PERSIST_RECOVERIES: u32 = 16;
 
 /// State of RACK in one sender.
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// Sending time and end of the segment sent last among those delivered.
+    /// Sending time and end of the latest sent segment that was delivered.
     newest: Option<(Instant, u64)>,
     rtt: Duration,
-    /// In quarters of the minimal round trip.
+    /// Reordering window in quarters of the minimum RTT.
     steps: u32,
     persist: u32,
     has_dsack: bool,
-    /// The next widening waits until this position is acknowledged.
+    /// Position that must be acknowledged before the window is widened again.
     round_end: u64,
-    /// Whether reordering was ever seen.
+    /// Whether reordering was ever detected.
     pub(super) is_reordering_seen: bool,
 }
 
-/// What the reordering window depends on.
+/// Inputs that determine the reordering window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation {
     pub(super) min_rtt: Duration,
     pub(super) smoothed_rtt: Duration,
-    /// In recovery or after a timeout.
+    /// Whether the sender is in recovery or after a timeout.
     pub(super) is_recovering: bool,
-    /// At least the threshold of segments is selectively acknowledged.
+    /// Whether at least the threshold of segments is selectively acknowledged.
     pub(super) is_threshold_reached: bool,
 }
 
@@ -55,11 +57,11 @@ impl Rack {
         }
     }
 
-    /// Takes a segment newly delivered (section 6.2 step 2). `segment` as it was before.
+    /// Processes a newly delivered segment (section 6.2 step 2). `segment` is its state before the delivery.
     pub(super) fn on_delivered(&mut self, now: Instant, segment: &Sent, min_rtt: Duration) {
         let rtt = now.since(segment.sent_at);
         if segment.was_resent && rtt < min_rtt {
-            // The original arrived, not what was sent again.
+            // The acknowledgement belongs to the original, not to the retransmission.
             return;
         }
         self.rtt = rtt;
@@ -67,12 +69,13 @@ impl Rack {
         self.newest = Some(self.newest.map_or(sent, |newest| newest.max(sent)));
     }
 
-    /// A DSACK came: something was sent again in vain.
+    /// Records a DSACK: a retransmission was spurious.
     pub(super) fn on_dsack(&mut self) {
         self.has_dsack = true;
     }
 
-    /// Widens the window once a round (section 6.2 step 4), when `una` is acknowledged and `nxt` the next to be sent.
+    /// Widens the window once per round (section 6.2 step 4). `una` is the acknowledged position and `nxt` the next to
+    /// be sent.
     pub(super) fn update_window(&mut self, una: u64, nxt: u64) {
         if una < self.round_end {
             self.has_dsack = false;
@@ -87,17 +90,17 @@ impl Rack {
         }
     }
 
-    /// A recovery ended without being undone.
+    /// Called when a recovery ended without being undone.
     pub(super) fn on_recovery_end(&mut self) {
         self.persist = self.persist.saturating_sub(1);
     }
 
-    /// A reduction turned out needless: the window stays wide for longer.
+    /// Called when a reduction proves unnecessary. The window stays wide for one more recovery.
     pub(super) fn on_undo(&mut self) {
         self.persist = (self.persist + 1).min(PERSIST_RECOVERIES);
     }
 
-    /// The reordering window.
+    /// Returns the reordering window.
     pub(super) fn window(&self, situation: &Situation) -> Duration {
         if !self.is_reordering_seen && (situation.is_recovering || situation.is_threshold_reached) {
             return Duration::ZERO;
@@ -105,7 +108,7 @@ impl Rack {
         (situation.min_rtt / 4 * self.steps).min(situation.smoothed_rtt)
     }
 
-    /// How long until `segment` counts as lost; `None` if nothing sent later was delivered.
+    /// Returns the time until `segment` counts as lost. `None` if no segment sent later was delivered.
     pub(super) fn time_left(
         &self,
         now: Instant,
@@ -115,7 +118,8 @@ impl Rack {
         (self.newest? > (segment.sent_at, segment.end)).then(|| self.age_left(now, segment, window))
     }
 
-    /// The same whatever was delivered, for the retransmission timer (section 6.3).
+    /// Returns the time until `segment` counts as lost for the retransmission timer (section 6.3), regardless of
+    /// deliveries.
     pub(super) fn age_left(&self, now: Instant, segment: &Sent, window: Duration) -> Duration {
         (self.rtt + window).saturating_sub(now.since(segment.sent_at))
     }

@@ -1,7 +1,7 @@
-//! Disjoint ranges of numbers: what a receiver holds out of order, what a sender knows selectively acknowledged.
+//! Disjoint ranges of numbers: out-of-order data at a receiver, or selectively acknowledged segments at a sender.
 //!
-//! A sorted deque: finding a range is O(log n), inserting moves the shorter side. n is the number of holes in one
-//! window.
+//! The ranges are in a sorted deque. Finding a range is O(log n); inserting moves the shorter side. n is the number of
+//! holes in one window.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ impl RangeSet {
         }
     }
 
-    /// Removes all below `limit`.
+    /// Removes all numbers below `limit`.
     pub(super) fn remove_below(&mut self, limit: u64) {
         while let Some(first) = self.ranges.front_mut() {
             if first.end > limit {
@@ -54,7 +54,7 @@ impl RangeSet {
         }
     }
 
-    /// Takes the lowest range out if it begins at or below `start`.
+    /// Removes and returns the lowest range if it begins at or below `start`.
     pub(crate) fn take_touching(&mut self, start: u64) -> Option<Range<u64>> {
         if self.ranges.front()?.start > start {
             return None;
@@ -62,18 +62,18 @@ impl RangeSet {
         self.ranges.pop_front()
     }
 
-    /// The range that holds `number`.
+    /// Returns the range that contains `number`.
     pub(super) fn find(&self, number: u64) -> Option<Range<u64>> {
         let i = self.ranges.partition_point(|r| r.end <= number);
         self.ranges.get(i).filter(|r| r.start <= number).cloned()
     }
 
-    /// The number past the highest.
+    /// Returns the number after the highest number in the set.
     pub(super) fn end(&self) -> Option<u64> {
         self.ranges.back().map(|r| r.end)
     }
 
-    /// The ranges, highest first.
+    /// Returns the ranges, highest first.
     pub(crate) fn iter_descending(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ranges.iter().rev().cloned()
     }

@@ -1,10 +1,11 @@
-//! Delivery rate: how fast the network took what an acknowledgement delivers.
+//! Delivery rate: the rate at which the network delivered the segments that an acknowledgement covers.
 //!
-//! Every segment keeps what was delivered when it left ([`Mark`]). When it is delivered, the segments delivered in between,
-//! over the longer of the time they took to send and the time they took to be acknowledged, make a sample
-//! ([`RateSample`]); so neither a burst of segments nor one of acknowledgements passes for bandwidth. A sample that began
-//! while the application had nothing to send says only what the path can do at least. Source:
-//! draft-cheng-iccrg-delivery-rate-estimation-02, as in Linux's `tcp_rate.c`.
+//! Every segment stores the delivery state at the time it was sent ([`Mark`]). When the segment is delivered, a sample
+//! ([`RateSample`]) is the number of segments delivered in between, divided by the longer of two times: the time in
+//! which they were sent and the time in which they were acknowledged. So neither a burst of segments nor a burst of
+//! acknowledgements is mistaken for bandwidth. A sample that began while the sender was application-limited is only a
+//! lower bound of the path's capacity. Source: draft-cheng-iccrg-delivery-rate-estimation-02, as in Linux's
+//! `tcp_rate.c`.
 
 use core::time::Duration;
 
@@ -12,19 +13,19 @@ use pleach_core::time::Instant;
 
 use super::scoreboard::Sent;
 
-/// What a segment remembers of the moment it left.
+/// Delivery state at the time a segment is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
-    /// Segments delivered by then, `P.delivered`.
+    /// Number of segments delivered until then, `P.delivered`.
     delivered_pkts: u64,
-    /// When the last of them was, `P.delivered_time`.
+    /// Time of the last delivery, `P.delivered_time`.
     delivered_at: Instant,
-    /// When the segment delivered last had left, `P.first_sent_time`.
+    /// Sending time of the segment delivered last, `P.first_sent_time`.
     first_sent_at: Instant,
     is_app_limited: bool,
 }
 
-/// The newest segment that an acknowledgement delivers.
+/// The latest sent segment that an acknowledgement delivers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Newest {
     mark: Mark,
@@ -33,7 +34,7 @@ pub(super) struct Newest {
 }
 
 impl Newest {
-    /// The later sent of `before` and `segment`.
+    /// Returns whichever of `before` and `segment` was sent later.
     pub(super) fn of(before: Option<Self>, segment: &Sent) -> Self {
         match before {
             Some(before) if (before.sent_at, before.end) >= (segment.sent_at, segment.end) => {
@@ -48,28 +49,28 @@ impl Newest {
     }
 }
 
-/// Segments delivered over a time.
+/// Number of segments delivered in an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RateSample {
     pub(super) delivered_pkts: u64,
-    /// At least the smallest round trip.
+    /// Length of the interval, at least the minimum RTT.
     pub(super) interval: Duration,
-    /// All that was delivered when the sample began.
+    /// Total number of delivered segments when the sample began.
     pub(super) prior_delivered_pkts: u64,
     pub(super) is_app_limited: bool,
 }
 
-/// The sampler of one sender.
+/// Delivery rate sampler of one sender.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateSampler {
     delivered_at: Instant,
     first_sent_at: Instant,
-    /// Samples are the application's limit until more than this is delivered.
+    /// Samples are application-limited until more than this number of segments is delivered.
     app_limited_until: Option<u64>,
 }
 
 impl RateSampler {
-    /// The mark of a segment sent `now`. `is_first`: nothing else is outstanding.
+    /// Returns the mark of a segment sent at `now`. `is_first`: whether no other segment is outstanding.
     pub(super) fn mark(&mut self, now: Instant, is_first: bool, delivered_pkts: u64) -> Mark {
         if is_first {
             self.first_sent_at = now;
@@ -83,23 +84,24 @@ impl RateSampler {
         }
     }
 
-    /// What is sent until more than `until_pkts` are delivered does not show the path's limit.
+    /// Marks segments as application-limited until more than `until_pkts` are delivered.
     pub(super) fn on_app_limited(&mut self, until_pkts: u64) {
         self.app_limited_until = Some(until_pkts);
     }
 
-    /// Whether what is sent now does not show the path's limit.
+    /// Whether segments sent now are application-limited.
     pub(super) fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
 
-    /// When something was last delivered.
+    /// Returns the time of the last delivery.
     pub(super) fn delivered_at(&self) -> Instant {
         self.delivered_at
     }
 
-    /// The sample of an acknowledgement that brings the delivered to `delivered_pkts`; `None` if it delivers nothing, or in
-    /// less than a round trip, which only what was sent again without need can do.
+    /// Returns the sample of an acknowledgement that raises the total number of delivered segments to `delivered_pkts`.
+    /// `None` if it delivers nothing, or if the interval is shorter than the minimum RTT, which happens only after
+    /// spurious retransmissions.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_burst_of_acknowledgements_does_not_pass_for_bandwidth() {
-        // One segment each millisecond; all are acknowledged at once after 20 ms.
+        // One segment is sent each millisecond. All are acknowledged at once after 20 ms.
         let mut sampler = RateSampler::default();
         let at = Instant::from_millis;
         let marks: Vec<Mark> = (0..20).map(|i| sampler.mark(at(i), i == 0, 0)).collect();
@@ -167,7 +169,7 @@ mod tests {
         let sample = sampler.on_ack(at(41), newest(second, at(30)), 2, None);
         let sample = sample.expect("delivered");
         assert_eq!((sample.delivered_pkts, sample.interval), (2, 41 * MS));
-        // Acknowledged within less than any round trip: the answer to what was sent before.
+        // An acknowledgement after less than any RTT belongs to the original transmission.
         let third = sampler.mark(at(50), false, 2);
         let sample = sampler.on_ack(at(51), newest(third, at(50)), 3, Some(40 * MS));
         assert_eq!(sample, None);

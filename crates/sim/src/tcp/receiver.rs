@@ -1,11 +1,12 @@
-//! The receiving half of a connection: what arrived, and when and how it is acknowledged.
+//! The receiving half of a connection: the received data, and the time and content of acknowledgements.
 //!
-//! The application reads at once, so the window's right edge is always the configured window away. Acknowledgements
-//! follow RFC 5681 section 4.2 with Linux's timing: the second full segment is answered at once, others after 40 ms or
-//! more (adapting to the gaps between arrivals); at the start, after a long gap and after a duplicate each segment is
-//! answered for a while, and so is anything out of order. SACK blocks come most recent first (RFC 2018 section 4), with
-//! DSACK in front (RFC 2883). Linux's compression of SACKs (one for many within 1 ms) is not modelled. Bound: ranges
-//! within the window.
+//! The application reads at once, so the right edge of the window is always at the configured distance.
+//! Acknowledgements follow RFC 5681 section 4.2 with Linux's timing. The second full segment is acknowledged at once,
+//! other segments after 40 ms or more (adapting to the gaps between arrivals). At the start, after a long gap and after
+//! a duplicate, each segment is acknowledged at once for a while. Out-of-order segments are always acknowledged at
+//! once. SACK blocks are listed with the most recent first (RFC 2018 section 4), and DSACK in front (RFC 2883). Linux's
+//! compression of SACKs (one acknowledgement for many segments within 1 ms) is not modelled. Bound: the ranges within
+//! the window.
 
 use core::{ops::Range, time::Duration};
 
@@ -16,10 +17,10 @@ use super::{ranges::RangeSet, segment::MAX_SACK_BLOCKS};
 /// Smallest delay of an acknowledgement, Linux's `TCP_DELACK_MIN`.
 const MIN_DELAY: Duration = Duration::from_millis(40);
 
-/// Largest, Linux's half a second.
+/// Largest delay of an acknowledgement, half a second as in Linux.
 const MAX_DELAY: Duration = Duration::from_millis(500);
 
-/// Most segments answered one by one, Linux's `TCP_MAX_QUICKACKS`.
+/// Highest number of consecutive segments that are acknowledged one by one, Linux's `TCP_MAX_QUICKACKS`.
 const MAX_QUICK_ACKS: u32 = 16;
 
 /// Receiver of one direction.
@@ -29,26 +30,26 @@ pub(super) struct Receiver {
     next: u64,
     window: u64,
     out_of_order: RangeSet,
-    /// A position in each of the ranges reported, the most recent first.
+    /// One position in each reported range, the most recent first.
     recent: [Option<u64>; MAX_SACK_BLOCKS],
     duplicate: Option<Range<u64>>,
     fin_at: Option<u64>,
-    /// Largest segment seen: what counts as full.
+    /// Length of the largest segment so far. Segments of this length count as full.
     mss: u32,
     is_delaying: bool,
     unanswered_bytes: u64,
     is_ack_due: bool,
     ack_at: Option<Instant>,
     quick_acks: u32,
-    /// Linux's `ato`.
+    /// Delay of acknowledgements, Linux's `ato`.
     delay: Duration,
     last_arrival: Option<Instant>,
-    /// Position acknowledged last.
+    /// Last acknowledged position.
     last_acked: u64,
 }
 
 impl Receiver {
-    /// Expects position 1. `window` in bytes.
+    /// Creates a receiver that expects position 1. `window` is in bytes.
     pub(super) fn new(window: u64, is_delaying: bool) -> Self {
         Self {
             next: 1,
@@ -69,42 +70,43 @@ impl Receiver {
         }
     }
 
-    /// Next position expected.
+    /// Returns the next expected position.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Position past the last accepted.
+    /// Returns the position after the last acceptable position.
     pub(super) fn window_end(&self) -> u64 {
         self.next.saturating_add(self.window)
     }
 
-    /// Position acknowledged last (timestamps are taken up to it).
+    /// Returns the last acknowledged position (timestamps are accepted up to it).
     pub(super) fn last_acked(&self) -> u64 {
         self.last_acked
     }
 
-    /// Payload delivered in order.
+    /// Returns the number of payload bytes delivered in order.
     pub(super) fn received_bytes(&self) -> u64 {
         self.next - 1 - u64::from(self.is_finished())
     }
 
-    /// Whether all up to FIN was received.
+    /// Whether all data up to the FIN was received.
     pub(super) fn is_finished(&self) -> bool {
         self.fin_at.is_some_and(|fin_at| self.next > fin_at)
     }
 
-    /// Whether something arrived out of order and is not in place yet.
+    /// Whether out-of-order data is waiting for missing data.
     pub(super) fn has_hole(&self) -> bool {
         !self.out_of_order.is_empty()
     }
 
-    /// Whether the next answer should report blocks.
+    /// Whether the next acknowledgement should report SACK blocks.
     pub(super) fn has_blocks(&self) -> bool {
         self.has_hole() || self.duplicate.is_some()
     }
 
-    /// Takes positions of a segment, FIN included. `false`: it lies outside the window or contradicts FIN.
+    /// Accepts the positions of a segment, including a FIN. `false` if they are outside the window or contradict an
+    /// earlier FIN.
     pub(super) fn on_data(
         &mut self,
         now: Instant,
@@ -159,7 +161,7 @@ impl Receiver {
         true
     }
 
-    /// Answer at once.
+    /// Requests an immediate acknowledgement.
     pub(super) fn ack_now(&mut self) {
         self.is_ack_due = true;
     }
@@ -172,7 +174,7 @@ impl Receiver {
         self.ack_at
     }
 
-    /// An acknowledgement goes out.
+    /// Called when an acknowledgement is sent.
     pub(super) fn on_ack_sent(&mut self) {
         self.is_ack_due = false;
         self.ack_at = None;
@@ -181,7 +183,8 @@ impl Receiver {
         self.last_acked = self.next;
     }
 
-    /// Gives `push` the blocks to report, the most recent first, until it has no room. A duplicate is reported once.
+    /// Passes the blocks to report to `push`, the most recent first, until it returns false. A duplicate is reported
+    /// once.
     pub(super) fn take_blocks(&mut self, mut push: impl FnMut(Range<u64>) -> bool) {
         let duplicate = self.duplicate.take();
         if let Some(duplicate) = duplicate

@@ -1,8 +1,8 @@
-//! Round-trip time and retransmission timeout.
+//! RTT estimation and retransmission timeout.
 //!
-//! RFC 6298 as Linux computes it: the deviation term never falls below [`MIN_DEVIATION`] (so `RTO = SRTT + max(4
-//! RTTVAR, 200 ms)` instead of a floor of one second on the sum), it rises at once and falls once per round trip, and a
-//! sample far below the mean counts an eighth.
+//! RFC 6298 as in Linux. The deviation term never falls below [`MIN_DEVIATION`], so `RTO = SRTT + max(4 RTTVAR, 200
+//! ms)` instead of a floor of one second on the sum. The deviation rises at once and falls once per RTT. A sample far
+//! below the mean counts only an eighth.
 
 use core::time::Duration;
 
@@ -17,20 +17,20 @@ pub(super) const MAX_RTO: Duration = Duration::from_secs(120);
 /// Smallest deviation term: Linux's `tcp_rto_min`.
 pub(super) const MIN_DEVIATION: Duration = Duration::from_millis(200);
 
-/// The minimum forgets after one to two of these; Linux's window is 300 s.
+/// Length of a bucket of the minimum. The minimum expires after one to two buckets; Linux's window is 300 s.
 const MIN_RTT_BUCKET: Duration = Duration::from_secs(150);
 
 /// Estimator of one sender.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RttEstimator {
     smoothed: Option<Duration>,
-    /// Four mean deviations.
+    /// Mean deviation times four.
     deviation: Duration,
     /// Largest `deviation` of this round.
     max_deviation: Duration,
-    /// What is added to the mean: four times the RFC's RTTVAR, floored.
+    /// Term that is added to the mean: four times the RFC's RTTVAR, with a lower bound.
     margin: Duration,
-    /// The round ends when this position is acknowledged.
+    /// Position whose acknowledgement ends the round.
     round_end: u64,
     backoff: u32,
     min: [Option<Duration>; 2],
@@ -38,7 +38,7 @@ pub(super) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Takes a sample when `una` is acknowledged and `nxt` is the next to be sent.
+    /// Processes a sample. `una` is the acknowledged position and `nxt` the next to be sent.
     pub(super) fn on_sample(&mut self, rtt: Duration, una: u64, nxt: u64) {
         self.backoff = 0;
         let Some(smoothed) = self.smoothed else {
@@ -69,7 +69,7 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample for the minimum: the round trip without what the receiver waited.
+    /// Processes a sample for the minimum: the RTT without the receiver's delay.
     pub(super) fn on_min_sample(&mut self, now: Instant, rtt: Duration) {
         if now.since(self.bucket_started_at) >= MIN_RTT_BUCKET {
             let [newest, _] = self.min;
@@ -85,12 +85,12 @@ impl RttEstimator {
         self.smoothed
     }
 
-    /// Smallest round trip of the last minutes.
+    /// Returns the smallest RTT of the last minutes.
     pub(super) fn min(&self) -> Option<Duration> {
         self.min.iter().flatten().copied().min()
     }
 
-    /// The timeout, back-off included.
+    /// Returns the retransmission timeout, including back-off.
     pub(super) fn rto(&self) -> Duration {
         let base = self
             .smoothed

@@ -1,10 +1,14 @@
-//! What a sender knows of each segment under way: RFC 6675's scoreboard, kept per segment as Linux does.
+//! State of each outstanding segment at a sender: RFC 6675's scoreboard, stored per segment as in Linux.
 //!
-//! Segments never split, so each has a number that stays: its place in a deque is its number less the first one's.
-//! Beside it: the numbers selectively acknowledged as ranges (a block that was seen before costs O(log n)), a linked
-//! list through the deque in the order of sending (for RACK), and a heap of what is lost and not sent again. A segment
-//! enters and leaves each once per transmission, so an acknowledgement costs O(log n) amortised. Nothing is allocated
-//! once the deque has its size. Bound: the peer's window in segments.
+//! Segments are never split, so each has a fixed number. Its index in a deque is its number minus the number of the
+//! first segment. Further structures:
+//!
+//! - the numbers of selectively acknowledged segments as ranges (a repeated block costs O(log n)),
+//! - a linked list through the deque in sending order (for RACK),
+//! - a heap of lost segments that have not been retransmitted.
+//!
+//! A segment enters and leaves each structure once per transmission, so an acknowledgement costs O(log n) amortised. No
+//! memory is allocated once the deque has reached its size. Bound: the peer's window in segments.
 
 use core::{cmp::Reverse, ops::Range};
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,10 +17,10 @@ use pleach_core::time::Instant;
 
 use super::{ranges::RangeSet, rate::Mark};
 
-/// No segment, in links of the list.
+/// Marker for the absence of a segment in links of the list.
 const NONE: u64 = u64::MAX;
 
-/// A segment under way.
+/// An outstanding segment.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -27,26 +31,26 @@ pub(super) struct Sent {
     pub(super) start: u64,
     /// Position past the last, FIN included.
     pub(super) end: u64,
-    /// When it was last sent.
+    /// Time of the last transmission.
     pub(super) sent_at: Instant,
-    /// What was delivered by then.
+    /// Delivery state at that time.
     pub(super) mark: Mark,
-    /// Whether it ends the stream.
+    /// Whether the segment ends the stream.
     pub(super) has_fin: bool,
-    /// Selectively acknowledged.
+    /// Whether the segment is selectively acknowledged.
     pub(super) is_sacked: bool,
-    /// Taken for lost; stays set when sent again.
+    /// Whether the segment is considered lost. Remains set after a retransmission.
     pub(super) is_lost: bool,
-    /// Sent again, and that one is still under way.
+    /// Whether the segment was retransmitted and the retransmission is in flight.
     pub(super) is_resent: bool,
-    /// Ever sent again.
+    /// Whether the segment was ever retransmitted.
     pub(super) was_resent: bool,
     is_linked: bool,
     older: u64,
     newer: u64,
 }
 
-/// All segments under way.
+/// All outstanding segments.
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
     segments: VecDeque<Sent>,
@@ -55,16 +59,16 @@ pub(super) struct Scoreboard {
     to_resend: BinaryHeap<Reverse<u64>>,
     oldest: u64,
     newest: u64,
-    /// All below were looked at when losses were last marked.
+    /// Number below which all segments were examined when losses were last marked.
     marked_below: u64,
     sacked_pkts: u32,
     lost_pkts: u32,
     resent_pkts: u32,
-    /// Duplicate acknowledgements, standing for SACK when there is none (RFC 6582).
+    /// Number of duplicate acknowledgements, which replace SACK if it is not in use (RFC 6582).
     pub(super) duplicate_acks: u32,
-    /// Segments ever delivered.
+    /// Total number of delivered segments.
     pub(super) delivered_pkts: u64,
-    /// Segments ever taken for lost, those sent again and lost again included.
+    /// Total number of segments considered lost, including lost retransmissions.
     pub(super) total_lost_pkts: u64,
 }
 
@@ -89,7 +93,7 @@ impl Default for Scoreboard {
 }
 
 impl Scoreboard {
-    /// Appends a new segment that is sent at `now`.
+    /// Appends a new segment, sent at `now`.
     pub(super) fn push(&mut self, now: Instant, positions: Range<u64>, has_fin: bool, mark: Mark) {
         let id = self.end_id();
         self.segments.push_back(Sent {
@@ -109,43 +113,44 @@ impl Scoreboard {
         self.link_newest(id);
     }
 
-    /// Segments sent and not cumulatively acknowledged.
+    /// Returns the number of segments sent and not cumulatively acknowledged.
     pub(super) fn outstanding_pkts(&self) -> u32 {
         u32::try_from(self.segments.len()).unwrap_or(u32::MAX)
     }
 
-    /// Segments in the network, RFC 6675's pipe.
+    /// Returns the number of segments in the network, RFC 6675's pipe.
     pub(super) fn in_flight_pkts(&self) -> u32 {
         (self.outstanding_pkts() + self.resent_pkts)
             .saturating_sub(self.sacked_pkts + self.duplicate_acks + self.lost_pkts)
     }
 
-    /// Segments known to have left the network while an earlier one has not.
+    /// Returns the number of segments known to have left the network while an earlier segment has not.
     pub(super) fn sacked_pkts(&self) -> u32 {
         self.sacked_pkts + self.duplicate_acks
     }
 
-    /// Segments lost and not delivered yet.
+    /// Returns the number of segments that are lost and not yet delivered.
     pub(super) fn lost_pkts(&self) -> u32 {
         self.lost_pkts
     }
 
-    /// Segments sent again that are still under way.
+    /// Returns the number of retransmitted segments that are still in flight.
     pub(super) fn resent_pkts(&self) -> u32 {
         self.resent_pkts
     }
 
-    /// Number past the highest segment delivered; the first outstanding one's if none is selectively acknowledged.
+    /// Returns the number after the highest delivered segment. Without selective acknowledgements it is the number of
+    /// the first outstanding segment.
     pub(super) fn highest_sacked_id(&self) -> u64 {
         self.sacked.end().unwrap_or(self.first_id)
     }
 
-    /// Number of the first outstanding segment.
+    /// Returns the number of the first outstanding segment.
     pub(super) fn first_id(&self) -> u64 {
         self.first_id
     }
 
-    /// Number of the last segment that is not known to be delivered.
+    /// Returns the number of the last segment that is not known to be delivered.
     pub(super) fn last_undelivered_id(&self) -> Option<u64> {
         let highest = self.sacked.iter_descending().next();
         let end = match highest.filter(|range| range.end == self.end_id()) {
@@ -155,7 +160,7 @@ impl Scoreboard {
         end.checked_sub(1).filter(|id| *id >= self.first_id)
     }
 
-    /// Takes out what `una` acknowledges cumulatively; `on_segment` gets each with its number.
+    /// Removes the segments that `una` acknowledges cumulatively and passes each with its number to `on_segment`.
     pub(super) fn acknowledge(&mut self, una: u64, mut on_segment: impl FnMut(u64, &Sent)) {
         while self.segments.front().is_some_and(|s| s.end <= una) {
             let id = self.first_id;
@@ -176,8 +181,8 @@ impl Scoreboard {
         self.sacked.remove_below(self.first_id);
     }
 
-    /// Marks the segments that lie wholly in `positions` as selectively acknowledged; `on_segment` gets each new one as
-    /// it was, with its number.
+    /// Marks the segments that lie entirely within `positions` as selectively acknowledged. Passes each newly marked
+    /// segment in its previous state to `on_segment`, with its number.
     pub(super) fn sack(&mut self, positions: Range<u64>, mut on_segment: impl FnMut(u64, &Sent)) {
         let first = self.segments.partition_point(|s| s.start < positions.start);
         let last = self.segments.partition_point(|s| s.end <= positions.end);
@@ -202,7 +207,7 @@ impl Scoreboard {
         self.sacked = sacked;
     }
 
-    /// Takes segment `id` for lost: the original, or if it was sent again, that one.
+    /// Marks segment `id` as lost: its original transmission, or its retransmission if there was one.
     pub(super) fn mark_lost(&mut self, id: u64) {
         let Some(segment) = self.get_mut(id) else {
             return;
@@ -220,8 +225,8 @@ impl Scoreboard {
         self.to_resend.push(Reverse(id));
     }
 
-    /// Takes for lost what has at least `threshold` selectively acknowledged segments above it (RFC 6675 `IsLost`).
-    /// What was sent again is left alone.
+    /// Marks segments as lost that have at least `threshold` selectively acknowledged segments above them (RFC 6675
+    /// `IsLost`). Retransmitted segments are not changed.
     pub(super) fn mark_lost_by_count(&mut self, threshold: u32) {
         let mut above = 0;
         let mut limit = None;
@@ -243,7 +248,7 @@ impl Scoreboard {
         self.marked_below = self.marked_below.max(limit);
     }
 
-    /// Takes every segment for lost of which `is_lost` says so; it gets the number too.
+    /// Marks every segment as lost for which `is_lost` returns true. `is_lost` gets the number too.
     pub(super) fn mark_lost_where(&mut self, mut is_lost: impl FnMut(u64, &Sent) -> bool) {
         for id in self.first_id..self.end_id() {
             if self.get_mut(id).is_some_and(|s| is_lost(id, s)) {
@@ -252,7 +257,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes segments for lost in the order they were sent, as long as `is_lost` says so.
+    /// Marks segments as lost in the order in which they were sent, as long as `is_lost` returns true.
     pub(super) fn mark_lost_by_age(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) {
         while let Some(segment) = self.get(self.oldest) {
             if !is_lost(segment) {
@@ -262,7 +267,7 @@ impl Scoreboard {
         }
     }
 
-    /// Nothing is lost after all: what was marked and not sent again counts as under way.
+    /// Undoes loss marks: segments that were marked as lost and not retransmitted count as in flight again.
     pub(super) fn unmark_lost(&mut self) {
         self.to_resend.clear();
         self.marked_below = 0;
@@ -277,7 +282,7 @@ impl Scoreboard {
         }
     }
 
-    /// The lowest segment that is lost and not sent again.
+    /// Returns the lowest segment that is lost and not retransmitted.
     pub(super) fn next_lost(&mut self) -> Option<u64> {
         while let Some(Reverse(id)) = self.to_resend.peek().copied() {
             if self.get(id).is_some_and(|s| s.is_lost && !s.is_resent) {
@@ -288,7 +293,7 @@ impl Scoreboard {
         None
     }
 
-    /// Notes that segment `id` is sent again at `now`; what it is.
+    /// Records the retransmission of segment `id` at `now` and returns the segment.
     pub(super) fn resend(&mut self, now: Instant, id: u64, mark: Mark) -> Option<Sent> {
         let segment = self.get_mut(id)?;
         debug_assert!(!segment.is_sacked, "what was delivered is not sent again");
@@ -325,8 +330,8 @@ impl Scoreboard {
         self.link_after(self.newest, id);
     }
 
-    /// Links segment `id` before the first that was sent after it: O(1) where what is linked in comes from the newest to
-    /// the oldest and is older than all the rest.
+    /// Links segment `id` before the first segment that was sent after it. O(1) if segments are linked in from newest
+    /// to oldest and are older than all linked segments.
     fn link_by_time(&mut self, id: u64) {
         let Some(segment) = self.get(id).copied() else {
             return;
@@ -442,7 +447,7 @@ mod tests {
             assert_eq!(board.sacked_pkts, count(|s| s.is_sacked));
             assert_eq!(board.lost_pkts, count(|s| s.is_lost));
             assert_eq!(board.resent_pkts, count(|s| s.is_resent));
-            // The list holds what is under way, in the order of sending.
+            // The list contains the segments in flight, in the order of sending.
             let mut listed = Vec::new();
             let mut id = board.oldest;
             while let Some(segment) = board.get(id) {

@@ -1,14 +1,14 @@
 //! TCP segments and their wire form: RFC 9293 section 3.1, timestamps and window scale of RFC 7323, SACK of RFC 2018.
 //!
-//! A payload is its length: bytes of zero on the wire. The checksum is zero and never verified, because a segment knows
-//! no addresses; what carries segments must keep or drop them whole.
+//! A payload is represented by its length; on the wire its bytes are zero. The checksum is zero and never verified,
+//! because a segment does not know its addresses. So the carrier of segments must deliver or drop them as a whole.
 
 use core::fmt;
 
 /// Length of a header without options.
 pub const HEADER_LEN: usize = 20;
 
-/// Most SACK blocks a header has room for; three beside timestamps.
+/// Highest number of SACK blocks that fit into a header. Beside timestamps three fit.
 pub const MAX_SACK_BLOCKS: usize = 4;
 
 /// Largest window scale, RFC 7323 section 2.3.
@@ -27,13 +27,13 @@ const OPTION_TIMESTAMPS: u8 = 8;
 pub struct Flags(u8);
 
 impl Flags {
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: Self = Self(0x01);
     /// Opens a connection.
     pub const SYN: Self = Self(0x02);
     /// Aborts a connection.
     pub const RST: Self = Self(0x04);
-    /// Hand the data over now.
+    /// The data should be passed to the application at once.
     pub const PSH: Self = Self(0x08);
     /// The acknowledgement number is valid.
     pub const ACK: Self = Self(0x10);
@@ -42,7 +42,7 @@ impl Flags {
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: Self = Self(0x80);
 
-    /// The flags of both.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -54,7 +54,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// The flags' byte on the wire.
+    /// Returns the flags as a byte on the wire.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0
@@ -84,11 +84,11 @@ impl fmt::Debug for Flags {
 pub struct Timestamps {
     /// The sender's clock (`TSval`).
     pub value: u32,
-    /// The peer's clock as last seen (`TSecr`).
+    /// The latest timestamp received from the peer (`TSecr`).
     pub echo: u32,
 }
 
-/// The blocks of a SACK option, the most recent first: first sequence number and the one past the last.
+/// The blocks of a SACK option, the most recent first. Each is the first sequence number and the one after the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(u32, u32); MAX_SACK_BLOCKS],
@@ -96,7 +96,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Adds a block; `false` if there are [`MAX_SACK_BLOCKS`] already.
+    /// Adds a block. `false` if there are already [`MAX_SACK_BLOCKS`] blocks.
     pub fn push(&mut self, start: u32, end: u32) -> bool {
         let slot = self.blocks.get_mut(self.len);
         let is_free = slot.is_some();
@@ -114,12 +114,12 @@ impl SackBlocks {
         }
     }
 
-    /// The blocks.
+    /// Returns the blocks.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.blocks.iter().take(self.len).copied()
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
@@ -141,7 +141,7 @@ pub struct Segment {
     pub ack: u32,
     /// Flags.
     pub flags: Flags,
-    /// Receive window as it is on the wire: before scaling.
+    /// Receive window as on the wire, before scaling.
     pub window: u16,
     /// Maximum segment size option.
     pub mss: Option<u16>,
@@ -155,12 +155,12 @@ pub struct Segment {
     pub sack: SackBlocks,
     /// Payload in bytes.
     pub payload_len: u32,
-    /// Whether the IP packet should carry ECT(0) (RFC 3168). Not part of the header: `false` after
-    /// [`parse`](Self::parse).
+    /// Whether the IP packet should carry ECT(0) (RFC 3168). It is not part of the header: [`parse`](Self::parse) sets
+    /// it to `false`.
     pub is_ecn_capable: bool,
 }
 
-/// Why bytes are no TCP segment.
+/// Reason why bytes are not a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// The data offset is below 5 or points past the end.
@@ -169,13 +169,13 @@ pub enum ParseError {
     /// An option runs past the header or has a wrong length.
     #[error("malformed TCP option")]
     Option,
-    /// Shorter than a header, or longer than any packet.
+    /// The bytes are shorter than a header, or longer than any packet.
     #[error("length is none of a TCP segment")]
     Length,
 }
 
 impl Segment {
-    /// Sequence numbers the segment takes: payload, SYN and FIN.
+    /// Returns the length of the segment in sequence numbers: payload, SYN and FIN.
     #[must_use]
     pub fn seq_len(&self) -> u32 {
         self.payload_len
@@ -183,7 +183,7 @@ impl Segment {
             .saturating_add(u32::from(self.flags.contains(Flags::FIN)))
     }
 
-    /// Bytes of options, padding included.
+    /// Returns the length of the options in bytes, including padding.
     #[must_use]
     pub fn options_len(&self) -> usize {
         let sack = if self.sack.is_empty() {
@@ -198,8 +198,9 @@ impl Segment {
             + sack
     }
 
-    /// Bytes on the wire: header, options and payload. The options of what a [`Connection`](super::Connection) sends
-    /// always fit; of others, [`write`](Self::write) leaves SACK blocks out that do not.
+    /// Returns the length on the wire in bytes: header, options and payload. The options of segments from a
+    /// [`Connection`](super::Connection) always fit. From other segments, [`write`](Self::write) omits SACK blocks that
+    /// do not fit.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         self.fitting().header_len() + usize::try_from(self.payload_len).unwrap_or(usize::MAX)
@@ -248,11 +249,11 @@ impl Segment {
         }
     }
 
-    /// Ports and segment of `bytes`, which begin with the TCP header and end with the payload. Unknown options are
-    /// skipped.
+    /// Parses the ports and the segment from `bytes`, which begin with the TCP header and end with the payload. Unknown
+    /// options are skipped.
     ///
     /// # Errors
-    /// If header or options are malformed.
+    /// Fails if the header or the options are malformed.
     pub fn parse(bytes: &[u8]) -> Result<(u16, u16, Self), ParseError> {
         let (header, rest) = bytes
             .split_first_chunk::<HEADER_LEN>()
@@ -334,7 +335,7 @@ impl Segment {
         HEADER_LEN + self.options_len()
     }
 
-    /// The segment with as many SACK blocks as the 40 bytes of options hold.
+    /// Returns the segment with as many SACK blocks as fit into the 40 bytes of options.
     fn fitting(&self) -> Self {
         let mut segment = *self;
         while segment.options_len() > 40 && !segment.sack.is_empty() {

@@ -1,8 +1,9 @@
-//! The sending half of a connection: what to send and when. Losses and their consequences are in [`recovery`].
+//! The sending half of a connection: decides what to send and when. Loss detection and recovery are in [`recovery`].
 //!
-//! Positions count the bytes of the stream in 64 bits: 0 is SYN, 1 the first byte, the one past the last byte is FIN.
-//! The window is in segments, and it grows only while it is what limits the sender (Linux's `is_cwnd_limited`; the aim
-//! of RFC 7661). After an idle timeout it halves per timeout down to the initial window (RFC 5681 section 4.1).
+//! Positions count the bytes of the stream in 64 bits: 0 is the SYN, 1 is the first byte, and the position after the
+//! last byte is the FIN. The window is in segments. It grows only while it limits the sender (Linux's
+//! `is_cwnd_limited`; the aim of RFC 7661). After an idle timeout it is halved for each timeout passed, down to the
+//! initial window (RFC 5681 section 4.1).
 
 mod recovery;
 
@@ -22,37 +23,37 @@ use super::{
     scoreboard::Scoreboard,
 };
 
-/// Segments of reordering that make no loss, before any was seen (RFC 5681's three duplicates).
+/// Segments of reordering that are tolerated before any reordering was detected (RFC 5681's three duplicates).
 const DUP_THRESHOLD: u32 = 3;
 
 /// Linux's smallest timeout: two ticks of a millisecond.
 const TICKS: Duration = Duration::from_millis(2);
 
-/// A greedy stream ends here: never.
+/// End position of an unlimited stream, which is never reached.
 const NEVER: u64 = u64::MAX / 2;
 
-/// What the peer and the handshake left to the sender.
+/// Parameters that the peer and the handshake determine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Negotiated {
-    /// Largest payload.
+    /// Largest payload in bytes.
     pub(super) mss: u32,
     pub(super) has_sack: bool,
-    /// Position past the last the peer takes.
+    /// Position after the last one that the peer accepts.
     pub(super) window_end: u64,
-    /// SYN or SYN-ACK was lost: RFC 5681 section 3.1 begins with one segment.
+    /// Whether the SYN or SYN-ACK was lost. Then RFC 5681 section 3.1 requires an initial window of one segment.
     pub(super) was_retransmitted: bool,
 }
 
-/// Acknowledgement, translated to positions.
+/// Content of an acknowledgement, translated to positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckInfo<'a> {
     pub(super) now: Instant,
     pub(super) ack: u64,
     pub(super) window_end: u64,
-    /// Ascending.
+    /// SACK blocks in ascending order.
     pub(super) sack: &'a [(u64, u64)],
     pub(super) dsack: Option<(u64, u64)>,
-    /// Our clock in milliseconds as the peer echoes it.
+    /// This endpoint's timestamp in milliseconds, as the peer echoes it.
     pub(super) echo: Option<u32>,
     pub(super) has_ece: bool,
     pub(super) has_payload: bool,
@@ -62,11 +63,11 @@ pub(super) struct AckInfo<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outgoing {
     pub(super) start: u64,
-    /// Past the payload; FIN not counted.
+    /// Position after the payload. A FIN is not counted.
     pub(super) end: u64,
     pub(super) has_fin: bool,
     pub(super) is_resend: bool,
-    /// Answers ECE.
+    /// Whether the segment answers ECE.
     pub(super) has_cwr: bool,
 }
 
@@ -77,14 +78,14 @@ enum TimerKind {
     WindowProbe,
 }
 
-/// A tail loss probe under way (RFC 8985 section 7).
+/// A tail loss probe in flight (RFC 8985 section 7).
 #[derive(Clone, Copy, Debug)]
 struct LossProbe {
     high: u64,
     is_resend: bool,
 }
 
-/// How much of the window is used.
+/// Use of the window in the current round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     is_cwnd_limited: bool,
@@ -117,22 +118,22 @@ pub(super) struct Sender {
     is_nagle: bool,
     window_end: u64,
     rtt: RttEstimator,
-    /// `None`: losses by counting.
+    /// State of RACK. `None`: losses are detected by counting.
     rack: Option<Rack>,
-    /// Losses by distance: forward acknowledgement.
+    /// Whether losses are detected by distance (forward acknowledgement).
     is_forward: bool,
     window: Window,
     controller: Controller,
     sampler: RateSampler,
     pacer: Pacer,
-    /// When the pacer lets go what waits for nothing else.
+    /// Time at which the pacer permits a segment that could otherwise be sent now.
     departure_at: Option<Instant>,
     prr: Prr,
     phase: Phase,
-    /// An episode ends when this position is acknowledged.
+    /// Position whose acknowledgement ends the current episode.
     high: u64,
     undo: Option<Undo>,
-    /// When the first segment of an episode was sent again, in milliseconds of the timestamp clock.
+    /// Time of the first retransmission of an episode, in milliseconds of the timestamp clock.
     first_resend_ms: Option<u32>,
     reordering: u32,
     max_reordering: u32,
@@ -144,13 +145,13 @@ pub(super) struct Sender {
     last_sent_at: Instant,
     last_small_end: u64,
     is_cwr_due: bool,
-    /// Timeouts since something was acknowledged.
+    /// Number of timeouts since data was last acknowledged.
     consecutive_timeouts: u32,
     counters: Counters,
 }
 
 impl Sender {
-    /// Begins at position 1, the handshake being over. `rtt` has its sample, if there is one.
+    /// Begins at position 1, after the handshake. `rtt` contains the RTT sample of the handshake, if there is one.
     pub(super) fn new(config: &TcpConfig, negotiated: Negotiated, rtt: RttEstimator) -> Self {
         let initial_window = if negotiated.was_retransmitted {
             1
@@ -197,7 +198,7 @@ impl Sender {
         }
     }
 
-    /// Adds `bytes` to the stream; `None`: without end. Nothing is added once closing.
+    /// Adds `bytes` to the stream. `None`: the stream becomes unlimited. Ignored after [`close`](Self::close).
     pub(super) fn write(&mut self, bytes: Option<u64>) {
         if !self.is_closing {
             self.note_app_limit();
@@ -206,7 +207,7 @@ impl Sender {
         }
     }
 
-    /// FIN follows the last byte written; a greedy stream ends where it is.
+    /// Sends a FIN after the last byte written. An unlimited stream ends at the current position.
     pub(super) fn close(&mut self) {
         self.is_closing = true;
         if self.stream_end >= NEVER {
@@ -219,22 +220,22 @@ impl Sender {
         self.is_closing
     }
 
-    /// Whether FIN was acknowledged.
+    /// Whether the FIN was acknowledged.
     pub(super) fn is_finished(&self) -> bool {
         self.is_closing && self.una > self.stream_end
     }
 
-    /// The next position to be sent.
+    /// Returns the next position to be sent.
     pub(super) fn nxt(&self) -> u64 {
         self.nxt
     }
 
-    /// The first position not acknowledged.
+    /// Returns the first position that is not acknowledged.
     pub(super) fn una(&self) -> u64 {
         self.una
     }
 
-    /// Bytes of the stream acknowledged.
+    /// Returns the number of acknowledged bytes of the stream.
     pub(super) fn acked_bytes(&self) -> u64 {
         self.una.min(self.stream_end) - 1
     }
@@ -284,7 +285,7 @@ impl Sender {
         }
     }
 
-    /// The next segment to send.
+    /// Returns the next segment to send.
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         if let Some(kind) = self.due_probe.take()
             && let Some(probe) = self.send_probe(now, kind)
@@ -338,7 +339,8 @@ impl Sender {
         }
     }
 
-    /// End of the next new segment and whether it carries FIN, if the peer's window and Nagle's algorithm let it.
+    /// Returns the end of the next new segment and whether it carries a FIN, if the peer's window and Nagle's algorithm
+    /// permit it.
     fn next_new(&self) -> Option<(u64, bool)> {
         let remaining = self.stream_end.saturating_sub(self.nxt);
         let may_fin = self.is_closing && self.nxt <= self.stream_end;
@@ -350,7 +352,7 @@ impl Sender {
         let len = remaining.min(room).min(mss);
         let is_last = len == remaining;
         if len < mss && !is_last && (len == 0 || self.board.outstanding_pkts() > 0) {
-            // Silly window syndrome, RFC 9293 section 3.8.6.2.1.
+            // Silly window syndrome avoidance, RFC 9293 section 3.8.6.2.1.
             return None;
         }
         if len < mss
@@ -359,7 +361,7 @@ impl Sender {
             && self.is_nagle
             && self.last_small_end > self.una
         {
-            // Nagle as Linux does it (Minshall): one small segment at a time.
+            // Nagle's algorithm as in Linux (Minshall): one small segment at a time.
             return None;
         }
         Some((self.nxt + len, is_last && may_fin))
@@ -422,7 +424,7 @@ impl Sender {
         }
     }
 
-    /// Whether the pacer holds what could be sent; then it is the next thing to wait for.
+    /// Whether the pacer delays data that could be sent. Then the next event is the time at which the pacer permits it.
     fn is_held(&mut self, now: Instant) -> bool {
         let at = self.pacer.next_at(now);
         let is_held = at > now && self.controller.pacing().is_some();
@@ -430,7 +432,7 @@ impl Sender {
         is_held
     }
 
-    /// Notes that what is delivered next is the application's pace, not the path's.
+    /// Marks segments as application-limited if the application limits the sender.
     fn note_app_limit(&mut self) {
         let has_less_than_a_segment =
             self.stream_end.saturating_sub(self.nxt) < u64::from(self.mss);
@@ -442,7 +444,7 @@ impl Sender {
         }
     }
 
-    /// Notes that what is in flight is less than the path takes.
+    /// Marks segments as application-limited, because less data is in flight than the path could carry.
     fn note_low_flight(&mut self) {
         let until = self.board.delivered_pkts + u64::from(self.board.in_flight_pkts());
         self.sampler.on_app_limited(until);
@@ -450,7 +452,7 @@ impl Sender {
 
     fn send_probe(&mut self, now: Instant, kind: TimerKind) -> Option<Outgoing> {
         if kind == TimerKind::WindowProbe {
-            // An old position makes the peer say its window.
+            // A segment with an old position makes the peer report its window.
             let start = self.una.saturating_sub(1);
             return Some(Outgoing {
                 start,
@@ -479,7 +481,8 @@ impl Sender {
             .then(|| (now + self.rtt.rto(), TimerKind::Retransmission));
     }
 
-    /// A tail loss probe if one may be sent (RFC 8985 section 7.2), never later than the retransmission timer.
+    /// Schedules a tail loss probe if one may be sent (RFC 8985 section 7.2), never later than the retransmission
+    /// timer.
     fn arm_probe_or_retransmission(&mut self, now: Instant) {
         self.arm_retransmission(now);
         let outstanding = self.board.outstanding_pkts();
@@ -531,7 +534,7 @@ impl Sender {
         self.last_sent_at = now;
     }
 
-    /// Notes, when nothing more can be sent, whether the congestion window was what stopped it.
+    /// Records, when no more data can be sent, whether the congestion window was the limit.
     fn validate_window(&mut self) {
         let outstanding = self.board.outstanding_pkts();
         let is_cwnd_limited = self.board.in_flight_pkts() >= self.window.cwnd;
@@ -554,13 +557,13 @@ impl Sender {
     }
 }
 
-/// The timestamp clock: milliseconds, wrapping.
+/// Returns the timestamp clock: milliseconds, wrapping.
 pub(super) fn timestamp(now: Instant) -> u32 {
     let millis = now.as_nanos() / 1_000_000;
     u32::try_from(millis & u64::from(u32::MAX)).unwrap_or(0)
 }
 
-/// Length of a range of positions in segments of `mss`, rounded up.
+/// Returns the length of a range of positions in segments of `mss`, rounded up.
 fn pkts_of(range: &Range<u64>, mss: u32) -> u32 {
     let pkts = range
         .end

@@ -14,16 +14,16 @@ use pleach_core::{
 use super::{Connection, Segment, TcpConfig};
 use crate::link::{Corrupt, Link, LinkConfig, earliest, trace::Rate};
 
-/// IPv4 header.
+/// Length of an IPv4 header in bytes.
 const IP_HEADER_LEN: usize = 20;
 
-/// Payload of a full segment with timestamps.
+/// Payload in bytes of a full segment with timestamps.
 const PAYLOAD: u64 = 1_448;
 
-/// IP packet of a full segment.
+/// Length in bytes of the IP packet of a full segment.
 const PACKET: u64 = 1_500;
 
-/// A segment on a link that flips no bits.
+/// A segment on a link. It ignores flipped bits.
 #[derive(Clone, Copy)]
 struct OnLink(Segment);
 
@@ -31,19 +31,19 @@ impl Corrupt for OnLink {
     fn flip_bit(&mut self, _bit: u64) {}
 }
 
-/// A client and a server (ends 0 and 1); link `i` carries what end `i` sends.
+/// A client and a server (ends 0 and 1). Link `i` carries the segments that end `i` sends.
 struct Pair {
     now: Instant,
     ends: [Option<Connection>; 2],
     server: TcpConfig,
     links: [Link<OnLink>; 2],
-    /// Segments handed to the links.
+    /// Number of segments passed to the links.
     sent: u64,
-    /// Data segments of end 0 among them.
+    /// Number of data segments sent by end 0.
     data_sent: u64,
-    /// Mixes all segments sent and their times.
+    /// Hash of all segments sent and their times.
     trace: u64,
-    /// Segments never handed to the link, by end.
+    /// Whether a segment of an end is dropped before the link.
     is_swallowed: fn(&Self, usize, &Segment) -> bool,
 }
 
@@ -69,7 +69,7 @@ impl Pair {
         }
     }
 
-    /// A client that sends without end to a server, over `link` forth and an unlimited line back.
+    /// Creates a client that sends an unlimited stream to a server, over `link`, and over an unlimited line back.
     fn bulk(config: TcpConfig, link: LinkConfig, seed: u64) -> Self {
         let client = TcpConfig {
             limit: None,
@@ -90,7 +90,7 @@ impl Pair {
         self.ends[1].as_ref().map_or(0, Connection::received)
     }
 
-    /// Hands the link what end `i` has to send.
+    /// Passes the segments that end `i` has to send to its link.
     fn transmit(&mut self, i: usize) {
         let now = self.now;
         while let Some(segment) = self.ends[i].as_mut().and_then(|end| end.poll_transmit(now)) {
@@ -125,7 +125,7 @@ impl Pair {
         earliest(ends, links)
     }
 
-    /// Advances to the next event; `false` if there is none before `until`.
+    /// Advances to the next event. `false` if there is no event until `until`.
     fn step(&mut self, until: Instant) -> bool {
         (0..2).for_each(|i| self.transmit(i));
         let Some(at) = self.next_event().filter(|at| *at <= until) else {
@@ -157,7 +157,7 @@ impl Pair {
         self.now = until;
     }
 
-    /// Payload the server received per second from `from` to `to`.
+    /// Returns the payload bytes per second that the server received from `from` to `to`.
     fn goodput(&mut self, from: Instant, to: Instant) -> f64 {
         self.run_until(from);
         let before = self.received();
@@ -179,7 +179,7 @@ fn seconds(s: u64) -> Instant {
     Instant::from_millis(s * 1_000)
 }
 
-/// Payload per second of a link that carries full segments only.
+/// Returns the payload bytes per second of a link that carries full segments only.
 fn capacity(rate_mbps: u64) -> f64 {
     rate_mbps as f64 * 1e6 / 8.0 * PAYLOAD as f64 / PACKET as f64
 }

@@ -1,4 +1,4 @@
-//! Echo requests over UDP at a fixed interval. They begin [`IDLE_PING`] before the run, to see the idle round trip.
+//! Echo requests over UDP at a fixed interval. They begin [`IDLE_PING`] before the run, to measure the idle RTT.
 
 use core::{net::SocketAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     world::Datagram,
 };
 
-/// Answers every datagram with itself.
+/// A server that returns every datagram.
 #[derive(Debug)]
 pub(super) struct Echo {
     local: SocketAddr,
@@ -32,7 +32,7 @@ impl Echo {
     }
 }
 
-/// Asks.
+/// A client that sends echo requests.
 #[derive(Debug)]
 pub(super) struct Ping {
     local: SocketAddr,

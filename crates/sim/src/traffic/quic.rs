@@ -15,14 +15,14 @@ pub(super) struct Bulk {
     schedule: Schedule,
     is_sender: bool,
     connection: Connection,
-    /// When the sender notes the round trip next.
+    /// Time of the sender's next RTT sample.
     sample_at: Instant,
     received: u64,
     report: FlowReport,
 }
 
 impl Bulk {
-    /// The end that connects. `mtu`: of IP packets to the other end.
+    /// Creates the end that connects. `mtu`: length of the longest IP packet to the other end.
     pub(super) fn client(
         local: SocketAddr,
         remote: SocketAddr,
@@ -35,7 +35,7 @@ impl Bulk {
         Self::new(local, remote, schedule, is_sender, connection)
     }
 
-    /// The end that waits.
+    /// Creates the end that waits for a connection.
     pub(super) fn server(
         local: SocketAddr,
         remote: SocketAddr,
@@ -92,7 +92,7 @@ impl Bulk {
         }
     }
 
-    /// `None` from the end on.
+    /// Returns the time of the next event. `None` after the end of the flow.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let sample = self.is_sender.then_some(self.sample_at);
         crate::link::earliest(self.connection.poll_timeout(), sample)
@@ -119,7 +119,7 @@ impl Bulk {
     }
 }
 
-/// What a packet of `mtu` bytes leaves to UDP's payload.
+/// Returns the longest UDP payload in a packet of `mtu` bytes.
 fn max_payload(local: SocketAddr, mtu: u16) -> u16 {
     mtu.saturating_sub(if local.is_ipv6() { 48 } else { 28 })
 }

@@ -1,4 +1,4 @@
-//! Short transfers, each on a new TCP connection: the client asks for a number of bytes and reads them.
+//! Short transfers, each over a new TCP connection: the client requests a number of bytes and reads them.
 
 use core::{net::SocketAddr, time::Duration};
 use std::collections::BTreeMap;
@@ -11,16 +11,16 @@ use crate::{
     tcp::{Connection, Flags, Segment, State, TcpConfig},
 };
 
-/// A request that takes longer has failed.
+/// Time after which a request has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a question.
+/// Length of a request in bytes.
 const QUESTION_BYTES: u64 = 8;
-/// Most connections of a server.
+/// Highest number of connections of a server.
 const MAX_CONNECTIONS: usize = 1_024;
-/// How many ports the client uses in turn.
+/// Number of ports that the client uses in rotation.
 const PORTS: u16 = 20_000;
 
-/// Answers questions.
+/// A server that answers requests.
 #[derive(Debug)]
 pub(super) struct Server {
     local: SocketAddr,
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-/// Asks, one question after the other.
+/// A client that sends one request after the other.
 #[derive(Debug)]
 pub(super) struct Client {
     local: SocketAddr,
@@ -139,10 +139,10 @@ pub(super) struct Client {
     interval: Duration,
     config: TcpConfig,
     isn: Rng,
-    /// How many slots have been used.
+    /// Number of intervals that have been used.
     slots: u32,
     request: Option<Request>,
-    /// Connections that have served, until they are closed; by port.
+    /// Connections whose request is finished, until they are closed, by port.
     closing: BTreeMap<u16, Connection>,
     ports: u16,
     report: FlowReport,
@@ -153,7 +153,7 @@ struct Request {
     began: Instant,
     deadline: Instant,
     port: u16,
-    /// `None` while the next attempt waits for `connect_at`.
+    /// The connection. `None` while the next attempt waits for `connect_at`.
     connection: Option<Connection>,
     connect_at: Instant,
     received: u64,
@@ -219,7 +219,7 @@ impl Client {
         }
         if let Some(request) = &mut self.request {
             if request.deadline <= io.now {
-                // One that the end of the run cuts off is neither served nor failed.
+                // A request that the end of the run interrupts is neither answered nor failed.
                 self.report.sent += u64::from(request.deadline < self.schedule.stop);
                 self.request = None;
             } else if request.connection.is_none() && request.connect_at <= io.now {
@@ -260,7 +260,7 @@ impl Client {
         self.report
     }
 
-    /// When the next request is to begin.
+    /// Returns the time at which the next request is to begin.
     fn next_at(&self) -> Option<Instant> {
         let at = self.schedule.start + self.interval.saturating_mul(self.slots);
         (at < self.schedule.stop).then_some(at)
@@ -272,7 +272,7 @@ impl Client {
         port
     }
 
-    /// Takes what has arrived, and sends what may be sent.
+    /// Receives arrived data, and sends segments that may be sent.
     fn drain(&mut self, io: &mut Io<'_>) {
         if let Some(request) = &mut self.request
             && let Some(connection) = &mut request.connection

@@ -22,12 +22,13 @@ pub(super) struct Bulk {
     is_sender: bool,
     isn: Rng,
     connection: Option<Connection>,
-    /// When the client connects (again).
+    /// Time at which the client connects (again).
     connect_at: Option<Instant>,
-    /// When the sender notes the round trip next.
+    /// Time of the sender's next RTT sample.
     sample_at: Instant,
     received: u64,
-    /// Whose turn comes before the payload, those that are over, and what the other end had said by then.
+    /// Messages before the payload, number of messages that are complete, and number of bytes that the other end had
+    /// sent by then.
     turns: &'static [Turn],
     over: usize,
     heard: u64,
@@ -35,7 +36,7 @@ pub(super) struct Bulk {
 }
 
 impl Bulk {
-    /// The end that connects.
+    /// Creates the end that connects.
     pub(super) fn client(
         local: SocketAddr,
         remote: SocketAddr,
@@ -51,7 +52,7 @@ impl Bulk {
         }
     }
 
-    /// The end that listens.
+    /// Creates the end that listens.
     pub(super) fn server(
         local: SocketAddr,
         remote: SocketAddr,
@@ -80,7 +81,7 @@ impl Bulk {
         }
     }
 
-    /// The ends take these turns before the sender begins.
+    /// Sets the messages that the ends exchange before the sender begins.
     pub(super) fn with_turns(mut self, turns: &'static [Turn]) -> Self {
         if !turns.is_empty() {
             self.config.limit = Some(0);
@@ -130,7 +131,7 @@ impl Bulk {
         }
     }
 
-    /// `None` from the end on: what is still queued then is dropped.
+    /// Returns the time of the next event. `None` after the end of the flow: segments still queued then are dropped.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let connection = self.connection.as_ref().and_then(Connection::poll_timeout);
         let sample = self.samples().then_some(self.sample_at);
@@ -153,7 +154,7 @@ impl Bulk {
         self.is_sender && self.connection.is_some()
     }
 
-    /// Says what it is this end's turn to say.
+    /// Sends the message that is due from this end.
     fn take_turns(&mut self) {
         let Some(connection) = &mut self.connection else {
             return;
@@ -174,7 +175,7 @@ impl Bulk {
         }
     }
 
-    /// Takes what has arrived, and sends what may be sent.
+    /// Receives arrived data, and sends segments that may be sent.
     fn drain(&mut self, io: &mut Io<'_>) {
         self.take_turns();
         let Some(connection) = &mut self.connection else {
@@ -190,7 +191,7 @@ impl Bulk {
             self.schedule.record(&mut self.report, io.now, new);
         }
         if connection.state() == State::Aborted {
-            // The listener waits for another; the client tries again, as it does when it is refused.
+            // The listener waits for another connection. The client connects again, as after a refusal.
             self.connection = None;
             (self.received, self.over, self.heard) = (0, 0, 0);
             if self.is_client {
@@ -200,10 +201,10 @@ impl Bulk {
     }
 }
 
-/// More bytes than any scenario lasts for.
+/// Number of bytes that exceeds the length of any scenario.
 const ENDLESS: u64 = 1 << 50;
 
-/// Where a connection's numbers begin.
+/// Returns a random initial sequence number.
 pub(super) fn initial_sequence_number(rng: &mut Rng) -> u32 {
     u32::try_from(rng.next_u64() >> 32).unwrap_or(0)
 }

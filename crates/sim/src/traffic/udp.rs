@@ -1,7 +1,7 @@
 //! Datagrams at a given rate, each with a sequence number and the time it was sent.
 //!
-//! For traffic towards the client, the client says hello until the first datagram arrives, which also opens a way
-//! through address translation.
+//! If the client receives, it sends hellos until the first datagram arrives. This also creates a mapping in address
+//! translators.
 
 use core::net::SocketAddr;
 
@@ -14,14 +14,14 @@ use crate::{
     world::Datagram,
 };
 
-/// Number and time of sending.
+/// Length in bytes of a datagram's header: its number and its time of sending.
 const HEADER_BYTES: usize = 16;
 
-/// Sends.
+/// The sending end.
 #[derive(Debug)]
 pub(super) struct Source {
     local: SocketAddr,
-    /// `None` until it says hello.
+    /// Address of the receiver. `None` until its hello arrives.
     peer: Option<SocketAddr>,
     schedule: Schedule,
     size: usize,
@@ -89,11 +89,11 @@ impl Source {
     }
 }
 
-/// Receives.
+/// The receiving end.
 #[derive(Debug)]
 pub(super) struct Sink {
     local: SocketAddr,
-    /// Whom to say hello to.
+    /// Server to which hellos are sent.
     server: Option<SocketAddr>,
     schedule: Schedule,
     hello_at: Option<Instant>,

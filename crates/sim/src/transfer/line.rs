@@ -1,4 +1,4 @@
-//! A line: what the sender has given it, its window, and the bottleneck.
+//! A line: the packets that the sender assigned to it, its window, and the bottleneck.
 
 use std::collections::VecDeque;
 
@@ -12,29 +12,29 @@ use pleach_core::{
 
 use super::settings::{LineSettings, Transfer};
 
-/// A packet's place: stream, and number in it.
+/// Position of a packet: stream, and number in the stream.
 pub(super) type Place = (usize, usize);
 
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) settings: LineSettings,
-    /// What is left of its rate on average.
+    /// Average rate that cross traffic leaves.
     pub(super) told_rate: Bitrate,
     packet: Bytes,
     round_trip: Duration,
-    /// Given to it and not sent yet.
+    /// Packets assigned to the line and not yet sent.
     pub(super) waiting: VecDeque<Place>,
-    /// The sender keeps to its rate: when the next packet may go.
+    /// Time at which the next packet may be sent. The sender does not exceed the rate.
     pub(super) next_at: Instant,
-    /// Packets under way or lost, as far as the sender knows.
+    /// Number of packets that are in flight or lost, as far as the sender knows.
     pub(super) in_flight: u32,
     window: f64,
     window_max: f64,
-    /// Packets sent before do not halve the window again.
+    /// Time of the last reduction. Events of packets sent before it do not halve the window again.
     cut_at: Option<Instant>,
-    /// When all that is in the bottleneck's queue will have passed.
+    /// Time at which all packets in the bottleneck's queue will have passed.
     free_at: Instant,
-    /// Cross traffic.
+    /// Whether cross traffic is on.
     pub(super) crossing: bool,
     pub(super) rng: Rng,
 }
@@ -80,7 +80,7 @@ impl Line {
         self.window
     }
 
-    /// What the window lets through, at most what is left of the rate.
+    /// Returns the rate that the window permits, at most the remaining rate.
     pub(super) fn rate(&self) -> Bitrate {
         let window = Bytes::new(self.packet.get() * self.whole_window());
         Bitrate::from_transfer(window, self.round_trip)
@@ -100,7 +100,7 @@ impl Line {
         self.window.max(1.0) as u64
     }
 
-    /// A packet of the file leaves; when it arrives, if it does.
+    /// Sends a packet of the file. Returns its arrival time unless it is lost.
     pub(super) fn send(&mut self, now: Instant, loss: f64) -> Option<Instant> {
         self.next_at = now + self.packet / self.told_rate;
         self.in_flight += 1;
@@ -109,7 +109,7 @@ impl Line {
         arrival.filter(|_| !is_lost)
     }
 
-    /// A packet of anybody's enters the bottleneck; when it arrives, unless the queue is full.
+    /// Puts any packet into the bottleneck. Returns its arrival time unless the queue is full.
     pub(super) fn pass(&mut self, now: Instant) -> Option<Instant> {
         let one = self.packet / self.settings.rate;
         if self.free_at.since(now) > one * QUEUE {
@@ -119,7 +119,7 @@ impl Line {
         Some(self.free_at + self.settings.delay())
     }
 
-    /// How long cross traffic waits between two packets.
+    /// Returns the gap between two packets of cross traffic.
     pub(super) fn cross_gap(&self, cross: f64) -> Duration {
         (self.packet / self.settings.rate).div_f64(cross)
     }
@@ -129,7 +129,7 @@ impl Line {
         self.window = (self.window + 1.0 / self.window.max(1.0)).min(self.window_max);
     }
 
-    /// A packet sent at `sent_at` is taken for lost.
+    /// Called when a packet sent at `sent_at` is considered lost.
     pub(super) fn on_event(&mut self, now: Instant, sent_at: Instant) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if self.cut_at.is_none_or(|cut_at| sent_at > cut_at) {
@@ -145,9 +145,9 @@ impl Line {
     }
 }
 
-/// Packets beyond what a line holds that a window may have.
+/// Number of packets by which a window may exceed the capacity of the line.
 const SPARE: f64 = 3.0;
-/// Least window after an event: RFC 4960, section 7.2.3, has four packets of this length.
+/// Smallest window after an event: RFC 4960, section 7.2.3, permits four packets of this length.
 const LEAST: f64 = 4.0;
-/// Packets the bottleneck's queue takes.
+/// Capacity of the bottleneck's queue in packets.
 const QUEUE: u32 = 50;

@@ -11,30 +11,30 @@ use super::order::Order;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
-    /// Its name.
+    /// Name of the transfer.
     pub name: String,
-    /// What it is, in plain words.
+    /// Description in plain words.
     #[serde(default)]
     pub description: Option<String>,
-    /// Of all randomness.
+    /// Seed of all random numbers.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Runs of each case, with seeds that follow one another; what is reported is their mean.
+    /// Number of runs of each case, with consecutive seeds. The results are the mean over the runs.
     #[serde(default = "once")]
     pub repeat: u32,
-    /// Packets of the file.
+    /// Number of packets in the file.
     pub packets: u32,
-    /// Length of each.
+    /// Length of each packet.
     pub packet: Bytes,
-    /// Which line a packet takes.
+    /// Scheduler that assigns packets to lines.
     pub order: Order,
-    /// Whether the sender takes what is missing for lost.
+    /// Whether the sender reacts to events as to losses.
     #[serde(default)]
     pub reacts: bool,
     /// Share of packets lost on each line.
     #[serde(default)]
     pub loss: f64,
-    /// Share of a line's rate that cross traffic takes while it is on, which is half of the time.
+    /// Share of a line's rate that cross traffic uses while it is on. It is on for half of the time.
     #[serde(default)]
     pub cross: f64,
     /// The sets of lines.
@@ -45,7 +45,7 @@ pub struct Transfer {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its name, unique in the file.
+    /// Name, unique in the file.
     pub name: String,
     /// The lines.
     pub line: Vec<LineSettings>,
@@ -55,9 +55,9 @@ pub struct Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSettings {
-    /// What it carries.
+    /// Rate of the line.
     pub rate: Bitrate,
-    /// Its delay in one direction, in milliseconds.
+    /// One-way delay in milliseconds.
     pub delay_ms: u32,
 }
 
@@ -67,27 +67,27 @@ impl LineSettings {
     }
 }
 
-/// What is wrong with the file of a model.
+/// Error in the file of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelFileError {
-    /// It is not what a file of this kind looks like.
+    /// The text does not have the form of such a file.
     #[error("{0}")]
     Form(String),
     /// A number is out of its range.
     #[error("{key}: expected {expected}")]
     Range {
-        /// Which.
+        /// Name of the key.
         key: &'static str,
-        /// What it may be.
+        /// Description of the permitted values.
         expected: &'static str,
     },
 }
 
 impl Transfer {
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the error in the text.
     pub fn parse(text: &str) -> Result<Self, ModelFileError> {
         let this: Self =
             toml::from_str(text).map_err(|error| ModelFileError::Form(error.to_string()))?;

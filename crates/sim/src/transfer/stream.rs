@@ -1,16 +1,16 @@
-//! Both ends of a sequence of packets: what has come, and what the sender makes of the acknowledgements.
+//! Both ends of a sequence of packets: the arrived packets, and the sender's interpretation of acknowledgements.
 
-/// A sequence with numbers of its own.
+/// A sequence of packets with its own numbering.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// By number: whether it has come, and whether the sender knows.
+    /// Whether each packet has arrived, by number.
     come: Vec<bool>,
-    /// Receiver: the first number that has not come.
+    /// Receiver: the first number that has not arrived.
     missing: usize,
-    /// Receiver: how many have come beyond it, and at most.
+    /// Receiver: number of packets that have arrived beyond the first missing one, and its maximum.
     held: u64,
     held_max: u64,
-    /// Sender: the first number that is not known to have come, and how often in a row that was said.
+    /// Sender: the first number that is not known to have arrived, and how often in a row it was reported.
     told_missing: usize,
     repeats: u32,
 }
@@ -27,7 +27,8 @@ impl Stream {
         }
     }
 
-    /// A packet arrives; the first number that is missing then, `None` if it came before.
+    /// Records the arrival of a packet. Returns the first number that is then missing. `None` if the packet arrived
+    /// before.
     pub(super) fn arrive(&mut self, number: usize) -> Option<usize> {
         if self.come[number] {
             return None;
@@ -42,8 +43,8 @@ impl Stream {
         Some(self.missing)
     }
 
-    /// The sender hears that all before `missing` has come, and something new; the number that is taken for lost if this
-    /// is the third time in a row.
+    /// Processes an acknowledgement of all packets before `missing` and of a new packet. If `missing` is reported for
+    /// the third time in a row, it is returned and considered lost.
     pub(super) fn acknowledge(&mut self, missing: usize) -> Option<usize> {
         if missing > self.told_missing {
             self.told_missing = missing;
@@ -58,11 +59,11 @@ impl Stream {
         self.missing == self.come.len()
     }
 
-    /// Most packets the receiver had to hold.
+    /// Returns the highest number of packets that the receiver had to buffer.
     pub(super) const fn held_max(&self) -> u64 {
         self.held_max
     }
 }
 
-/// RFC 5681, section 3.2.
+/// Number of duplicate reports that make an event: RFC 5681, section 3.2.
 const EVENT: u32 = 3;

@@ -22,7 +22,7 @@ fn transfer(order: &str, more: &str) -> Transfer {
     Transfer::parse(&(head + CASES)).expect("valid")
 }
 
-/// Events, goodput and most packets held, for 1 to 4 lines.
+/// Returns events, goodput and highest number of buffered packets, for 1 to 4 lines.
 fn numbers(order: &str, more: &str) -> Vec<(f64, f64, u64)> {
     let results = run(&transfer(order, more));
     let numbers = results.flows.iter().map(|flow| {
@@ -32,7 +32,7 @@ fn numbers(order: &str, more: &str) -> Vec<(f64, f64, u64)> {
     numbers.collect()
 }
 
-/// Of the design notes: counted by another program from the same definitions.
+/// The expected values were counted by another program from the same definitions.
 #[test]
 fn events_of_table_1_are_those_known() {
     let near = |order: &str, known: [f64; 3]| {
@@ -51,7 +51,7 @@ fn one_line_keeps_order_whatever_the_order() {
     for order in ["round-robin", "window", "flow", "osia-random"] {
         let (events, goodput, held) = numbers(order, "reacts = true")[0];
         assert_eq!((events, held), (0.0, 0), "{order}");
-        // 2000 packets of 8 kbit at 4 Mbit/s, and 60 ms.
+        // 2000 packets of 8 kbit at 4 Mbit/s, plus 60 ms.
         assert!((goodput - 16.0 / 4.06).abs() < 0.01, "{order}: {goodput}");
     }
 }
@@ -70,7 +70,7 @@ fn what_reacts_pays_for_disorder_and_what_is_in_order_does_not() {
 fn losses_are_repaired_and_cross_traffic_takes_its_share() {
     let lossy = run(&transfer("osia", "reacts = true\nloss = 0.02"));
     for flow in &lossy.flows {
-        // 2 % of 2000, found by events or timeouts; the file is complete.
+        // 2 % of 2000 packets are lost and detected by events or timeouts. The file is complete.
         let found = flow.dup_ack_events.zip(flow.timeouts).map(|(a, b)| a + b);
         assert!(found.is_some_and(|found| found > 25.0), "{found:?}");
         assert!(flow.retransmits.is_some_and(|again| again >= 25));
@@ -79,7 +79,7 @@ fn losses_are_repaired_and_cross_traffic_takes_its_share() {
     let alone = numbers("weighted", "")[0].1;
     let crossed = numbers("weighted", "cross = 0.4\nrepeat = 20")[0].1;
     let share = crossed / alone;
-    // The sender keeps to what is left on average, 0.8, and loses some of that to full queues.
+    // The sender uses the average remaining share, 0.8, and loses some of it to full queues.
     assert!((0.65..0.81).contains(&share), "{share}");
 }
 

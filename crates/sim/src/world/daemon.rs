@@ -1,7 +1,7 @@
-//! One end of a tunnel: the production engine, driven as the daemon's data path drives it.
+//! One end of a tunnel: the production engine, driven in the same way as by the daemon's data path.
 //!
-//! A round of the daemon is: take what has arrived, let timers run, deliver, send until nothing is left. Processes can be
-//! killed and started again; a new one remembers nothing but its configuration.
+//! In each round, the daemon receives arrived packets, runs timers, delivers packets, and sends until nothing is left
+//! to send. Processes can be killed and started again. A new process remembers only its configuration.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -30,57 +30,57 @@ use crate::scenario::End;
 
 /// MTU of the links' devices.
 pub(crate) const UPLINK_MTU: u16 = 1_500;
-/// What a datagram adds to an inner packet: IPv6 and UDP headers, the tunnel's header and tag.
+/// Length in bytes that a datagram adds to an inner packet: IPv6 and UDP headers, the tunnel's header and tag.
 #[expect(clippy::cast_possible_truncation, reason = "some 40 bytes")]
 const OUTER_BYTES: u16 = 40 + 8 + DATA_OVERHEAD as u16;
-/// Where the gateway listens.
+/// Port on which the gateway listens.
 const GATEWAY_PORT: u16 = 7_700;
-/// Where the client's sockets are bound; the kernel would choose.
+/// Port to which the client's sockets are bound. In reality the kernel would choose it.
 const CLIENT_PORT: u16 = 40_000;
-/// Batches of one pass, as in the daemon.
+/// Number of batches in one pass, as in the daemon.
 const TX_BATCHES: usize = 32;
-/// From the start of a process to its first packet.
+/// Time from the start of a process to its first packet.
 const START_TIME: Duration = Duration::from_millis(20);
 
 /// One link of the client.
 #[derive(Clone, Debug)]
 pub(crate) struct Uplink {
-    /// Which port of the host it is.
+    /// Port of the host to which the link is connected.
     pub(crate) port: usize,
     /// The user's settings.
     pub(crate) link: Link,
     pub(crate) v4: IpAddr,
-    /// `None` without IPv6.
+    /// IPv6 address of the link. `None` without IPv6.
     pub(crate) v6: Option<IpAddr>,
 }
 
-/// What a daemon is told by its configuration.
+/// Configuration of a daemon.
 #[derive(Clone, Debug)]
 pub(crate) struct DaemonConfig {
     pub(crate) end: End,
     pub(crate) private_key: [u8; 32],
     pub(crate) peer_public_key: [u8; 32],
     pub(crate) scheduler: SchedulerSettings<String>,
-    /// Who sees what the engine decides.
+    /// Observers of the engine's decisions.
     pub(crate) observers: Option<Arc<dyn Observers>>,
-    /// Inner addresses that are the peer's.
+    /// Inner addresses that belong to the peer.
     pub(crate) allowed_ips: Vec<IpNet>,
-    /// `None`: what the links leave.
+    /// MTU of inner packets. `None`: derived from the links' MTU.
     pub(crate) mtu: Option<u16>,
     /// Whether inner headers are compressed.
     pub(crate) compression: bool,
     /// Classes of traffic.
     pub(crate) classes: Vec<Class>,
-    /// By which code parity is made; then its sockets take damaged datagrams.
+    /// Error-correcting code of the parity, if any. Then the sockets accept damaged datagrams.
     pub(crate) parity: Option<Code>,
     /// The gateway's address.
     pub(crate) gateway: IpAddr,
-    /// A client's links.
+    /// The links of a client.
     pub(crate) uplinks: Vec<Uplink>,
 }
 
 impl DaemonConfig {
-    /// The longest inner packet.
+    /// Returns the length of the longest inner packet.
     pub(crate) fn inner_mtu(&self) -> u16 {
         self.mtu.unwrap_or(UPLINK_MTU - OUTER_BYTES)
     }
@@ -90,11 +90,11 @@ impl DaemonConfig {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     config: DaemonConfig,
-    /// What the kernel would give.
+    /// Random numbers in place of the kernel's.
     entropy: Rng,
     process: Option<Process>,
     starts_at: Option<Instant>,
-    /// By uplink.
+    /// Whether each uplink has a carrier.
     has_carrier: Vec<bool>,
 }
 
@@ -102,12 +102,12 @@ pub(crate) struct Daemon {
 struct Process {
     endpoint: Endpoint,
     tx: TxQueue,
-    /// By uplink.
+    /// Path of each uplink.
     paths: Vec<Option<PathId>>,
 }
 
 impl Daemon {
-    /// A daemon that is started at `now`.
+    /// Creates a daemon that is started at `now`.
     pub(crate) fn new(config: DaemonConfig, entropy: Rng, now: Instant) -> Self {
         Self {
             has_carrier: vec![true; config.uplinks.len()],
@@ -122,12 +122,12 @@ impl Daemon {
         &self.config
     }
 
-    /// The engine; `None` while no process runs.
+    /// Returns the engine. `None` while no process runs.
     pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
         self.process.as_ref().map(|process| &process.endpoint)
     }
 
-    /// The UDP port of its sockets.
+    /// Returns the UDP port of its sockets.
     pub(crate) fn port(&self) -> u16 {
         match self.config.end {
             End::Client => CLIENT_PORT,
@@ -135,7 +135,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the process without a word; starts another at `now` if it `restarts`.
+    /// Kills the process without notification. If `restarts` is set, another process is started at `now`.
     pub(crate) fn kill(&mut self, now: Instant, restarts: bool) {
         self.process = None;
         self.starts_at = restarts.then(|| now + START_TIME);
@@ -158,7 +158,7 @@ impl Daemon {
         }
     }
 
-    /// Takes a datagram from a socket. Its content is unspecified afterwards.
+    /// Processes a datagram from a socket. The content of `payload` is unspecified afterwards.
     pub(super) fn handle_datagram(
         &mut self,
         now: Instant,
@@ -191,7 +191,7 @@ impl Daemon {
         }
     }
 
-    /// Takes a packet from the TUN.
+    /// Processes a packet from the TUN device.
     pub(super) fn handle_packet(&mut self, now: Instant, packet: &[u8]) {
         if let Some(Process { endpoint, .. }) = &mut self.process {
             let packet = endpoint.pool().copy_of(packet);
@@ -199,7 +199,7 @@ impl Daemon {
         }
     }
 
-    /// Does all that can be done now: inner packets to `delivered`, outer ones to `sent`.
+    /// Does all current work. Inner packets are added to `delivered`, outer packets to `sent`.
     pub(super) fn settle(
         &mut self,
         now: Instant,
@@ -271,7 +271,8 @@ impl Daemon {
         let mtu = config.inner_mtu();
         let endpoint_config = EndpointConfig {
             private_key: config.private_key.into(),
-            // Those of a processor with AES, whatever this one has: the same bytes everywhere.
+            // The suites of a processor with AES, regardless of this processor, so that all machines produce the same
+            // bytes.
             suites: Suite::preferred(true).to_vec(),
             queue: QueueConfig::default(),
             compression: config.compression,
@@ -313,7 +314,7 @@ fn reach(uplink: &Uplink, has_carrier: bool) -> Reach {
     }
 }
 
-/// The source address of what is sent on `route`; `None` if the link has none of the family.
+/// Returns the source address of datagrams sent on `route`. `None` if the link has no address of the family.
 fn source(config: &DaemonConfig, paths: &[Option<PathId>], route: &Route) -> Option<IpAddr> {
     let is_v6 = route.remote.is_ipv6();
     match config.end {

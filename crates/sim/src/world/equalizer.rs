@@ -1,9 +1,10 @@
-//! A sender-only equalizer: spreads what a host sends over ports, without a tunnel.
+//! A sender-side equalizer: spreads a host's packets over ports, without a tunnel.
 //!
-//! Which port a packet takes, and what weights follow from what was sent, are the product's own state machines
-//! (`pleach-equalizer`). What is here is what a kernel does around them: counting the bytes of each port, the equalizer's own
-//! and all others', holding packets until their time, and asking the other end by echo requests (RFC 792) how long each
-//! way is. The answers to these come back as any packet for the host does, so what differs between them is the way out.
+//! The choice of a packet's port and the computation of weights are the product's own state machines
+//! (`pleach-equalizer`). This file does what a kernel does around them: it counts the bytes of each port, separately
+//! for the equalizer and other traffic; it delays packets until their time; and it measures the delay to the other end
+//! over each link by echo requests (RFC 792). Replies return like any other packet for the host, so differences between
+//! RTTs are due to the outgoing links.
 
 use core::{net::Ipv4Addr, time::Duration};
 
@@ -24,10 +25,10 @@ use crate::scenario::Spread;
 const ICMP: u8 = 1;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REPLY: u8 = 0;
-/// Header of an echo message, and the time it was sent.
+/// Length in bytes of an echo message: its header, and its time of sending.
 const ECHO_BYTES: usize = 16;
 
-/// What an equalizer is made of.
+/// Configuration of an equalizer.
 #[derive(Clone, Debug)]
 pub(crate) struct EqualizerConfig {
     /// Its ports, at least one.
@@ -35,7 +36,7 @@ pub(crate) struct EqualizerConfig {
     pub(crate) spread: Spread,
     pub(crate) auto_weights: bool,
     pub(crate) interval: Duration,
-    /// Between whom echo requests go.
+    /// Source and destination addresses of echo requests.
     pub(crate) local: Ipv4Addr,
     pub(crate) remote: Ipv4Addr,
 }
@@ -53,13 +54,13 @@ pub(crate) struct Equalizer {
     config: EqualizerConfig,
     splitter: Splitter,
     control: WeightControl,
-    /// What holds packets, if anything does.
+    /// Computes the extra delay of packets, if the equalizer delays packets.
     delays: Option<DelayEqualizer>,
     probe_at: Option<Instant>,
     lanes: Vec<Lane>,
 }
 
-/// What left a port, or waits to.
+/// State of one port: its delayed packets and its counters.
 #[derive(Debug)]
 struct Lane {
     held: HoldQueue<Packet>,
@@ -100,7 +101,7 @@ impl Equalizer {
         };
         let delays = (config.spread == Spread::Delay).then(DelayEqualizer::default);
         let mut this = Self {
-            // Packets are not offloaded here: the paper's rule.
+            // There is no segmentation offload here, so packets are charged by the paper's rule.
             splitter: Splitter::new(Charge::Packets, spread),
             control,
             probe_at: delays.is_some().then_some(now),
@@ -112,14 +113,14 @@ impl Equalizer {
         this
     }
 
-    /// Weights of its ports from now on, in their order.
+    /// Sets the weights of the ports, in their order.
     pub(crate) fn set_weights(&mut self, now: Instant, weights: &[u32]) {
         let pairs: Vec<(usize, u32)> = weights.iter().copied().enumerate().collect();
         self.control.handle_weights(now, &pairs);
         self.apply();
     }
 
-    /// Each port and its share of what is sent, in percent.
+    /// Returns each port with its share of the traffic in percent.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (usize, f64)> {
         let ports = self.config.ports.iter().enumerate();
         ports.map(|(at, port)| {
@@ -130,7 +131,7 @@ impl Equalizer {
         })
     }
 
-    /// `port` has lost its carrier, or got it back.
+    /// Called when `port` has lost or regained its carrier.
     pub(super) fn handle_carrier(&mut self, now: Instant, port: usize, has_carrier: bool) {
         if let Some(at) = self.lane_of(port) {
             self.control.handle_link(now, at, has_carrier);
@@ -138,7 +139,7 @@ impl Equalizer {
         }
     }
 
-    /// Counts a packet that leaves `port` past the equalizer.
+    /// Counts a packet that leaves `port` without the equalizer.
     pub(super) fn on_other(&mut self, port: usize, len_bytes: usize) {
         if let Some(at) = self.lane_of(port) {
             let (counters, len) = (&mut self.lanes[at].counters, Bytes::of_len(len_bytes));
@@ -147,7 +148,7 @@ impl Equalizer {
         }
     }
 
-    /// Takes a packet that is to be sent; back if no port has weight.
+    /// Sends a packet, or returns it if no port has weight.
     pub(super) fn handle_packet(
         &mut self,
         now: Instant,
@@ -171,7 +172,7 @@ impl Equalizer {
         Ok(())
     }
 
-    /// Takes the answer to an echo request; false if `packet` is none.
+    /// Processes the reply to an echo request. Returns false if `packet` is not such a reply.
     pub(super) fn handle_echo_reply(&mut self, now: Instant, packet: &PacketView<'_>) -> bool {
         let (Some(delays), Some((ECHO_REPLY, lane, sent_at))) =
             (&mut self.delays, read_echo(packet))
@@ -182,7 +183,7 @@ impl Equalizer {
         true
     }
 
-    /// Sends what is due, measures, asks.
+    /// Sends packets that are due, measures, and sends echo requests.
     pub(super) fn settle(&mut self, now: Instant, outbox: &mut Outbox) {
         for (lane, port) in self.lanes.iter_mut().zip(&self.config.ports) {
             while let Some(packet) = lane.held.pop(now) {
@@ -225,7 +226,7 @@ impl Equalizer {
         self.config.ports.iter().position(|own| own.port == port)
     }
 
-    /// Puts new weights in force, if there are some.
+    /// Applies new weights, if there are any.
     fn apply(&mut self) {
         if let Some(change) = self.control.poll_change() {
             self.splitter.set_weights(&change.weights);
@@ -248,7 +249,7 @@ impl Equalizer {
     }
 }
 
-/// Turns an echo request into its answer; false if `packet` is none.
+/// Turns an echo request into its reply. `None` if `view` is not an echo request.
 pub(super) fn answer_echo(view: &PacketView<'_>, outbox: &mut Outbox) -> Option<Packet> {
     let (ECHO_REQUEST, ..) = read_echo(view)? else {
         return None;
@@ -262,7 +263,7 @@ pub(super) fn answer_echo(view: &PacketView<'_>, outbox: &mut Outbox) -> Option<
     outbox.buffers.packet(ICMP, from, to, answer)
 }
 
-/// Type, number and time of an echo message.
+/// Returns type, number and time of an echo message.
 fn read_echo(packet: &PacketView<'_>) -> Option<(u8, usize, Instant)> {
     if packet.protocol() != Some(ICMP) {
         return None;

@@ -1,4 +1,5 @@
-//! A host: addresses, routes, applications, perhaps one end of a tunnel. It forwards what is not its own.
+//! A host: addresses, routes, applications, and optionally one end of a tunnel. It forwards packets that are not
+//! addressed to it.
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::traffic::{App, Io};
 
-/// Where a route leads.
+/// Target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     Equalizer,
@@ -21,10 +22,10 @@ pub(crate) enum Via {
     Tunnel,
 }
 
-/// A line of a routing table; the first that matches counts.
+/// An entry of a routing table. The first matching entry applies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
-    /// Only packets with this source, as by a rule of policy routing.
+    /// Source address of the packets to which the route applies, like a rule of policy routing. `None`: all packets.
     pub(crate) from: Option<IpAddr>,
     pub(crate) to: IpNet,
     pub(crate) via: Via,
@@ -38,9 +39,9 @@ pub(crate) struct Host {
     apps: Vec<App>,
     daemon: Option<Daemon>,
     equalizer: Option<Equalizer>,
-    /// Packets of the host's own, to be routed.
+    /// Packets that the host itself sends and that are not yet routed.
     sent: VecDeque<Packet>,
-    /// Packets that were corrupt, had no route, or nobody wanted.
+    /// Number of dropped packets: corrupt, without a route, or without a receiver.
     drops: u64,
 }
 
@@ -58,7 +59,7 @@ impl Host {
         self.apps.push(app);
     }
 
-    /// The applications, in the order they were added.
+    /// Removes and returns the applications, in the order in which they were added.
     pub(crate) fn take_apps(&mut self) -> Vec<App> {
         core::mem::take(&mut self.apps)
     }
@@ -87,7 +88,7 @@ impl Host {
         self.daemon.as_mut()
     }
 
-    /// A port has lost its carrier, or got it back.
+    /// Called when a port has lost or regained its carrier.
     pub(super) fn handle_carrier(&mut self, now: Instant, port: usize, has_carrier: bool) {
         if let Some(daemon) = &mut self.daemon {
             daemon.handle_carrier(now, port, has_carrier);
@@ -105,7 +106,7 @@ impl Host {
         self.send_all(now, outbox);
     }
 
-    /// Whether a packet whose checksum would fail is for a socket that does without.
+    /// Whether a packet with an invalid checksum is for a socket that accepts such packets.
     fn takes_damaged(&self, packet: &Packet) -> bool {
         let Some(daemon) = self
             .daemon
@@ -120,7 +121,7 @@ impl Host {
         })
     }
 
-    /// Lets timers run and sends all that may be sent.
+    /// Runs timers and sends all packets that may be sent.
     pub(super) fn settle(&mut self, now: Instant, outbox: &mut Outbox) {
         for app in &mut self.apps {
             if app.poll_timeout().is_some_and(|at| at <= now) {
@@ -131,7 +132,7 @@ impl Host {
         if let Some(equalizer) = &mut self.equalizer {
             equalizer.settle(now, outbox);
         }
-        // What applications answer to what is delivered goes out now, too.
+        // Answers of applications to delivered packets are sent in the same round.
         let mut delivered = VecDeque::new();
         while let Some(daemon) = &mut self.daemon {
             daemon.settle(now, &mut delivered, &mut self.sent, &mut outbox.buffers);
@@ -153,7 +154,7 @@ impl Host {
         apps.chain(daemon).chain(equalizer).min()
     }
 
-    /// Hands a packet to whom it is for, or forwards it.
+    /// Passes a packet to its receiver, or forwards it.
     fn take_in(&mut self, now: Instant, mut packet: Packet, outbox: &mut Outbox) {
         let Ok(view) = PacketView::parse(packet.bytes()) else {
             return self.drop(packet, outbox);

@@ -1,4 +1,4 @@
-//! One direction of several links as a node: port *i* is link *i*, near end in, far end out.
+//! One direction of several links as a node: link *i* is connected to port *i* at both ends.
 
 use pleach_core::time::Instant;
 
@@ -20,12 +20,12 @@ impl Line {
         Self { links }
     }
 
-    /// See [`Recorded::begin`].
+    /// Schedules the start of the run, see [`Recorded::begin`].
     pub(crate) fn begin(&mut self, at: Instant, events: &[Event]) {
         self.links.begin(at, events);
     }
 
-    /// What each link did since the run began.
+    /// Returns the measurements of each link since the run began.
     pub(crate) fn report(&self) -> DirectionReport {
         DirectionReport {
             links: self.links.report(),
@@ -49,7 +49,7 @@ impl Line {
         self.links.poll_timeout()
     }
 
-    /// A link and whether its near end has a carrier now.
+    /// Returns a link whose carrier changed, and whether its sending end has a carrier now.
     pub(super) fn poll_carrier(&mut self) -> Option<(usize, bool)> {
         let (link, state) = self.links.poll_state()?;
         Some((link, state != LinkState::Down))

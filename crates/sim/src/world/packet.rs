@@ -1,7 +1,8 @@
-//! IP packets on their way, in buffers that are used again.
+//! IP packets in reused buffers.
 //!
-//! Headers are real (RFC 791, RFC 8200, RFC 768), with one exception: the checksums of UDP and TCP are zero, and whether
-//! they would fail is a flag of the packet. A link with bit errors sets it, and every host drops such a packet.
+//! Headers are real (RFC 791, RFC 8200, RFC 768), with one exception: the checksums of UDP and TCP are zero. A flag of
+//! the packet says whether a checksum would fail. A link with bit errors sets this flag, and every host drops such a
+//! packet.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use crate::link::Corrupt;
 /// UDP's protocol number.
 pub(crate) const UDP: u8 = 17;
 const UDP_HEADER_BYTES: usize = 8;
-/// Free buffers kept for reuse.
+/// Highest number of free buffers that are stored for reuse.
 const MAX_FREE: usize = 65_536;
 const HOP_LIMIT: u8 = 64;
 
@@ -25,17 +26,17 @@ pub(crate) struct Packet {
 }
 
 impl Packet {
-    /// The packet from its IP header on.
+    /// Returns the packet, starting with its IP header.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The packet, to change.
+    /// Returns the packet for changes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Whether a checksum of it would fail.
+    /// Whether a checksum of the packet would fail.
     pub(crate) fn is_corrupt(&self) -> bool {
         self.is_corrupt
     }
@@ -48,21 +49,21 @@ impl Corrupt for Packet {
     }
 }
 
-/// Buffers without a packet.
+/// Pool of free buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     free: Vec<Vec<u8>>,
 }
 
 impl Buffers {
-    /// Takes a packet's buffer back.
+    /// Returns a packet's buffer to the pool.
     pub(crate) fn recycle(&mut self, packet: Packet) {
         if self.free.len() < MAX_FREE {
             self.free.push(packet.bytes);
         }
     }
 
-    /// A copy of an IP packet.
+    /// Returns a copy of an IP packet.
     pub(crate) fn copy_of(&mut self, bytes: &[u8]) -> Packet {
         let mut buffer = self.take();
         buffer.extend_from_slice(bytes);
@@ -72,8 +73,8 @@ impl Buffers {
         }
     }
 
-    /// An IP packet of `protocol` whose transport header and payload `fill` appends. `None` if it is longer than any
-    /// packet, or the addresses differ in family.
+    /// Creates an IP packet of `protocol`. `fill` appends the transport header and the payload. `None` if the packet
+    /// would be too long for IP, or if the addresses differ in family.
     pub(crate) fn packet(
         &mut self,
         protocol: u8,
@@ -109,7 +110,7 @@ impl Buffers {
         })
     }
 
-    /// A UDP packet whose payload `fill` appends; `None` as for [`packet`](Self::packet).
+    /// Creates a UDP packet whose payload `fill` appends. `None` in the same cases as for [`packet`](Self::packet).
     pub(crate) fn datagram(
         &mut self,
         source: SocketAddr,
@@ -122,7 +123,7 @@ impl Buffers {
             bytes.extend_from_slice(&destination.port().to_be_bytes());
             bytes.extend_from_slice(&[0; 4]);
             fill(bytes);
-            // Too long for the field is too long for the packet, which fails.
+            // A datagram too long for this field is also too long for a packet, so creating the packet fails.
             let len = u16::try_from(bytes.len() - start).unwrap_or(u16::MAX);
             bytes[start + 4..start + 6].copy_from_slice(&len.to_be_bytes());
         })
@@ -135,10 +136,10 @@ impl Buffers {
     }
 }
 
-/// What a node sends while it has its turn: packets by port.
+/// Packets that a node sends in its current round, with their ports.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Where packets come from.
+    /// Pool of buffers for new packets.
     pub(crate) buffers: Buffers,
     packets: VecDeque<(usize, Packet)>,
 }
@@ -162,7 +163,7 @@ pub(crate) struct Datagram<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// The UDP datagram in an IP packet; `None` if there is none.
+/// Returns the UDP datagram in an IP packet. `None` if the packet does not contain one.
 pub(crate) fn datagram<'a>(packet: &PacketView<'a>) -> Option<Datagram<'a>> {
     if packet.protocol() != Some(UDP) {
         return None;
@@ -177,7 +178,7 @@ pub(crate) fn datagram<'a>(packet: &PacketView<'a>) -> Option<Datagram<'a>> {
     })
 }
 
-/// RFC 1071.
+/// Returns the checksum of a header, RFC 1071.
 fn checksum(header: &[u8]) -> u16 {
     let words = header.chunks_exact(2);
     let sum: u32 = words

@@ -7,7 +7,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("literal")
 }
 
-/// Two hosts that echo, with a datagram between them that neither has asked for.
+/// Creates two hosts that echo, with an unsolicited datagram between them.
 fn mirrors(event_limit: u64) -> World {
     let mut world = World::new(Instant::from_millis(7), event_limit);
     let ends = [address("10.0.0.1:7"), address("10.0.0.2:7")];

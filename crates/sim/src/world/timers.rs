@@ -1,19 +1,20 @@
-//! When each node wants its turn: one entry a node, in order of time, ties by who was set first.
+//! Timers of the nodes: one entry per node, in order of time, and at equal times in the order of setting.
 //!
-//! A binary heap whose entries are never moved. A node that wants an earlier turn gets a second entry, and the first one
-//! is passed over when it comes up; one that wants a later turn keeps its entry, and is asked again then. Most timers of
-//! a protocol only ever move on, so this is one push for many changes.
+//! The timers are a binary heap whose entries are never changed. If a node needs an earlier timer, it gets a second
+//! entry, and the first entry is skipped when it is reached. If a node needs a later timer, it keeps its entry, and the
+//! later time is looked up when the entry is reached. Most timers of a protocol are only postponed, so many changes
+//! need only one push.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use pleach_core::time::Instant;
 
-/// The next turn of every node.
+/// The next timer of every node.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u64, usize)>>,
-    /// For each node, the entry that counts, and when its turn really is.
+    /// For each node, the valid entry, and the actual time of its timer.
     nodes: Vec<Timer>,
     sequence: u64,
 }
@@ -25,12 +26,12 @@ struct Timer {
 }
 
 impl Timers {
-    /// One more node, without a timer.
+    /// Adds a node without a timer.
     pub(super) fn add_node(&mut self) {
         self.nodes.push(Timer::default());
     }
 
-    /// `node` wants its turn at `due`, or none at all.
+    /// Sets the timer of `node` to `due`, or removes it.
     pub(super) fn set(&mut self, node: usize, due: Option<Instant>) {
         let timer = &mut self.nodes[node];
         timer.due = due;
@@ -42,7 +43,7 @@ impl Timers {
         }
     }
 
-    /// When the next turn may be.
+    /// Returns the time of the next timer.
     pub(super) fn next(&mut self) -> Option<Instant> {
         loop {
             let &Reverse((at, sequence, node)) = self.heap.peek()?;
@@ -61,7 +62,7 @@ impl Timers {
         }
     }
 
-    /// A node whose turn is at `now` or before; its timer is unset.
+    /// Returns a node whose timer is at `now` or before, and removes its timer.
     pub(super) fn pop(&mut self, now: Instant) -> Option<usize> {
         self.next().filter(|&at| at <= now)?;
         let Reverse((_, _, node)) = self.heap.pop()?;

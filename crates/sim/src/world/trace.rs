@@ -1,26 +1,27 @@
-//! A running hash of all events, to tell two runs apart.
+//! A running hash of all events, to compare two runs.
 
 use pleach_core::time::Instant;
 
 use super::packet::Packet;
 
-/// Bytes hashed at either end of a packet: all headers, and the tag that authenticates the rest of a datagram.
+/// Number of bytes hashed at either end of a packet: all headers, and the tag that authenticates the rest of a
+/// datagram.
 const EDGE_BYTES: usize = 64;
 
-/// The hash so far.
+/// State of the hash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trace {
     state: u64,
 }
 
 impl Trace {
-    /// A node gets its turn.
+    /// Adds the event that a node's timer fires.
     pub(super) fn timer(&mut self, at: Instant, node: usize) {
         self.mix(at.as_nanos());
         self.mix(node as u64);
     }
 
-    /// A packet arrives at a node.
+    /// Adds the arrival of a packet at a node.
     pub(super) fn arrival(&mut self, at: Instant, node: usize, packet: &Packet) {
         let bytes = packet.bytes();
         self.mix(at.as_nanos());
@@ -36,7 +37,7 @@ impl Trace {
         }
     }
 
-    /// The hash.
+    /// Returns the hash.
     pub(super) fn hash(self) -> u64 {
         self.state ^ (self.state >> 32)
     }

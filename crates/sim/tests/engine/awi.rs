@@ -1,4 +1,4 @@
-//! Policy `awi` in the whole engine: load moves with the losses that the other end reports.
+//! Policy `awi` in the whole engine: load is shifted according to the losses that the other end reports.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use pleach_core::{counters::DropReason, tunnel::TunnelStatus, units::Bitrate};
 
 use crate::world::{PathModel, World, connected, number_of};
 
-/// Client and gateway over a fixed line of `rate` and another one that is slower and has room for all.
+/// Creates client and gateway over a fixed line of `rate` and a second line with a longer delay and no rate limit.
 fn world(rate: Option<Bitrate>, seed: u64) -> World {
     let mut world = World::new(
         1,
@@ -26,13 +26,14 @@ fn status(world: &World, host: usize) -> TunnelStatus {
     peers.next().expect("a peer").1
 }
 
-/// The gateway's weights of the two paths.
+/// Returns the gateway's weights of the two paths.
 fn weights(world: &World) -> [u32; 2] {
     let status = status(world, 0);
     [status.paths[0].weight, status.paths[1].weight]
 }
 
-/// Sends down packets of 1000 bytes of three flows at `mbps` for `time`; how many, and how many of all the wire lost.
+/// Sends packets of 1000 bytes of three flows downwards at `mbps` for `time`. Returns the number sent, and the number
+/// of all packets lost on the wire.
 fn stream(world: &mut World, number: &mut u32, mbps: u64, time: Duration) -> (u64, u64) {
     let (first, lost_before) = (*number, world.lost_data);
     let end = world.now + time;
@@ -44,7 +45,7 @@ fn stream(world: &mut World, number: &mut u32, mbps: u64, time: Duration) -> (u6
     (u64::from(*number - first), world.lost_data - lost_before)
 }
 
-/// Numbers delivered to the client, of all flows, in the order they came.
+/// Returns the numbers delivered to the client, of all flows, in the order of delivery.
 fn delivered(world: &World) -> Vec<u32> {
     let packets = world.hosts[1].delivered.iter();
     packets.map(|(_, packet)| number_of(packet).1).collect()
@@ -63,7 +64,7 @@ fn load_beyond_the_fixed_line_moves_to_the_other_and_comes_back() {
     assert!(first_loss > 10, "{first_loss}");
     stream(&mut world, &mut number, 12, Duration::from_secs(2));
     let (sent, lost) = stream(&mut world, &mut number, 12, Duration::from_secs(4));
-    // The fixed line carries 7.7 Mbit/s of packets of 1000 bytes: 50 (12 - 7.7) / 7.7 = 28.
+    // The fixed line carries 7.7 Mbit/s in packets of 1000 bytes, so the weight is 50 (12 - 7.7) / 7.7 = 28.
     let [fixed, mobile] = weights(&world);
     assert_eq!(fixed, 50);
     assert!((25..=33).contains(&mobile), "{mobile}");
@@ -76,7 +77,7 @@ fn load_beyond_the_fixed_line_moves_to_the_other_and_comes_back() {
     stream(&mut world, &mut number, 4, Duration::from_secs(1));
     assert_eq!(status(&world, 0).paths[1].tx_bytes, before);
 
-    // Nothing but the wire lost anything, and nothing waited in a queue that drops.
+    // Packets were lost on the wire only, and no packet was dropped from a queue.
     world.run_for(Duration::from_millis(200));
     assert_eq!(world.hosts[0].endpoint.drops().get(DropReason::Aqm), 0);
     let numbers = delivered(&world);
@@ -134,7 +135,7 @@ fn the_users_own_limit_holds_and_is_no_loss() {
     let before = status(&world, 0).paths[0].tx_bytes;
     stream(&mut world, &mut number, 12, Duration::from_secs(4));
     let fixed = status(&world, 0).paths[0].tx_bytes - before;
-    // IP and UDP headers count as well: 28 bytes with 1038 of payload.
+    // IP and UDP headers count as well: 28 bytes for each payload of 1038.
     let on_wire = fixed * (1_038 + 28) / 1_038;
     assert!((3_900_000..=4_100_000).contains(&on_wire), "{on_wire}");
     assert_eq!(
@@ -154,7 +155,7 @@ fn packets_sent_before_the_order_is_agreed_on_are_not_lost() {
             .run_until_true(Duration::from_secs(1), connected)
             .expect("connects");
         if seed > 0 {
-            // The word of the order may be lost, and is then repeated in the middle of the stream.
+            // The control message about the order may be lost. Then it is repeated in the middle of the stream.
             world.paths.iter_mut().for_each(|path| path.loss_pct = 60);
             world.run_for(Duration::from_millis(40));
             world.paths.iter_mut().for_each(|path| path.loss_pct = 0);

@@ -11,12 +11,12 @@ use pleach_core::{
 
 use crate::world::{PathModel, World, connected, number_of, path_id};
 
-/// The source ports, by which flows are told apart.
+/// Source ports, which identify the flows.
 const BULK: u16 = 1;
 const STREAM: u16 = 2;
 const PINNED: u16 = 3;
 
-/// The class of the stream.
+/// Returns the class of the stream.
 fn class(service: Service) -> Class {
     Class {
         name: "stream".to_owned(),
@@ -35,7 +35,7 @@ fn limited(delay_ms: u64, mbps: u64) -> PathModel {
     }
 }
 
-/// A run in which both ends know each other and the paths' rates.
+/// A run in which both ends know each other and the rates of the paths.
 struct Run {
     world: World,
     sent_at: BTreeMap<u32, Instant>,
@@ -67,7 +67,7 @@ impl Run {
         self.sent_at.insert(number, self.world.now);
     }
 
-    /// How long each packet of the stream took that came, by number.
+    /// Returns the delay of each packet of the stream that arrived, by number.
     fn delays(&self) -> BTreeMap<u32, Duration> {
         let delivered = self.world.hosts[0].delivered.iter();
         let stream = delivered.filter_map(|(at, packet)| match number_of(packet) {
@@ -89,7 +89,7 @@ impl Run {
 fn voice_passes_a_flow_that_fills_both_paths() {
     let mut run = Run::new(&[limited(10, 20), limited(14, 20)], Vec::new());
     for step in 0..50_000_u32 {
-        // 56 Mbit/s for 40.
+        // 56 Mbit/s are offered to paths of 40 Mbit/s.
         run.bulk();
         if step % 100 == 0 {
             run.stream(200);
@@ -99,7 +99,7 @@ fn voice_passes_a_flow_that_fills_both_paths() {
     run.world.run_for(Duration::from_secs(1));
     let delays = run.delays();
     assert_eq!(delays.len(), run.sent_at.len(), "all came");
-    // The first half second does not look like voice yet, and searching makes queues.
+    // The first half second is not yet recognised as voice, and the rate search builds queues.
     let settled = delays.range(100..).map(|(_, delay)| *delay);
     let worst = settled.max().expect("some");
     assert!(worst < Duration::from_millis(35), "{worst:?}");
@@ -139,7 +139,7 @@ fn what_would_be_too_late_is_dropped_before_it_is_sent() {
     };
     let mut run = Run::new(&[limited(10, 20)], vec![class(service)]);
     for _ in 0..20_000 {
-        // 28 Mbit/s.
+        // The stream sends 28 Mbit/s.
         run.stream(1_400);
         run.world.run_for(Duration::from_micros(400));
     }
@@ -184,7 +184,7 @@ fn what_needs_no_order_waits_for_nothing() {
         (delays.len(), delays.values().filter(is_waiting).count())
     };
     let (came, waited) = worst_in(false);
-    // Only what was lost and sent again is late.
+    // Only packets that were lost and retransmitted are late.
     assert!(came > 1_980 && waited < 200, "{came} came, {waited} late");
     let (_, waited_in_order) = worst_in(true);
     assert!(
@@ -241,7 +241,7 @@ fn a_class_takes_its_link_though_that_is_dearer() {
     }
     let mut peers = run.world.hosts[1].endpoint.status();
     let (_, status) = peers.next().expect("a peer");
-    // The stream, and trains and copies that find out what the path carries.
+    // The traffic consists of the stream, and of trains and copies that measure the capacity of the path.
     assert!(status.paths[1].tx_bytes > 900_000, "{:?}", status.paths[1]);
 }
 
@@ -293,7 +293,8 @@ fn redundancy_never_exceeds_its_share() {
             share_percent,
             ..Service::default()
         };
-        // Nothing could be sent again in time, so all asks for redundancy: copies, repair symbols, and repairs all the same.
+        // No packet could be retransmitted in time, so all packets request redundancy: copies, repair symbols, and late
+        // retransmissions.
         let lossy = PathModel {
             loss_pct: 3,
             ..limited(60, 20)
@@ -318,8 +319,8 @@ fn redundancy_never_exceeds_its_share() {
             counts.copied_bytes.get() + 64 * 1024 > share,
             "it is used: {counts:?}"
         );
-        // Copies have headers as well. Repairs and their symbols have an eighth of all that is sent, themselves and copies
-        // not left out, and a burst of 384 KiB.
+        // Copies have headers too. Repairs and their symbols may use an eighth of all traffic, including repairs and
+        // copies, plus a burst of 384 KiB.
         let payload = counts.bytes.get() + counts.packets * 38;
         let most = payload * u64::from(100 + share_percent) / 100 * 8 / 7 + 384 * 1024;
         let sent = sent_bytes(&run) - before;
@@ -346,7 +347,8 @@ fn what_keeps_to_a_link_has_its_turn_beside_what_has_a_deadline() {
     };
     let mut run = Run::new(&[limited(10, 20)], vec![class(service), pinned]);
     for number in 0..12_000 {
-        // As many packets that have to be in time as can be sent of others: 3 Mbit/s, and twice 16 for what is left of 20.
+        // Packets with a deadline and other packets are sent at similar rates: 3 Mbit/s with a deadline, and twice 16
+        // Mbit/s for the rest of the 20 Mbit/s.
         run.stream(200);
         run.bulk();
         run.world.send(1, 0, PINNED, number, 1_400);

@@ -1,7 +1,7 @@
 //! One gateway and many clients.
 //!
-//! What one client sends to another is delivered to the gateway's host, which may route it back into the tunnel: the
-//! engine does not decide who may talk to whom.
+//! Packets from one client to another are delivered to the gateway's host, which may route them back into the tunnel:
+//! the engine does not decide who may communicate with whom.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -17,7 +17,8 @@ fn connected(world: &World) -> bool {
     clients.all(|host| host.endpoint.is_up()) && gateway.status().all(|(_, status)| status.is_up)
 }
 
-/// A world in which every client has connected; one joins every 6 ms, which is what the handshake limit admits.
+/// Creates a world in which every client has connected. A client joins every 6 ms, the rate that the handshake limit
+/// permits.
 fn connect(clients: usize, paths: &[PathModel], seed: u64) -> World {
     let mut world = World::new(clients, paths, "weighted", seed);
     for client in 1..=clients {
@@ -66,7 +67,7 @@ fn sixty_four_clients_talk_at_once_over_paths_that_lose() {
                 .all(|(_, packet)| packet[16..20] == address(client)),
             "client {client} got what is another's"
         );
-        // Of 100 packets 2 are lost on average, 1.4 is one standard deviation.
+        // Of 100 packets 2 are lost on average; one standard deviation is 1.4.
         assert!((90..=100).contains(&delivered.len()), "client {client}");
         let up = from[&address(client)[..]];
         assert!((90..=100).contains(&up), "client {client}: {up}");
@@ -89,11 +90,11 @@ fn a_client_cannot_speak_for_another() {
     let gateway = &world.hosts[0];
     assert_eq!(gateway.drops(DropReason::SourceNotAllowed), 1);
     assert!(gateway.delivered.is_empty());
-    // Its own packets pass, also behind the forged one.
+    // The client's own packets pass, also after the forged packet.
     world.send(1, 0, 1, 2, 100);
     world.run_for(Duration::from_millis(50));
     assert_eq!(world.numbers(0, 1), [2]);
-    // The gateway's host gets what is meant for another client; nobody has an address that is no client's.
+    // The gateway's host receives packets for other clients. Addresses that belong to no client are unreachable.
     world.send(1, 2, 2, 3, 100);
     world.send(0, 77, 2, 4, 100);
     world.run_for(Duration::from_millis(50));
@@ -117,7 +118,7 @@ fn a_client_with_a_full_queue_does_not_keep_the_others_waiting() {
             gateway.handle_packet(now, PacketBuf::from(packet));
         }
     }
-    // Which turn brought each client its last packet, when two batches fill the queue.
+    // For each client, the round in which it got its last packet, if two batches fill the queue.
     let mut out = TxQueue::new(2);
     let mut last_turn: BTreeMap<SocketAddr, usize> = BTreeMap::new();
     for turn in 0.. {
@@ -134,9 +135,9 @@ fn a_client_with_a_full_queue_does_not_keep_the_others_waiting() {
     assert!(turn_of(2) < 6 && turn_of(3) < 6, "{last_turn:?}");
 }
 
-/// What an idle client costs the gateway, about 22 KiB: a `Tunnel` (5 KiB), a `Path` per link (1.5 KiB), 12 KiB of the
-/// resequencer's first table, and per session two keys and the replay windows of the lanes in use (520 bytes each). Its
-/// flow queue (56 KiB) and flow table (8 KiB) are made when the first packet for it comes.
+/// Cost of an idle client at the gateway, about 22 KiB: a `Tunnel` (5 KiB), a `Path` per link (1.5 KiB), 12 KiB for the
+/// resequencer's first table, and per session two keys and the replay windows of the lanes in use (520 bytes each). The
+/// client's flow queue (56 KiB) and flow table (8 KiB) are allocated with the first packet for it.
 #[test]
 fn two_thousand_clients_cost_what_two_cost_each() {
     assert!(size_of::<Tunnel>() < 8 << 10, "{}", size_of::<Tunnel>());
@@ -145,11 +146,11 @@ fn two_thousand_clients_cost_what_two_cost_each() {
     for clients in [2, 2000] {
         let mut world = connect(clients, &[PathModel::with_delay(5)], 4);
         world.run_for(Duration::from_secs(1));
-        // Datagrams and timers of all hosts in some seconds of idleness, for each client.
+        // Number of datagrams and timers per client, on all hosts, in some seconds of idleness.
         let before = world.steps;
         world.run_for(Duration::from_secs(4));
         let idle = (world.steps - before) / clients as u64;
-        // One packet to the last client: as many as with two clients, beyond what runs anyway.
+        // One packet to the last client must cause exactly one batch, which is for this client.
         let now = world.now;
         let gateway = &mut world.hosts[0].endpoint;
         let mut out = TxQueue::new(16);
@@ -168,7 +169,7 @@ fn two_thousand_clients_cost_what_two_cost_each() {
         assert_eq!(kept, 0);
         assert!(gateway.pool().free_len() < 100);
         per_client.push(idle);
-        // And all can be reached.
+        // All clients can be reached.
         for client in (1..=clients).step_by(7) {
             world.send(0, client, 2, client as u32, 100);
         }
@@ -197,7 +198,7 @@ fn a_client_with_much_to_get_does_not_keep_another_from_its_turn() {
     };
     (0..4_000).for_each(|number| give(1, number));
     give(2, 0);
-    // What one pass of the data thread sends at once.
+    // Packets that one pass of the data thread sends at once.
     let mut tx = TxQueue::new(8);
     gateway.poll_transmit(now, &mut tx);
     let to = |client| {

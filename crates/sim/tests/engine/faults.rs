@@ -1,4 +1,4 @@
-//! Paths that die and come back, ends that restart.
+//! Paths that fail and recover, and ends that restart.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use pleach_core::path::health::State;
 
 use crate::world::{PathModel, World, connected};
 
-/// Sends one packet down every 500 µs for `time`.
+/// Sends one packet downwards every 500 µs for `time`.
 fn stream(world: &mut World, number: &mut u32, time: Duration) {
     let end = world.now + time;
     while world.now < end {
@@ -151,7 +151,7 @@ fn either_end_may_restart() {
 
 #[test]
 fn a_client_may_change_its_address() {
-    // The gateway answers where the newest authentic datagram came from; here both links swap their addresses.
+    // The gateway answers to the address of the newest authentic datagram. Here both links swap their addresses.
     let mut world = World::new(
         1,
         &[PathModel::with_delay(5), PathModel::with_delay(9)],
@@ -210,7 +210,7 @@ fn a_standby_link_carries_data_only_while_no_other_works() {
 #[test]
 fn a_standby_link_costs_20_mb_a_month_at_most() {
     use pleach_core::wire::control::LinkRole;
-    // The nearer one stands by.
+    // The link with the shorter delay is on standby.
     let paths = [30, 10].map(PathModel::with_delay);
     for policy in ["adaptive", "weighted"] {
         let mut world = World::new(1, &paths, policy, 7);
@@ -247,7 +247,7 @@ fn an_idle_link_carries_2_kbit_a_second_at_most_either_way() {
         world.run_for(Duration::from_secs(10));
         let before = world.carried[0];
         world.run_for(Duration::from_secs(100));
-        // Both ways, with IPv4 and UDP.
+        // Traffic of both directions, with IPv4 and UDP headers.
         let bits = (world.carried[0] - before) * 8;
         assert!(bits > 0);
         assert!(

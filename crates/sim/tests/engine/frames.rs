@@ -1,4 +1,4 @@
-//! Video whose frames leave at once, over paths so long that nothing can be sent again in time.
+//! Video whose frames are sent at once, over paths too long for retransmission within the deadline.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,27 +10,28 @@ use pleach_sim::link::loss::{Gilbert, Loss, LossState};
 
 use crate::world::{PathModel, World, connected, number_of};
 
-/// A frame: 8 Mbit/s at thirty a second.
+/// Number and interval of packets of a frame: 8 Mbit/s at thirty frames a second.
 const PACKETS: u32 = 26;
 const INTERVAL: Duration = Duration::from_micros(33_333);
 const LEN: usize = 1_300;
-/// Flags of RTP (RFC 3550 section 5.1) in front of a packet's number: version 2, payload type 96, and the marker.
+/// RTP flags (RFC 3550 section 5.1) before a packet's number: version 2, payload type 96, and the marker.
 const RTP: u32 = 0x8060_0000;
 const MARKER: u32 = 0x0080_0000;
 
-/// What became of a film.
+/// Result of a film.
 #[derive(Debug)]
 struct Film {
     frames: u32,
-    /// Frames of which a packet was lost or late.
+    /// Number of frames of which a packet was lost or late.
     broken: u32,
-    /// Repair symbols for a hundred packets.
+    /// Number of repair symbols per hundred packets.
     symbols_pct: f64,
-    /// Packets the paths lost, of a hundred.
+    /// Percentage of packets that the paths lost.
     lost_pct: f64,
 }
 
-/// A film of `frames` over paths of 25 Mbit/s and 60 ms, with what they lose, and `slack` beyond those.
+/// Sends a film of `frames` over paths of 25 Mbit/s and 60 ms with the given losses. The deadline is the delay of the
+/// paths plus `slack`.
 fn film(losses: &[Loss], slack: Duration, frames: u32) -> Film {
     let path = PathModel {
         rate: Some(Bitrate::from_mbps(25)),
@@ -53,7 +54,7 @@ fn film(losses: &[Loss], slack: Duration, frames: u32) -> Film {
     for (index, loss) in losses.iter().enumerate() {
         world.losses[index][0] = LossState::new(*loss);
     }
-    // The paths are learnt in the first seconds, which do not count.
+    // Number of frames in the first seconds, in which the paths are measured. They do not count.
     const LEARNING: u32 = 90;
     let mut sent_at = BTreeMap::new();
     for frame in 0..LEARNING + frames {
@@ -61,7 +62,7 @@ fn film(losses: &[Loss], slack: Duration, frames: u32) -> Film {
             let number = frame * PACKETS + packet;
             let is_last = packet + 1 == PACKETS;
             let flags = RTP | if is_last { MARKER } else { 0 };
-            // Numbers have 16 bits there, as in RTP.
+            // Numbers have 16 bits, as in RTP.
             world.send(1, 0, 2, flags | (number & 0xffff), LEN);
         }
         sent_at.insert(frame, world.now);
@@ -69,7 +70,7 @@ fn film(losses: &[Loss], slack: Duration, frames: u32) -> Film {
     }
     world.run_for(Duration::from_secs(1));
     let mut whole = BTreeMap::<u32, u32>::new();
-    // Numbers wrap: those that came are near the one expected next.
+    // Numbers wrap. An arrived number is close to the expected number.
     let mut newest = 0_u32;
     for (at, packet) in &world.hosts[0].delivered {
         let (_, number) = number_of(packet);
@@ -105,14 +106,15 @@ fn bursts(mean_pkts: f64, share: f64) -> Loss {
 
 #[test]
 fn symbols_behind_each_frame_save_nearly_all_of_them() {
-    // One loss in a hundred hits a quarter of the frames, and there is no time to send it again.
+    // One loss in a hundred packets affects a quarter of the frames, and there is no time for a retransmission.
     let lossy = [Loss::Bernoulli(0.01)];
     for slack_ms in [30, 100] {
         let film = film(&lossy, Duration::from_millis(slack_ms), 2_000);
         assert!(film.broken * 200 <= film.frames, "{slack_ms} ms: {film:?}");
         assert!(film.symbols_pct < 9.0 && film.lost_pct > 0.8, "{film:?}");
     }
-    // Bursts of five are longer than an eighth of a frame: some are lost, but the share is kept.
+    // Bursts of five packets are longer than an eighth of a frame. Some frames are lost, but the redundancy stays
+    // within its share.
     let film = film(&[bursts(5.0, 0.01)], Duration::from_millis(100), 1_000);
     assert!(film.broken * 40 <= film.frames, "{film:?}");
     assert!(film.symbols_pct < 14.0, "{film:?}");

@@ -1,4 +1,4 @@
-//! What an end remembers of its paths, and takes up again.
+//! Path properties that an end remembers and uses again later.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pleach_core::{
 
 use crate::world::{PathModel, World, connected, path_id};
 
-/// A connected pair under `adaptive` with two links of 20 Mbit/s, of which the second stands by.
+/// Creates a connected pair under `adaptive` with two links of 20 Mbit/s, of which the second is on standby.
 fn with_standby() -> World {
     let path = PathModel {
         rate: Some(Bitrate::from_mbps(20)),
@@ -23,7 +23,8 @@ fn with_standby() -> World {
     world
 }
 
-/// Sends 25 Mbit/s from the client for `millis`; how many packets of it and of what came before it the gateway delivers.
+/// Sends 25 Mbit/s from the client for `millis`. Returns the number of packets that the gateway delivers, including
+/// earlier ones.
 fn stream(world: &mut World, millis: u64) -> usize {
     let before = world.hosts[0].delivered.len();
     let end = world.now + Duration::from_millis(millis);
@@ -36,7 +37,7 @@ fn stream(world: &mut World, millis: u64) -> usize {
     world.hosts[0].delivered.len() - before
 }
 
-/// What the client remembers of its second path, once that has been full for some seconds.
+/// Returns the client's memory of its second path after some seconds at full load.
 fn remembered() -> PathMemory {
     let mut world = with_standby();
     let now = world.now;
@@ -61,7 +62,7 @@ fn what_was_full_is_remembered() {
 #[test]
 fn a_link_that_stands_by_takes_over_at_once_what_it_is_known_to_carry() {
     let memory = remembered();
-    // How soon the other is missed depends on when it was last probed.
+    // The time until the failure of the other link is detected depends on the time of its last probe.
     let takes_over = |memory: Option<PathMemory>, idle_ms, millis| {
         let mut world = with_standby();
         let now = world.now;
@@ -77,7 +78,7 @@ fn a_link_that_stands_by_takes_over_at_once_what_it_is_known_to_carry() {
         rate: memory.rate.scale(number, of),
         ..memory
     };
-    // The network has become ten times as fast, or as slow.
+    // The capacity of the network has changed by a factor of ten.
     let (low, high) = (times(1, 10), times(10, 1));
     for idle_ms in [500, 600, 700, 850, 950] {
         let cold = takes_over(None, idle_ms, 1_000);
@@ -85,7 +86,7 @@ fn a_link_that_stands_by_takes_over_at_once_what_it_is_known_to_carry() {
         assert!(warm > cold + cold / 10, "{idle_ms}: {warm} {cold}");
         let high = takes_over(Some(high), idle_ms, 1_000);
         assert!(high > cold * 7 / 10, "{idle_ms}: {high} {cold}");
-        // What is too low costs two round trips.
+        // If the remembered rate is too low, it costs two RTTs.
         let low = takes_over(Some(low), idle_ms, 1_220);
         assert!(low > cold * 7 / 10, "{idle_ms}: {low} {cold}");
     }
@@ -99,7 +100,7 @@ fn each_start_asks_what_is_remembered_of_each_path() {
         let of = |link: usize| (peer.to_owned(), path_id(link), format!("link{link}"));
         vec![of(0), of(1)]
     };
-    // A client begins anew once it knows which run of the gateway's it talks to.
+    // A client starts measuring again once it knows which run of the gateway's process it is connected to.
     assert!(world.hosts[1].found.ends_with(&both("gateway")));
     assert!(
         world.hosts[0].found.ends_with(&both("1")),

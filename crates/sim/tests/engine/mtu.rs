@@ -1,4 +1,4 @@
-//! Paths that take shorter datagrams than the tunnel sends.
+//! Paths whose MTU is below the length of the tunnel's datagrams.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::world::{PathModel, World, address, connected, udp};
 
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Paths that are 10 ms long and take inner packets of so many bytes; connected for two seconds.
+/// Creates paths with a delay of 10 ms that carry inner packets of up to the given lengths, connected for two seconds.
 fn paths(mtus: &[usize], policy: &str) -> World {
     let model = |mtu: &usize| PathModel {
         width: mtu + OVERHEAD,
@@ -27,7 +27,7 @@ fn paths(mtus: &[usize], policy: &str) -> World {
     world
 }
 
-/// What a data datagram is longer than its packet.
+/// Length in bytes that a data datagram adds to its packet.
 const OVERHEAD: usize = 38;
 
 fn mtus(world: &World, host: usize) -> Vec<usize> {
@@ -35,7 +35,7 @@ fn mtus(world: &World, host: usize) -> Vec<usize> {
     status.paths.iter().map(|path| path.mtu).collect()
 }
 
-/// Sends a packet of `len` bytes from the client, with these flags.
+/// Sends a packet of `len` bytes from the client, with the given flags.
 fn send(world: &mut World, number: u32, len: usize, flags: u8) {
     let mut packet = udp(address(1), address(0), 1, number, len);
     packet[6] = flags;
@@ -46,7 +46,7 @@ fn send(world: &mut World, number: u32, len: usize, flags: u8) {
     world.drain(1);
 }
 
-/// Lengths of what a host was given, by protocol.
+/// Returns the lengths of the packets of `protocol` that were delivered to a host.
 fn got(world: &World, host: usize, protocol: u8) -> Vec<usize> {
     let delivered = world.hosts[host].delivered.iter();
     let packets = delivered.filter(|(_, packet)| packet[9] == protocol);
@@ -142,7 +142,7 @@ fn what_opens_a_connection_promises_what_fits_either_way() {
     for (from, to) in [(0, 1), (1, 0)] {
         let mut packet = udp(address(from), address(to), 1, 0, 44);
         packet[9] = 6;
-        // A SYN of 24 bytes that takes 1460.
+        // The packet is a SYN of 24 bytes with an MSS of 1460.
         packet[32..34].copy_from_slice(&[0x60, 2]);
         packet[40..44].copy_from_slice(&[2, 4, 5, 180]);
         let now = world.now;

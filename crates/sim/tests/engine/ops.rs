@@ -1,14 +1,16 @@
-//! Random sequences of everything that can happen to one client and one gateway, and what must hold whatever happens.
+//! Random sequences of all events that can happen to one client and one gateway, and invariants that must hold in every
+//! case.
 //!
-//! - No packet is delivered twice in the life of a process.
-//! - In a flow, at most as many packets come behind a later one as the resequencer released late.
-//! - Every packet is delivered, dropped under one reason, or was lost on a wire that loses. If the wire lost no data,
-//!   and no process ended, the sum is exact, though routes, roles and keys change and links go and come back.
-//! - What is kept is bounded, and after a drain the next deadline lies ahead.
-//! - When everything is repaired the tunnel comes up, and what waited is delivered.
+//! - No packet is delivered twice during the life of a process.
+//! - In a flow, the number of packets that are delivered after a later packet is at most the number that the
+//!   resequencer released late.
+//! - Every packet is delivered, dropped under one reason, or lost on a lossy wire. If the wire lost no data and no
+//!   process ended, the sum is exact, even if routes, roles and keys change and links disappear and return.
+//! - Stored state is bounded. After a drain the next deadline is in the future.
+//! - When all faults are repaired, the tunnel comes up, and waiting packets are delivered.
 //!
-//! A failure prints the shortest sequence that still fails; it goes below as a test. `PLEACH_SEED` picks other
-//! sequences.
+//! A failure prints the shortest sequence that still fails. Such a sequence is added below as a test. `PLEACH_SEED`
+//! selects other sequences.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,15 +30,15 @@ use proptest::{
 use crate::world::{PathModel, World, address, number_of, path_id, udp};
 
 const PATHS: usize = 3;
-/// Of an IPv4 header.
+/// Don't-fragment flag of an IPv4 header.
 const DONT_FRAGMENT: u8 = 0x40;
 const ICMP: u8 = 1;
-/// Longest packet of what may be voice, in bytes.
+/// Length in bytes of the longest packet that may be recognised as voice.
 const VOICE: usize = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
-    /// `count` packets of one flow at once.
+    /// Sends `count` packets of one flow at once.
     Send {
         from: usize,
         flow: u16,
@@ -46,7 +48,7 @@ enum Op {
     Wait {
         ms: u64,
     },
-    /// Time enough for the keys to change, with a packet both ways at times.
+    /// Waits until the keys change, with occasional packets in both directions.
     RollKeys,
     Silence {
         path: usize,
@@ -59,7 +61,7 @@ enum Op {
         copy_pct: u64,
         shake_ms: u64,
     },
-    /// Longer datagrams vanish from now on.
+    /// Drops longer datagrams from now on.
     Narrow {
         path: usize,
         width: usize,
@@ -68,7 +70,7 @@ enum Op {
         path: usize,
         is_reachable: bool,
     },
-    /// The link is removed from the client and added anew.
+    /// Removes the link from the client and adds it again.
     Replug {
         path: usize,
     },
@@ -83,7 +85,7 @@ enum Op {
         role: LinkRole,
         limit_kbps: Option<u64>,
     },
-    /// A process ends, with a good-bye or without, and another takes its place.
+    /// Ends a process, with or without a goodbye message, and starts another.
     Restart {
         host: usize,
         is_announced: bool,
@@ -92,15 +94,15 @@ enum Op {
 
 use Op::{Block, Narrow, Reach, Replug, Restart, RollKeys, Send, Settings, Silence, Wait, Wire};
 
-/// One sequence under way.
+/// A sequence in progress.
 struct Run {
     world: World,
-    /// Packets sent by each host: next number.
+    /// Next packet number of each host.
     sent: [u32; 2],
-    /// First number of the process that sends now: what an ended one had taken may be gone with it.
+    /// First number sent by the current process. Packets of an ended process may be lost with it.
     first: [u32; 2],
     lost_data_is_possible: bool,
-    /// The policy wants one order for all flows.
+    /// Whether the policy requires one order for all flows.
     is_strict: bool,
 }
 
@@ -163,7 +165,7 @@ impl Run {
                 let id = endpoint.add_link(now, link).expect("room");
                 assert_eq!(id, path_id(path));
                 world.set_reach(1, path, true);
-                // What was under way to the link before finds another one there.
+                // Datagrams in flight to the previous link find another link there.
                 self.lost_data_is_possible = true;
             }
             Block { path, is_blocked } => {
@@ -215,7 +217,7 @@ impl Run {
         self.world.settle(from);
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants that must hold at any time.
     fn check(&mut self) {
         for host in [0, 1] {
             self.world.settle(host);
@@ -231,7 +233,7 @@ impl Run {
         }
     }
 
-    /// Order and uniqueness of what a host has delivered.
+    /// Checks order and uniqueness of the packets that a host has delivered.
     fn check_delivered(&self, host: usize) {
         let host = &self.world.hosts[host];
         let mut seen = BTreeSet::new();
@@ -247,7 +249,7 @@ impl Run {
             let (flow, number) = number_of(packet);
             assert!(seen.insert(number), "packet {number} was delivered twice");
             if packet.len() <= VOICE {
-                // Small packets at a steady pace are taken for voice, which wants no order.
+                // Small packets at a constant rate are mistaken for voice, which is delivered without reordering.
                 continue;
             }
             let highest = &mut highest[usize::from(flow)];
@@ -258,8 +260,8 @@ impl Run {
         assert!(behind <= late, "{behind} out of order, {late} late");
     }
 
-    /// Packets of `from` dropped under a reason of inner packets; copies are not packets. Where the sender wants one
-    /// order for all, what comes after its turn is dropped, however peaceful the wire.
+    /// Returns the number of packets of `from` that were dropped under a reason for inner packets. Copies do not count.
+    /// If the sender requires one order for all flows, late packets are dropped even without faults.
     fn dropped(&self, from: usize) -> u64 {
         let [sender, receiver] = [from, 1 - from].map(|host| &self.world.hosts[host]);
         sender.drops(DropReason::Aqm)
@@ -270,7 +272,7 @@ impl Run {
             + u64::from(self.is_strict) * receiver.drops(DropReason::TooOld)
     }
 
-    /// Repairs everything; the tunnel must come up, deliver what waited, and work.
+    /// Repairs all faults. The tunnel must come up, deliver waiting packets, and work.
     fn finish(mut self) {
         for path in 0..PATHS {
             self.apply(Wire {
@@ -341,7 +343,7 @@ impl Run {
                     self.world.lost_data
                 );
             }
-            // A restarted process may give a session the index of a former one, once in 200 times.
+            // A restarted process may assign a session the index of an earlier session, once in 200 times.
             let is_first = receiver.lives.is_empty();
             assert!(!is_first || receiver.drops(DropReason::Forged) == 0);
             for reason in [
@@ -363,7 +365,7 @@ fn run(policy: &str, seed: u64, ops: &[Op]) {
     run.finish();
 }
 
-/// Sequences with faults of the wire and ends of processes.
+/// Generates operations including faults of the wire and ends of processes.
 fn any_op() -> impl Strategy<Value = Op> {
     let path = || 0..PATHS;
     prop_oneof![
@@ -379,7 +381,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What may happen without a packet being lost.
+/// Generates operations that cause no packet loss.
 fn peaceful_op() -> impl Strategy<Value = Op> {
     let path = || 0..PATHS;
     let role = prop_oneof![
@@ -447,17 +449,17 @@ fn whatever_happens_ends_well() {
     explore(40, any_op);
 }
 
-// What failed once, as the shortest sequence that did.
+// Sequences that once failed, in their shortest form.
 
 #[test]
 fn a_round_trip_longer_than_the_pace_of_attempts_survives_changes_of_keys() {
-    // The second attempt's answer pushed out the session the client used.
+    // The answer to the second attempt replaced the session that the client used.
     run("earliest-arrival", 0, &[RollKeys, RollKeys]);
 }
 
 #[test]
 fn a_packet_that_waits_for_a_pacer_does_not_stop_time() {
-    // One path has tokens, the packet waits for the other.
+    // One path has tokens, but the packet waits for the other path.
     let limited = |path| Settings {
         path,
         weight: 1,
@@ -479,7 +481,7 @@ fn a_packet_that_waits_for_a_pacer_does_not_stop_time() {
         host: 1,
         is_announced: true,
     };
-    // What waits when the process says good-bye is never due again.
+    // Packets that wait when the process says goodbye are never due again.
     run("flow", 1, &[&[wait][..], &burst, &[restart]].concat());
 }
 
@@ -511,7 +513,7 @@ fn a_link_that_is_plugged_in_again_goes_on_counting() {
     ] {
         run.apply(op);
     }
-    // The same number under the same key would be a replay to the gateway, and a nonce used twice.
+    // A number that is used twice under the same key would be a replay to the gateway, and a reused nonce.
     let gateway = &run.world.hosts[0];
     assert_eq!(gateway.drops(DropReason::Replayed), 0);
     assert_eq!(gateway.delivered.len(), 78);
@@ -590,7 +592,7 @@ fn the_gateway_learns_which_link_single_means() {
 
 #[test]
 fn a_path_with_a_long_round_trip_is_used() {
-    // More probes are under way on it than were remembered.
+    // More probes are in flight on this path than were remembered.
     let paths = [5, 400].map(PathModel::with_delay);
     let mut world = World::new(1, &paths, "weighted", 1);
     world.run_for(Duration::from_secs(3));

@@ -1,4 +1,4 @@
-//! Packets that wait for their path while later ones leave.
+//! Packets that wait for their path while later packets are sent.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use pleach_core::counters::DropReason;
 
 use crate::world::{PathModel, World};
 
-/// A connected pair over paths whose delays differ by 50 ms, of 24 and 8 Mbit/s, as the user says.
+/// Creates a connected pair over paths of 24 and 8 Mbit/s, as configured, whose delays differ by 50 ms.
 fn apart(policy: &str) -> World {
     let paths = [PathModel::with_delay(7), PathModel::with_delay(57)];
     let mut world = World::new(1, &paths, policy, 1);
@@ -21,7 +21,7 @@ fn apart(policy: &str) -> World {
     world
 }
 
-/// Sends packets of 1000 bytes of one flow, one every `interval`, for three seconds; how many.
+/// Sends packets of 1000 bytes of one flow, one every `interval`, for three seconds. Returns their number.
 fn stream(world: &mut World, interval: Duration) -> u32 {
     let end = world.now + Duration::from_secs(3);
     let mut number = 0;
@@ -37,7 +37,8 @@ fn in_order(numbers: &[u32]) -> bool {
     numbers.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-/// What the receiver holds packets for, and bytes over the slow path, at more than both paths carry.
+/// Returns the time for which the receiver buffers packets, and the bytes over the path with the longer delay, at a
+/// load above the capacity of both paths.
 fn busy(policy: &str) -> (Duration, u64) {
     let mut world = apart(policy);
     stream(&mut world, Duration::from_micros(230));
@@ -53,7 +54,7 @@ fn the_receiver_hardly_has_to_hold_anything() {
     let (held, alike) = busy("weighted");
     assert!(held > Duration::from_millis(40), "{held:?}");
     assert!(hold < Duration::from_millis(20), "{hold:?}");
-    // 8 Mbit/s for 3 s, less the beginning.
+    // 8 Mbit/s for 3 s, minus the start-up phase.
     assert!(slow > 2_700_000 && alike > 2_700_000, "{slow}, {alike}");
 }
 

@@ -1,4 +1,4 @@
-//! One client, one gateway, nothing goes wrong.
+//! One client and one gateway without faults.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ fn a_link_limit_paces_and_the_queue_waits_in_the_tunnel() {
     }
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.numbers(0, 1).len(), 100);
-    // 100 datagrams of 1000 bytes at 8 Mbit/s take 100 ms; the bucket lends a few packets.
+    // 100 datagrams of 1000 bytes at 8 Mbit/s take 100 ms. The token bucket permits a burst of a few packets.
     let last = world.hosts[0].delivered.last().expect("delivered").0;
     let took = last.since(start).as_millis();
     assert!((98..=110).contains(&took), "{took} ms");

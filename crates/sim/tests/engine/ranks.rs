@@ -13,7 +13,7 @@ const SPILLING: [&str; 6] = [
     "weighted",
 ];
 
-/// A connected pair whose quicker link has the lower rank and sends at most `upload`.
+/// Creates a connected pair whose link with the shorter delay has the lower rank and sends at most `upload`.
 fn ranked(policy: &str, upload: &str) -> World {
     let mut world = World::pair(policy, 1);
     let now = world.now;
@@ -27,14 +27,14 @@ fn ranked(policy: &str, upload: &str) -> World {
     world
 }
 
-/// Bytes of data a host has sent on each path.
+/// Returns the bytes of data that a host has sent on each path.
 fn sent(world: &World, host: usize) -> [u64; 2] {
     let (_, status) = world.hosts[host].endpoint.status().next().expect("a peer");
     [status.paths[0].tx_bytes, status.paths[1].tx_bytes]
 }
 
-/// Sends a packet of 1000 bytes from the client every `interval` for two seconds, each of the next of ten flows; what
-/// each path carried of it.
+/// Sends a packet of 1000 bytes from the client every `interval` for two seconds, with ten flows in rotation. Returns
+/// the bytes that each path carried.
 fn stream(world: &mut World, interval: Duration) -> [u64; 2] {
     let before = sent(world, 1);
     let end = world.now + Duration::from_secs(2);
@@ -52,11 +52,11 @@ fn stream(world: &mut World, interval: Duration) -> [u64; 2] {
 fn a_higher_rank_carries_nothing_while_the_lower_has_room() {
     for policy in SPILLING {
         let mut world = ranked(policy, "40Mbit");
-        // 4 Mbit/s of 40.
+        // The load is 4 Mbit/s on a link of 40.
         let [low, high] = stream(&mut world, Duration::from_millis(2));
         assert!(low > 900_000, "{policy}: {low}");
         assert_eq!(high, 0, "{policy}");
-        // The gateway was told.
+        // The gateway was informed of the ranks.
         let before = sent(&world, 0);
         for number in 0..100 {
             world.send(0, 1, 1, number, 1000);
@@ -70,7 +70,7 @@ fn a_higher_rank_carries_nothing_while_the_lower_has_room() {
 fn a_higher_rank_carries_what_the_lower_has_no_room_for() {
     for policy in SPILLING {
         let mut world = ranked(policy, "8Mbit");
-        // 16 Mbit/s: 4 MB in two seconds, of which the first rank takes 2.
+        // The load is 16 Mbit/s: 4 MB in two seconds, of which the first rank carries 2 MB.
         let [low, high] = stream(&mut world, Duration::from_micros(500));
         assert!((1_900_000..2_150_000).contains(&low), "{policy}: {low}");
         assert!((1_700_000..2_300_000).contains(&high), "{policy}: {high}");
@@ -96,7 +96,7 @@ fn policies_that_keep_to_a_path_do_not_spill() {
         let [_, high] = stream(&mut world, Duration::from_micros(500));
         assert_eq!(high, 0, "{policy}");
     }
-    // The user named it: the rank does not count.
+    // The user named the link, so the rank has no effect.
     let mut world = ranked("single:link1", "8Mbit");
     let [low, high] = stream(&mut world, Duration::from_millis(2));
     assert_eq!(low, 0);
@@ -105,10 +105,11 @@ fn policies_that_keep_to_a_path_do_not_spill() {
 
 #[test]
 fn earliest_arrival_waits_for_the_lower_rank_if_that_is_quicker() {
-    // 42 packets are a few more than the pacer lends; at 80 Mbit/s all take 4.4 ms, and the other path is 11 ms longer.
+    // 42 packets are a few more than the pacer's burst. At 80 Mbit/s all of them take 4.4 ms, and the delay of the
+    // other path is 11 ms longer.
     let burst = |policy: &str| {
         let mut world = ranked(policy, "80Mbit");
-        // Rates are learnt from traffic.
+        // Rates are measured from traffic.
         stream(&mut world, Duration::from_micros(100));
         world.run_for(Duration::from_millis(200));
         let before = sent(&world, 1);

@@ -1,4 +1,4 @@
-//! What paths lose comes back, most of it computed from repair symbols.
+//! Lost packets are repaired, most of them from repair symbols.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn status(world: &World, host: usize) -> TunnelStatus {
     peers.next().expect("a peer").1
 }
 
-/// Two paths that lose `loss_pct`, and a stream over them to the gateway, with answers.
+/// Creates two paths that lose `loss_pct`, and sends a stream over them to the gateway, with answers.
 fn stream(loss_pct: u64, len: usize) -> World {
     let paths = [10, 14].map(|millis| PathModel {
         loss_pct,
@@ -23,7 +23,7 @@ fn stream(loss_pct: u64, len: usize) -> World {
     stream_over(&paths, len, Duration::from_micros(300))
 }
 
-/// The same over these, a packet each `gap`.
+/// Sends the stream over `paths`, one packet every `gap`.
 fn stream_over(paths: &[PathModel], len: usize, gap: Duration) -> World {
     let mut world = World::new(1, paths, "adaptive", 7);
     world
@@ -31,7 +31,7 @@ fn stream_over(paths: &[PathModel], len: usize, gap: Duration) -> World {
         .expect("connects");
     world.run_for(Duration::from_millis(500));
     for number in 0..PACKETS {
-        // Of unlike lengths: what is recovered has its own.
+        // Packets have different lengths, so that the length of a recovered packet is checked.
         let len = len - number as usize % 200;
         world.send(0, 1, number as u16 % FLOWS, number, len);
         if number % 10 == 0 {
@@ -43,8 +43,8 @@ fn stream_over(paths: &[PathModel], len: usize, gap: Duration) -> World {
     world
 }
 
-/// Each of `sent` came once and in order, but for one whose symbols and repair were lost as well and that came so late that
-/// it was given up, which is counted.
+/// Asserts that each of `sent` arrived once and in order. Exceptions are packets whose symbols and repair were lost too
+/// and that arrived after they had been given up, which is counted.
 fn assert_arrived(world: &World, host: usize, flow: u16, sent: Vec<u32>) {
     let mut numbers = world.numbers(host, flow);
     let late = numbers.windows(2).filter(|pair| pair[1] < pair[0]).count();
@@ -97,7 +97,7 @@ fn losses_are_computed_where_one_path_is_much_later_as_well() {
         rate: Some(Bitrate::from_mbps(50)),
         ..PathModel::with_delay(millis)
     });
-    // 80 Mbit/s: some 200 packets are under way on the later path when those of the quick one are there.
+    // At 80 Mbit/s, about 200 packets are in flight on the later path when the packets of the fast path have arrived.
     let world = stream_over(&paths, 1_400, Duration::from_micros(140));
     let (sender, receiver) = (status(&world, 0), status(&world, 1));
     let lost = u64::from(PACKETS) / 100;

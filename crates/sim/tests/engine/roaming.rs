@@ -1,4 +1,4 @@
-//! Clients whose addresses change: honestly, behind a NAT that has forgotten them, and by lies.
+//! Clients whose addresses change: by roaming, behind a NAT that has lost their mapping, and by forgery.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -7,7 +7,7 @@ use pleach_core::{ids::PathId, path::health::State};
 use crate::world::{Forged, PathModel, World, connected};
 
 const VICTIM: ([u8; 4], u16) = ([192, 0, 2, 66], 53);
-/// One way.
+/// One-way delay.
 const DELAY: Duration = Duration::from_millis(20);
 
 fn connect(paths: &[PathModel], policy: &str) -> World {
@@ -19,7 +19,7 @@ fn connect(paths: &[PathModel], policy: &str) -> World {
     world
 }
 
-/// A download for `time`, whose client acknowledges every second packet.
+/// Runs a download for `time`, whose client acknowledges every second packet.
 fn download(world: &mut World, number: &mut u32, time: Duration) {
     let end = world.now + time;
     while world.now < end {
@@ -57,7 +57,7 @@ fn a_client_that_forges_its_source_brings_a_victim_no_more_than_three_times_its_
         for (came, went) in came.into_iter().zip(went) {
             assert!(went <= 3 * came, "{policy}: {went} for {came} bytes");
         }
-        // And its own download goes on over the other link.
+        // The client's own download continues over the other link.
         let received = world.numbers(1, 1).len();
         assert!(received > 55_000, "{policy}: {received}");
     }
@@ -84,14 +84,15 @@ fn a_nat_that_forgets_a_client_costs_a_round_trip_and_50_ms_at_most() {
             .iter()
             .filter(|(at, packet)| *at > changed_at + DELAY && sent_after(packet));
         let first = first.map(|(at, _)| at.since(changed_at)).min();
-        // The first datagram from the new port is under way for one delay; then a round trip, and the data's own delay.
+        // The first datagram from the new port is in flight for one delay. Then follow an RTT, and the delay of the
+        // data.
         let most = DELAY * 2 + DELAY * 2 + Duration::from_millis(50);
         assert!(first.is_some_and(|first| first <= most), "{first:?}");
         let (_, status) = world.hosts[0].endpoint.status().next().expect("a client");
         assert_eq!(status.paths[0].state, State::Up);
         assert_eq!(remote(&world, 0).port(), port);
     }
-    // Nothing is lost for good.
+    // No packet is lost permanently.
     world.run_for(Duration::from_secs(2));
     let mut numbers = world.numbers(1, 1);
     numbers.sort_unstable();

@@ -1,7 +1,7 @@
-//! Ends with wrong keys, and strangers who replay, damage, invent and flood.
+//! Ends with wrong keys, and strangers who replay, damage, forge and flood datagrams.
 //!
-//! Whatever they send is counted under one reason and changes nothing: no session, no route, no packet of the transfer
-//! that goes on beside it.
+//! Each of their datagrams is counted under one reason and changes nothing: no session, no route, and no packet of the
+//! transfer that runs at the same time.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -40,7 +40,7 @@ fn stranger(number: u64) -> SocketAddr {
     SocketAddr::from(([192, b, c, d], 1024 + (number % 60_000) as u16))
 }
 
-/// What a stranger must not change.
+/// Returns a snapshot of the state that a stranger must not change.
 fn picture(world: &World) -> Vec<(bool, PathId, Option<SocketAddr>, State, u32)> {
     let statuses = world.hosts.iter().flat_map(|host| host.endpoint.status());
     statuses
@@ -54,7 +54,7 @@ fn picture(world: &World) -> Vec<(bool, PathId, Option<SocketAddr>, State, u32)>
         .collect()
 }
 
-/// Drops at a host by reason, as the difference to `before`.
+/// Returns the drops at a host by reason, as the difference to `before`.
 fn new_drops(world: &World, host: usize, before: &[u64]) -> Vec<(DropReason, u64)> {
     let drops = world.hosts[host].endpoint.drops();
     drops
@@ -70,7 +70,7 @@ fn drops(world: &World, host: usize) -> Vec<u64> {
     drops.iter().map(|(_, count)| count).collect()
 }
 
-/// Asserts that `count` datagrams were dropped at a host since `before`, under none but `reasons`.
+/// Asserts that `count` datagrams were dropped at a host since `before`, all of them under one of `reasons`.
 fn assert_dropped(
     world: &World,
     host: usize,
@@ -107,7 +107,7 @@ fn wrong_keys_bring_nothing_up() {
             .drops()
             .get(DropReason::HandshakeInvalid);
         assert!(invalid > 10, "{name}: {invalid}");
-        // Two a second, and again with a cookie where one is asked for.
+        // The client sends two initiations a second, and repeats one with a cookie where a cookie is required.
         assert!(world.initiations < 100, "{name}: {}", world.initiations);
         assert!(world.answers <= world.initiations, "{name}");
     }
@@ -139,7 +139,7 @@ fn replays_are_dropped_wherever_they_come_from_and_however_late() {
         DropReason::Replayed,
         DropReason::UnknownSession,
     ];
-    // At once; after a while; after the keys have changed, and when the old ones are gone.
+    // Replays are sent at once, after a while, after a change of keys, and after the old keys have expired.
     for wait in [0, 5, 118, 10, 200] {
         stream(&mut world, 2 * wait, Duration::from_millis(500));
         world.run_for(Duration::from_millis(100));
@@ -175,7 +175,7 @@ fn no_bit_can_be_flipped_and_no_byte_cut_off_or_added() {
     let mut world = connect("weighted", 3);
     world.intercepted = Some(Vec::new());
     world.send(1, 0, 1, 0, 200);
-    // A probe of an idle path.
+    // The wait causes a probe of an idle path.
     world.run_for(Duration::from_millis(600));
     let caught = world.intercepted.take().expect("set above");
     let of_kind = |kind| caught.iter().find(|datagram| datagram[0] == kind);
@@ -209,7 +209,7 @@ fn no_bit_can_be_flipped_and_no_byte_cut_off_or_added() {
         assert_eq!(picture(&world), before);
         assert_eq!(world.numbers(0, 1), [0; 0]);
     }
-    // The true ones still open.
+    // The unmodified datagrams can still be decrypted.
     let dropped = drops(&world, 0);
     for datagram in &caught {
         world.inject(from, datagram);
@@ -254,7 +254,7 @@ fn a_hundred_thousand_inventions_do_not_touch_a_transfer() {
                 datagram[0] = DATA + rng.below(2) as u8;
                 datagram[1] = rng.below(4) as u8;
                 datagram[2] = rng.below(3) as u8;
-                // The session of the client, and numbers near its own.
+                // The datagram has the session of the client, and a number close to the current numbers.
                 datagram[3..9].copy_from_slice(&model[3..9]);
             }
             let from = match rng.below(3) {
@@ -279,7 +279,7 @@ fn a_hundred_thousand_inventions_do_not_touch_a_transfer() {
     for host in [0, 1] {
         assert_eq!(world.numbers(host, 1), (0..1000).collect::<Vec<_>>());
     }
-    // Buffers of packets under way, not of datagrams that came.
+    // The buffers are those of packets in flight, not of received datagrams.
     assert!(world.hosts[0].endpoint.pool().free_len() < 2000);
 }
 
@@ -302,7 +302,7 @@ fn a_client_of_another_protocol_version_is_refused_and_named() {
     let (_, initiation) = Initiator::new(&keys, &public_key(0), &[7; 32], 1, hello, [1; 32])
         .expect("a valid initiation");
     while world.hosts[0].endpoint.poll_event().is_some() {}
-    // Not by way of the world, which takes the events.
+    // The datagram is not passed through the world, which consumes the events.
     let incoming = Incoming {
         route: Route {
             link: 0,
@@ -326,7 +326,7 @@ fn a_client_of_another_protocol_version_is_refused_and_named() {
     assert!(world.hosts[0].endpoint.is_up());
 }
 
-/// Initiations to the gateway from somebody it does not know, each with a good mac1.
+/// Initiations to the gateway from an unknown sender, each with a valid mac1.
 struct Flood {
     model: Vec<u8>,
     count: u64,
@@ -363,7 +363,7 @@ fn a_client_connects_through_a_flood_of_initiations() {
     let mut world = World::pair("weighted", 5);
     world.intercepted = Some(Vec::new());
     let mut flood = Flood::new();
-    // Under load already when the client comes.
+    // The gateway is already under load when the client connects.
     for _ in 0..300 {
         flood.send(&mut world);
         world.run_for(Duration::from_micros(500));
@@ -376,7 +376,7 @@ fn a_client_connects_through_a_flood_of_initiations() {
         let took = world.now.since(start);
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
-    // And stays, with new keys: one answer to a datagram at most.
+    // The client stays connected through changes of keys. Each datagram causes at most one answer.
     for number in 0..2600 {
         flood.send(&mut world);
         world.send(1, 0, 1, number, 100);
@@ -400,7 +400,8 @@ fn a_replayed_initiation_does_not_push_out_a_true_handshake() {
         .map(|(_, datagram)| datagram)
         .collect();
     assert!(old.len() > 12, "more than the gateway keeps waiting");
-    // The gateway forgets what it has seen. Replays come before the client's own, in the midst of it, and afterwards.
+    // The restarted gateway does not remember the initiations. Replays arrive before the client's own initiation,
+    // during its handshake, and afterwards.
     for wait in [0, 4, 8, 11, 16, 25, 2000] {
         world.restart(0);
         world.restart(1);

@@ -1,4 +1,4 @@
-//! Clients and a gateway, joined by paths that delay, lose, copy and fall silent.
+//! Clients and a gateway, connected by paths that delay, lose and duplicate datagrams and fall silent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,19 +26,19 @@ use pleach_sim::link::loss::{Loss, LossState};
 
 pub(crate) const GATEWAY: &str = "203.0.113.5:7700";
 
-/// How one path treats datagrams, both ways alike unless said.
+/// Behaviour of one path, the same in both directions unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathModel {
     pub(crate) delay: Duration,
     pub(crate) loss_pct: u64,
     pub(crate) copy_pct: u64,
-    /// Extra delay of up to this much, drawn for each datagram: reorders within the path.
+    /// Upper bound of a random extra delay of each datagram, which reorders datagrams within the path.
     pub(crate) shake: Duration,
-    /// Nothing passes to the gateway, to the client.
+    /// Whether no datagram passes, to the gateway and to the client.
     pub(crate) is_silent: [bool; 2],
-    /// A bottleneck of this rate with a queue of [`QUEUE`]; what finds it full is lost.
+    /// Rate of a bottleneck with a queue of [`QUEUE`]. Datagrams that find the queue full are lost.
     pub(crate) rate: Option<Bitrate>,
-    /// Longer datagrams vanish.
+    /// Length of the longest datagram that passes.
     pub(crate) width: usize,
 }
 
@@ -56,28 +56,28 @@ impl PathModel {
     }
 }
 
-/// One end and what it has delivered.
+/// One host and the packets that it has delivered.
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) delivered: Vec<(Instant, Vec<u8>)>,
-    /// What processes that have ended had delivered, one entry each.
+    /// Number of packets delivered until the end of each earlier process.
     pub(crate) lives: Vec<usize>,
-    /// What they had dropped, and released late.
+    /// Packets that earlier processes dropped, and released late.
     former_drops: Drops,
     former_late: u64,
-    /// Paths it found a way for: peer, path, link.
+    /// Paths whose remote address is new or has changed: peer, path, link.
     pub(crate) found: Vec<(String, PathId, String)>,
     generation: u64,
     timer: Option<Instant>,
 }
 
 impl Host {
-    /// Drops of all its processes.
+    /// Returns the drops of all processes of the host.
     pub(crate) fn drops(&self, reason: DropReason) -> u64 {
         self.former_drops.get(reason) + self.endpoint.drops().get(reason)
     }
 
-    /// Packets its resequencers, past and present, have released late.
+    /// Returns the number of packets that the resequencers of all processes have released late.
     pub(crate) fn late(&self) -> u64 {
         self.former_late + late(&self.endpoint)
     }
@@ -90,14 +90,14 @@ fn late(endpoint: &Endpoint) -> u64 {
         .sum()
 }
 
-/// Host 0 is the gateway, the others are clients.
+/// All hosts and paths. Host 0 is the gateway, the others are clients.
 pub(crate) struct World {
     pub(crate) now: Instant,
     pub(crate) hosts: Vec<Host>,
     pub(crate) paths: Vec<PathModel>,
-    /// What each path loses beside that, to the gateway and to the client.
+    /// Additional losses of each path, to the gateway and to the client.
     pub(crate) losses: Vec<[LossState; 2]>,
-    /// Until when the bottleneck of each path is busy, to the gateway and to the client.
+    /// Time until which the bottleneck of each path is busy, to the gateway and to the client.
     busy_until: Vec<[Instant; 2]>,
     pub(crate) rng: Rng,
     policy: Policy<String>,
@@ -105,37 +105,37 @@ pub(crate) struct World {
     wire: BTreeMap<(Instant, u64), Flight>,
     sequence: u64,
     timers: BTreeSet<(Instant, usize)>,
-    /// Datagrams that arrived and timers that fired.
+    /// Number of datagrams that arrived and timers that fired.
     pub(crate) steps: u64,
     tx: TxQueue,
-    /// Every datagram that was sent to the gateway, for replays.
+    /// Datagrams that were sent to the gateway while `record` is set, for replays.
     pub(crate) seen: Vec<(Incoming, Vec<u8>)>,
     pub(crate) record: bool,
-    /// Every recorded datagram that was sent to a client, with the client.
+    /// Datagrams that were sent to a client while `record` is set, with the client.
     pub(crate) seen_by_clients: Vec<(usize, Incoming, Vec<u8>)>,
-    /// While this is some, datagrams to the gateway end up here instead.
+    /// Datagrams to the gateway, which are not delivered while this is `Some`.
     pub(crate) intercepted: Option<Vec<Vec<u8>>>,
-    /// Data datagrams that the wire lost, or that came for a process that has ended or were held by it.
+    /// Number of data datagrams that the wire lost, that arrived for an ended process, or that such a process buffered.
     pub(crate) lost_data: u64,
-    /// Bytes that each path was given, both ways, with UDP and IP headers.
+    /// Bytes passed to each path, in both directions, with UDP and IP headers.
     pub(crate) carried: Vec<u64>,
-    /// Handshake datagrams the gateway has sent: responses and cookie replies.
+    /// Number of handshake datagrams that the gateway has sent: responses and cookie replies.
     pub(crate) answers: u64,
-    /// Handshake datagrams clients have sent.
+    /// Number of handshake datagrams that clients have sent.
     pub(crate) initiations: u64,
-    /// The port at which each link appears to the gateway; what is sent to another is lost.
+    /// Port at which each link appears to the gateway. Datagrams to another port are lost.
     pub(crate) ports: Vec<u16>,
-    /// A link whose client forges its source, and what comes of it.
+    /// A link whose client forges its source address, and the resulting traffic.
     pub(crate) forged: Option<Forged>,
 }
 
-/// Datagrams of a link appear to come from a victim. What is sent to the victim stays there, but the client is told of data
-/// as if it had come: it guesses what to report.
+/// Forged source address: datagrams of a link appear to come from a victim. Datagrams to the victim do not reach the
+/// client, but the client's engine processes data as if it had arrived: the client guesses what to report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forged {
     pub(crate) link: usize,
     pub(crate) victim: SocketAddr,
-    /// Bytes with IP and UDP headers, and of UDP payload: from "the victim", to the victim.
+    /// Bytes "from the victim" and to the victim: with IP and UDP headers, and of UDP payload.
     pub(crate) came: [u64; 2],
     pub(crate) went: [u64; 2],
 }
@@ -170,18 +170,18 @@ pub(crate) fn public_key(host: usize) -> [u8; 32] {
     *StaticKeys::from_private(private_key(host)).public()
 }
 
-/// The inner address of a host.
+/// Returns the inner address of a host.
 pub(crate) fn address(host: usize) -> [u8; 4] {
     [10, 77, (host / 256) as u8, (host % 256) as u8]
 }
 
-/// Where a client's link appears to the gateway.
+/// Returns the address at which a client's link appears to the gateway.
 pub(crate) fn outer(client: usize, link: usize) -> SocketAddr {
     let [high, low] = (client as u16).to_be_bytes();
     SocketAddr::from(([198, high, link as u8, low], PORT))
 }
 
-/// The port of all links at first.
+/// Initial port of all links.
 const PORT: u16 = 4000;
 
 /// Whether every host can send to a peer.
@@ -190,7 +190,7 @@ pub(crate) fn connected(world: &World) -> bool {
 }
 
 impl World {
-    /// A gateway and `clients` clients with one link for each of `paths`, all started at once.
+    /// Creates a gateway and `clients` clients with one link for each of `paths`, all started at once.
     pub(crate) fn new(clients: usize, paths: &[PathModel], policy_name: &str, seed: u64) -> Self {
         let mut world = Self {
             now: Instant::from_millis(1000),
@@ -233,7 +233,7 @@ impl World {
         world
     }
 
-    /// One client under `adaptive`, with classes of traffic at both ends.
+    /// Creates one client under `adaptive`, with traffic classes at both ends.
     pub(crate) fn with_classes(paths: &[PathModel], classes: Vec<Class>, seed: u64) -> Self {
         let mut world = Self::new(1, paths, "adaptive", seed);
         world.classes = classes;
@@ -242,7 +242,7 @@ impl World {
         world
     }
 
-    /// A pair with the usual two paths.
+    /// Creates one client with the usual two paths.
     pub(crate) fn pair(policy_name: &str, seed: u64) -> Self {
         Self::new(
             1,
@@ -252,7 +252,7 @@ impl World {
         )
     }
 
-    /// A fresh endpoint, as after the start of its process.
+    /// Creates a new endpoint, as after the start of its process.
     pub(crate) fn start(
         &mut self,
         host: usize,
@@ -317,14 +317,14 @@ impl World {
         endpoint
     }
 
-    /// Ends a host's process without a word and starts it anew.
+    /// Kills a host's process without notification and starts it again.
     pub(crate) fn restart(&mut self, host: usize) {
         let clients = self.hosts.len() - 1;
         let endpoint = self.start(host, clients, private_key(host), [7; 32]);
         self.replace(host, endpoint);
     }
 
-    /// Puts another process into the place of a host's.
+    /// Replaces a host's process by another.
     pub(crate) fn replace(&mut self, host: usize, endpoint: Endpoint) {
         let host = &mut self.hosts[host];
         let former = core::mem::replace(&mut host.endpoint, endpoint);
@@ -336,7 +336,7 @@ impl World {
         host.generation += 1;
     }
 
-    /// What a client's link reaches: the gateway, or nothing.
+    /// Sets whether a client's link reaches the gateway.
     pub(crate) fn set_reach(&mut self, client: usize, link: usize, v4: bool) {
         let reach = Reach { v4, v6: false };
         let now = self.now;
@@ -346,7 +346,7 @@ impl World {
         self.settle(client);
     }
 
-    /// Lets a host do all it can do now, after which its next deadline must lie ahead.
+    /// Lets a host do all its current work. Afterwards its next deadline must be in the future.
     pub(crate) fn settle(&mut self, host: usize) {
         let now = self.now;
         self.hosts[host].endpoint.handle_timeout(now);
@@ -358,7 +358,7 @@ impl World {
         );
     }
 
-    /// Sends an inner packet of host `from` to host `to`: `number` in its payload, a port per flow.
+    /// Sends an inner packet of host `from` to host `to`, with `number` in its payload and one port per flow.
     pub(crate) fn send(&mut self, from: usize, to: usize, flow: u16, number: u32, len: usize) {
         let packet = udp(address(from), address(to), flow, number, len);
         let now = self.now;
@@ -409,7 +409,7 @@ impl World {
         self.run_until(self.now + time);
     }
 
-    /// Runs until `condition` holds, at most `limit`; how long it took.
+    /// Runs until `condition` holds, at most for `limit`. Returns the elapsed time.
     pub(crate) fn run_until_true(
         &mut self,
         limit: Duration,
@@ -425,7 +425,7 @@ impl World {
         Some(self.now.since(start))
     }
 
-    /// Hands a datagram to the gateway as if a stranger had sent it.
+    /// Delivers a datagram to the gateway as if a stranger had sent it.
     pub(crate) fn inject(&mut self, from: SocketAddr, datagram: &[u8]) {
         let incoming = Incoming {
             route: Route {
@@ -438,7 +438,7 @@ impl World {
         self.inject_at(0, &incoming, datagram);
     }
 
-    /// Hands a datagram to any host.
+    /// Delivers a datagram to any host.
     pub(crate) fn inject_at(&mut self, host: usize, incoming: &Incoming, datagram: &[u8]) {
         let now = self.now;
         self.hosts[host]
@@ -447,7 +447,7 @@ impl World {
         self.drain(host);
     }
 
-    /// Numbers delivered to a host for one flow, in order.
+    /// Returns the numbers delivered to a host for one flow, in order.
     pub(crate) fn numbers(&self, host: usize, flow: u16) -> Vec<u32> {
         let numbers = self.hosts[host]
             .delivered
@@ -487,7 +487,7 @@ impl World {
         self.drain(host);
     }
 
-    /// Pulls everything a host has to say.
+    /// Collects all output of a host.
     pub(crate) fn drain(&mut self, host: usize) {
         self.hosts[host].endpoint.work_inline(self.now);
         loop {
@@ -617,13 +617,13 @@ impl World {
     }
 }
 
-/// Delay of a full bottleneck.
+/// Queueing delay of a full bottleneck.
 const QUEUE: Duration = Duration::from_millis(30);
 
-/// The kind byte of data; smaller ones are handshakes.
+/// Kind byte of data. Smaller values are handshakes.
 pub(crate) const DATA: u8 = 4;
 
-/// An IPv4 UDP packet: the flow is the source port, `number` the payload's start.
+/// Returns an IPv4 UDP packet. The flow is the source port, and the payload starts with `number`.
 pub(crate) fn udp(
     source: [u8; 4],
     destination: [u8; 4],
@@ -646,7 +646,7 @@ pub(crate) fn udp(
     bytes
 }
 
-/// Flow and number of a packet made by [`udp`].
+/// Returns flow and number of a packet made by [`udp`].
 pub(crate) fn number_of(packet: &[u8]) -> (u16, u32) {
     assert!(PacketView::parse(packet).is_ok());
     let flow = u16::from_be_bytes([packet[20], packet[21]]);
@@ -656,7 +656,7 @@ pub(crate) fn number_of(packet: &[u8]) -> (u16, u32) {
     )
 }
 
-/// The path ids of a world's links.
+/// Returns the path id of a world's link.
 pub(crate) fn path_id(link: usize) -> PathId {
     PathId(link as u8)
 }

@@ -1,17 +1,18 @@
-//! The pairs of links, each with the reason why it is there.
+//! The pairs of links, each with the reason for its presence.
 
-/// Two links, what happens to them, and the traffic that is sent over them.
+/// Two links, their events, and the traffic that is sent over them.
 pub(crate) struct Pair {
     pub(crate) name: &'static str,
-    /// What it shows.
+    /// Property that the pair tests.
     pub(crate) why: &'static str,
-    /// `[[link]]` and `[[event]]` of the scenario; weights are the rates, unless that is what it shows.
+    /// `[[link]]` and `[[event]]` of the scenario. Weights are the rates, unless the pair tests weights.
     pub(crate) links: &'static str,
-    /// Payload rates of the constant UDP flows, each in a run of its own: 0.8 of the sum of the links, or what its pair says.
+    /// Payload rates of the constant UDP flows, each in a separate run: 0.8 of the sum of the links, or the rates that
+    /// the pair requires.
     pub(crate) udp: &'static [&'static str],
 }
 
-/// All of them, in the order of the table.
+/// All pairs, in the order of the table.
 pub(crate) const PAIRS: &[Pair] = &[
     Pair {
         name: "equal",

@@ -1,4 +1,4 @@
-//! Runs every policy over every pair, and writes what hosts measured as text.
+//! Runs every policy over every pair, and writes the measurements of the hosts as text.
 
 use core::{fmt::Write as _, time::Duration};
 
@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use crate::pairs::{PAIRS, Pair};
 
-/// How long traffic runs.
+/// Durations of the traffic.
 #[derive(Clone, Copy)]
 pub(crate) struct Lengths {
     pub(crate) tcp: Duration,
@@ -22,20 +22,20 @@ pub(crate) struct Lengths {
 /// All policies over one pair with the same traffic.
 pub(crate) struct Group {
     pub(crate) pair: &'static Pair,
-    /// What is sent.
+    /// Description of the traffic.
     pub(crate) traffic: String,
     /// One entry per policy, in the order of their names.
     pub(crate) rows: Vec<Row>,
 }
 
-/// What one policy did.
+/// Result of one policy.
 pub(crate) struct Row {
     pub(crate) policy: &'static str,
     pub(crate) flow: FlowResult,
 }
 
-/// Every policy over every pair, by pair, then traffic, then policy; of both only those `wanted` by name. Runs are
-/// independent, on all cores.
+/// Measures every policy over every pair, ordered by pair, traffic and policy. Only pairs and policies whose names are
+/// `wanted` are measured. Runs are independent, on all cores.
 pub(crate) fn measure(lengths: Lengths, wanted: impl Fn(&str) -> bool) -> Vec<Group> {
     let traffics = |pair: &'static Pair| {
         let udp = pair.udp.iter().map(|rate| Some(*rate));
@@ -69,7 +69,7 @@ pub(crate) fn measure(lengths: Lengths, wanted: impl Fn(&str) -> bool) -> Vec<Gr
         .collect()
 }
 
-/// The table; every number by [`short`].
+/// Returns the table. Every number is formatted by [`short`].
 pub(crate) fn text(groups: &[Group]) -> String {
     let mut out = String::new();
     let mut last = "";
@@ -133,8 +133,8 @@ pub(crate) fn text(groups: &[Group]) -> String {
     out
 }
 
-/// `value` to two significant digits, and to half of the second one if the first is 1, so that a step is 2 to 10 % and
-/// what changes little does not show. Zero only if it is zero, and what is below 0.01 as that.
+/// Rounds `value` to two significant digits, or to half of the second digit if the first is 1, so that a step is 2 to
+/// 10 % and small changes are not visible. Only zero is written as zero. Values below 0.01 are written as `<0.01`.
 fn short(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -153,7 +153,7 @@ fn short(value: f64) -> String {
     rounded.to_string()
 }
 
-/// Milliseconds; a dash if nothing was measured.
+/// Formats milliseconds. A dash if there was no measurement.
 fn millis(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), short)
 }
@@ -179,7 +179,7 @@ fn simulate(scenario: &Scenario) -> FlowResult {
     results.flows.into_iter().next().expect("one flow")
 }
 
-/// One TCP download, or UDP at this rate.
+/// Returns the scenario of one TCP download, or of UDP at the rate `udp`.
 pub(crate) fn scenario(pair: &Pair, udp: Option<&str>, policy: &str, lengths: Lengths) -> Scenario {
     let (duration, traffic) = match udp {
         None => (lengths.tcp, "kind = \"tcp\"\ncc = \"cubic\"".to_owned()),

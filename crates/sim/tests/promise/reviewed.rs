@@ -2,18 +2,18 @@
 
 use crate::share::{NO_REGRET, Share, flow_name};
 
-/// A pair and flow that may miss the promise, but not by more.
+/// A pair and flow that may miss the promise, down to a known share.
 pub(crate) struct Entry {
     pair: String,
     flow: String,
-    /// The lowest that it reached with nine seeds when it was reviewed, cut to two digits.
+    /// Lowest share that it reached with nine seeds at its review, truncated to two digits.
     share: f64,
 }
 
-/// The entries of `text`: a line each of pair, flow, share and reason; `#` begins a comment.
+/// Parses the entries of `text`: one line each of pair, flow, share and reason. `#` begins a comment.
 ///
 /// # Panics
-/// If a line has less than that, or a share that needs no entry.
+/// Panics if a line is incomplete, or has a share that needs no entry.
 pub(crate) fn parse(text: &str) -> Vec<Entry> {
     let lines = text.lines().map(str::trim);
     lines
@@ -32,13 +32,13 @@ pub(crate) fn parse(text: &str) -> Vec<Entry> {
         .collect()
 }
 
-/// Whether `share` keeps the promise, or misses it by no more than its entry says.
+/// Whether `share` keeps the promise, or is at least the share of its entry.
 pub(crate) fn is_accepted(share: &Share, entries: &[Entry]) -> bool {
     share.of_best() >= NO_REGRET
         || find(share, entries).is_some_and(|entry| share.of_best() >= entry.share)
 }
 
-/// The entries for which `shares` has a pair that keeps the promise: they can go.
+/// Returns those `shares` that keep the promise although they have an entry, which can be removed.
 pub(crate) fn needless<'a>(shares: &'a [Share], entries: &[Entry]) -> Vec<&'a Share> {
     let shares = shares.iter();
     shares

@@ -9,31 +9,31 @@ use pleach_sim::{
 };
 use rayon::prelude::*;
 
-/// The promise: the bond reaches this share of what the better link carries alone.
+/// Share of the better link's goodput that the bond must reach.
 pub(crate) const NO_REGRET: f64 = 0.95;
 
-/// The senders of the downloads.
+/// Senders of the downloads.
 pub(crate) const FLOWS: [Flow; 2] = [Flow::Cubic, Flow::Bbr];
 
-/// What one flow reached over one set of links, in Mbit/s.
+/// Goodput of one flow over one set of links, in Mbit/s.
 pub(crate) struct Share {
     pub(crate) case: Case,
     pub(crate) flow: Flow,
-    /// Over each link alone, without tunnel.
+    /// Goodput over each link alone, without a tunnel.
     pub(crate) singles_mbps: Vec<f64>,
-    /// Over all of them, through the tunnel.
+    /// Goodput over all links, through the tunnel.
     pub(crate) bonded_mbps: f64,
 }
 
 impl Share {
-    /// The bond over the better link.
+    /// Returns the goodput of the bond divided by that of the better link.
     pub(crate) fn of_best(&self) -> f64 {
         let best = self.singles_mbps.iter().copied().fold(0.0, f64::max);
         self.bonded_mbps / best
     }
 }
 
-/// Two lines: the figures, and the links with what each carries alone.
+/// Prints two lines: the figures, and the links with their goodput alone.
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, flow) = (&self.case.name, flow_name(self.flow));
@@ -50,7 +50,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// What the sender of `flow` is called.
+/// Returns the name of the sender of `flow`.
 pub(crate) fn flow_name(flow: Flow) -> &'static str {
     match flow {
         Flow::Bbr => "bbr",
@@ -61,10 +61,10 @@ pub(crate) fn flow_name(flow: Flow) -> &'static str {
     }
 }
 
-/// Every flow over every case, by case, then flow. Runs are independent, on all cores.
+/// Measures every flow over every case, ordered by case and flow. Runs are independent, on all cores.
 ///
 /// # Panics
-/// If a scenario cannot be simulated, which its text then says.
+/// Panics with the text of the scenario if it cannot be simulated.
 pub(crate) fn measure(cases: &[Case], flows: &[Flow]) -> Vec<Share> {
     let mut jobs = Vec::new();
     for case in cases {
@@ -75,7 +75,7 @@ pub(crate) fn measure(cases: &[Case], flows: &[Flow]) -> Vec<Share> {
             jobs.push((case, case.bonded(&load, "adaptive", &[], 0)));
         }
     }
-    // One by one: their lengths differ by a factor of a hundred.
+    // Jobs are distributed one by one, because their durations differ by a factor of a hundred.
     let runs = jobs.par_iter().with_max_len(1);
     let mut mbps = runs
         .map(|(case, text)| goodput(case, text))
@@ -96,14 +96,14 @@ pub(crate) fn measure(cases: &[Case], flows: &[Flow]) -> Vec<Share> {
     shares
 }
 
-/// The table of `shares` and how each is measured again.
+/// Returns the table of `shares` with the command that repeats each measurement.
 pub(crate) fn table<'a>(shares: impl IntoIterator<Item = &'a Share>) -> String {
     let mut text = String::from("pair           flow   share   bonded\n");
     for share in shares {
         let flow = flow_name(share.flow);
         let name = &share.case.name;
         let seed = name.split('-').nth(1).unwrap_or_default();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{share}\n    replay: ./dev bench profiles -- --set sweep --seed {seed} --case {name} --flow {flow} --fresh"

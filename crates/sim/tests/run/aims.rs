@@ -1,8 +1,9 @@
-//! What a user may want of `adaptive`: the queue it keeps, and what it does beside others.
+//! User preferences of `adaptive`: the length of its queue, and its behaviour beside other traffic.
 
 use crate::{results, scenario, udp};
 
-/// The median of the queue of a full line of 20 Mbit/s, in milliseconds, with `key` in `[tunnel]`; and what came.
+/// Returns the median queueing delay of a full line of 20 Mbit/s in milliseconds, with `key` in `[tunnel]`, and the
+/// goodput.
 fn queue_with(key: &str) -> (f64, f64) {
     let text = format!(
         "name = \"queue\"\nduration = \"5s\"\n[[link]]\nname = \"dsl\"\nrate = \"20Mbit\"\ndelay = \"10ms\"\nqueue = \"500kB\"\n\
@@ -27,9 +28,9 @@ fn the_queue_is_as_long_as_wanted() {
     assert!((30.0..75.0).contains(&long), "{long}");
 }
 
-/// Section 5.4 of the L3 paper at an eighth of its rates: a stream as wide as the first line, which from 2 s on is shared
-/// with a TCP flow outside the tunnel, and a second line of a higher rank. From 5 s on: TCP, and the first and second
-/// line's share of the stream, in Mbit/s.
+/// Section 5.4 of the L3 paper at an eighth of its rates: a stream with the rate of the first line, which from 2 s on
+/// is shared with a TCP flow outside the tunnel, and a second line of a higher rank. Returns the rates from 5 s on in
+/// Mbit/s: TCP, and the stream's parts on the first and second line.
 fn beside_tcp(key: &str) -> [f64; 3] {
     let text = format!(
         "name = \"shared\"\nduration = \"14s\"\n[[link]]\nname = \"dsl\"\nrate = \"8Mbit\"\ndelay = \"7ms\"\nqueue = \"48kB\"\n\
@@ -47,7 +48,7 @@ fn beside_tcp(key: &str) -> [f64; 3] {
     [flow("tcp"), link(0) - flow("tcp"), link(1)]
 }
 
-/// The mean of a series of 14 s from its fifth on.
+/// Returns the mean of a series of 14 s, starting at 5 s.
 fn late(series: &[f64]) -> f64 {
     let series = &series[series.len() * 5 / 14..];
     series.iter().sum::<f64>() / series.len() as f64
@@ -61,7 +62,7 @@ fn a_line_yields_to_others_or_holds_its_share() {
     let all = format!(
         "yield {tcp_yield} {dsl_yield} {lte_yield}, usual {tcp} {dsl} {lte}, hold {tcp_hold} {dsl_hold} {lte_hold}"
     );
-    // The paper's TCP is to have 20 of 62.5 Mbit/s.
+    // The paper's target for TCP is 20 of 62.5 Mbit/s.
     assert!(tcp_yield > 8.0 * 20.0 / 62.5, "{all}");
     assert!(tcp_yield > tcp_hold * 1.5, "{all}");
     assert!(dsl_hold > 8.0 * 0.8 * 0.9, "{all}");

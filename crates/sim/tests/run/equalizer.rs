@@ -1,4 +1,4 @@
-//! Hosts that spread what they send over links, without a tunnel.
+//! Hosts that spread their packets over links, without a tunnel.
 
 use pleach_sim::{results::Results, scenario::Scenario};
 
@@ -27,18 +27,18 @@ end = "gateway"
 links = ["back"]
 "#;
 
-/// [`LINKS`] with an equalizer at the client over `a` and `b` that has `keys`, then `rest`.
+/// Returns [`LINKS`] with an equalizer at the client over `a` and `b` that has `keys`, followed by `rest`.
 fn spread(keys: &str, rest: &str) -> Scenario {
     let client = format!("[[equalizer]]\nend = \"client\"\nlinks = [\"a\", \"b\"]\n{keys}\n");
     scenario(&format!("{LINKS}{client}{rest}"))
 }
 
-/// Datagrams towards the server.
+/// Returns UDP traffic towards the server.
 fn udp(rate: &str) -> String {
     crate::udp(rate) + "direction = \"up\"\n"
 }
 
-/// What `a`, `b` and `back` carried towards the server, in Mbit/s, from `from` to `to` seconds.
+/// Returns the rates of `a`, `b` and `back` towards the server, in Mbit/s, from `from` to `to` seconds.
 fn loads(results: &Results, from: usize, to: usize) -> [f64; 3] {
     let links = &results.series.links;
     [0, 1, 2].map(|link| {
@@ -60,7 +60,7 @@ fn packets_follow_weights_and_answers_take_their_own_way() {
     ));
     let down = |link: usize| pings.series.links[link].down_mbps.iter().sum::<f64>();
     assert!(down(0) + down(1) == 0.0 && down(2) > 0.0);
-    // Three in four requests go over a, the others over b; all answers over `back`.
+    // Three of four requests use `a`, the others use `b`. All answers use `back`.
     let round_trips = pings.pings.expect("pings").loaded.rtt_ms;
     assert_near(round_trips.p50.expect("answers"), 15.0, 0.1);
     assert_near(round_trips.p95.expect("answers"), 55.0, 0.1);
@@ -86,7 +86,7 @@ fn weights_change_at_once_and_no_carrier_means_no_packets() {
         "{:?}",
         results.events[0]
     );
-    // Only what was on its way when b went down.
+    // Only the packets in flight when `b` went down are lost.
     assert!(results.flows[0].loss < 0.02, "{}", results.flows[0].loss);
 }
 
@@ -105,7 +105,7 @@ fn held_packets_arrive_in_order_and_not_before_the_slow_ones() {
     assert_near(a / b, 3.0, 0.1);
     let flow = &results.flows[0];
     let delay = |quantile: Option<f64>| quantile.expect("datagrams");
-    // 50 ms and a packet's time on the line, once the first probes are back.
+    // The delay is 50 ms and a packet's serialisation time, once the first probes have returned.
     assert_near(delay(flow.delay_ms.p50), 51.0, 0.2);
     assert_near(delay(flow.delay_ms.p99), 51.0, 0.5);
     assert!(flow.loss == 0.0 && flow.in_order_pkts > flow.received_pkts.map(|all| all - 60));
@@ -116,7 +116,7 @@ fn automatic_weights_leave_room_for_others() {
     let cross = udp("5Mbit").replace("\"udp\"\nrate", "\"cross\"\nlink = \"b\"\nrate");
     let keys = "weights = \"auto\"\ninterval = \"100ms\"";
     let results = results(&spread(keys, &(udp("9Mbit") + &cross)));
-    // 10 and 5 Mbit/s are left, less headers.
+    // 10 and 5 Mbit/s are left, minus headers.
     let weight = results.series.links[0].weight[30];
     assert_near(weight, 66.7, 2.0);
     assert_eq!(results.flows[0].name, "udp");

@@ -1,4 +1,4 @@
-//! Every scenario of the repository runs here as it does in the lab.
+//! Every scenario of the repository runs in the simulator as it does in the lab.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ fn scenario_files_run() {
             continue;
         }
         let text = fs::read_to_string(&path).expect("text");
-        // Films are for the lab alone; recordings may be missing.
+        // Films are for the lab only. Recordings may be missing.
         if text.contains("kind = \"video\"") {
             continue;
         }

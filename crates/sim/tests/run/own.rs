@@ -1,4 +1,4 @@
-//! Schedulers and estimators of another crate, which this test is, in the whole engine.
+//! Schedulers and estimators of another crate (this test) in the whole engine.
 
 use pleach_core::{
     path::{
@@ -28,7 +28,7 @@ fn run_with(settings: SchedulerSettings<String>, scenario: &Scenario) -> Result<
     run(scenario, &options)
 }
 
-/// Sends on the path with the highest id only.
+/// A scheduler that sends only on the path with the highest id.
 #[derive(Debug)]
 struct Last;
 
@@ -65,7 +65,7 @@ fn the_profile_is_the_scenarios_and_keys_of_the_policy_are_refused() {
     assert!(error.to_string().contains("fastest"), "{error}");
 }
 
-/// Says 2 Mbit/s whatever is reported.
+/// A rate estimator that always returns 2 Mbit/s.
 #[derive(Debug)]
 struct Stuck;
 

@@ -1,4 +1,4 @@
-//! Without tunnel: hosts, links and measurement.
+//! Hosts, links and measurements without a tunnel.
 
 use pleach_sim::{
     results::FlowKind,
@@ -18,7 +18,7 @@ delay = "20ms"
 queue = "61400B"
 "#;
 
-/// An IPv4 packet of a datagram of 1200 bytes.
+/// Length in bits of the IPv4 packet of a datagram of 1200 bytes.
 const PACKET_BITS: f64 = 1228.0 * 8.0;
 
 #[test]
@@ -28,7 +28,7 @@ fn a_datagram_takes_serialisation_and_delay() {
     let expected_ms = PACKET_BITS / 10e3 + 20.0;
     assert_near(flow.delay_ms.p50.expect("delays"), expected_ms, 1e-6);
     assert_near(flow.delay_ms.p99.expect("delays"), expected_ms, 1e-6);
-    // 5 Mbit/s for 2 s in datagrams of 9600 bits, the first at once.
+    // 5 Mbit/s for 2 s in datagrams of 9600 bits, the first of them at once.
     assert_eq!(flow.sent_pkts, Some(1_042));
     assert_eq!((flow.loss, flow.reorder_depth_max), (0.0, 0));
     assert_eq!(flow.in_order_pkts, flow.received_pkts);
@@ -43,14 +43,14 @@ fn a_datagram_takes_serialisation_and_delay() {
 fn what_exceeds_a_line_is_lost() {
     let results = results(&scenario(&format!("{LINE}{}", udp("20Mbit"))));
     let flow = &results.flows[0];
-    // What the line serves in 2 s, 50 packets of queue, and the one in service.
+    // Packets that the line serves in 2 s, plus 50 packets of queue and the packet in service.
     let served = 2.0 * 10e6 / PACKET_BITS + 51.0;
     let received = flow.received_pkts.expect("counted");
     assert_near(received as f64, served, 2.0);
     let sent = flow.sent_pkts.expect("counted");
     assert_eq!(sent, 4_167);
     assert_eq!(results.links[0].down.queue_drops, sent - received);
-    // The last packets waited for a full queue.
+    // The last packets waited in a full queue.
     let longest_ms = 20.0 + 51.0 * PACKET_BITS / 10e3;
     assert_near(flow.delay_ms.p99.expect("delays"), longest_ms, 1.0);
 }
@@ -59,7 +59,7 @@ fn what_exceeds_a_line_is_lost() {
 fn a_ping_takes_both_ways() {
     let text = format!("{LINE}[[traffic]]\nkind = \"ping\"\nname = \"ping\"\n");
     let pings = results(&scenario(&text)).pings.expect("pings");
-    // 36 bytes each way.
+    // Each direction has 36 bytes.
     let expected_ms = 2.0 * (20.0 + 36.0 * 8.0 / 10e3);
     for summary in [&pings.idle, &pings.loaded] {
         assert_eq!(summary.lost, 0);
@@ -92,7 +92,7 @@ fn bulk_tcp_fills_a_line_and_requests_finish() {
     assert!(bulk.retransmits.is_some());
     assert!(requests.received_pkts > Some(10), "{requests:?}");
     assert_eq!(requests.loss, 0.0);
-    // A handshake and a question, with what stands in the queue.
+    // A handshake and a request take this time, plus the queueing delay.
     assert!(requests.delay_ms.p50 > Some(80.0), "{requests:?}");
 }
 
@@ -113,7 +113,7 @@ fn a_quic_stream_fills_the_line_either_way() {
         let results = results(&scenario(&format!("{LINE}{quic}")));
         let flow = &results.flows[0];
         assert_eq!((flow.kind, flow.sent_pkts), (FlowKind::Quic, None));
-        // Two round trips for the handshake, a slow start that overshoots, headers: 85 % of the line in two seconds.
+        // Two RTTs for the handshake, a slow start that overshoots, and headers leave 85 % of the line in two seconds.
         assert!((8.0..9.6).contains(&flow.goodput_mbps), "{flow:?}");
         assert!(
             flow.retransmits.is_some() && flow.delay_ms.p50 > Some(40.0),
@@ -158,7 +158,7 @@ fn a_baseline_has_its_goodput_over_time() {
     let results = results(&scenario(&text));
     let samples = &results.baselines[0].series_mbps;
     assert_eq!(samples.len(), 20, "2 s in samples of 100 ms");
-    // The line alone is the run itself.
+    // The baseline over the line alone is the run itself.
     assert_eq!(samples, &results.series.flows[0].goodput_mbps);
     assert!(samples.iter().sum::<f64>() > 0.0);
 }

@@ -1,4 +1,4 @@
-//! Through the production engine.
+//! Scenarios through the production engine.
 
 use pleach_core::units::Bytes;
 use pleach_sim::{
@@ -19,7 +19,7 @@ fn weighted_carries_the_sum_of_the_lines() {
         let utilisation = link.down.utilisation.expect("a rate");
         assert!(utilisation > 0.9, "{} {utilisation}", link.name);
     }
-    // Two thirds over the short line, one third over the long one, all in order.
+    // Two thirds of the packets use the line with the shorter delay, one third the other, all in order.
     let slowest_ms = 18.0 + 1266.0 * 8.0 / 10e3;
     assert_near(flow.delay_ms.p95.expect("delays"), slowest_ms, 2.0);
     let weights: Vec<_> = results
@@ -85,8 +85,8 @@ fn ipv6_outside_and_inside() {
     assert_near(flow.goodput_mbps, 20.0, 0.1);
 }
 
-/// The share of a stream that is lost over a line that spoils bits (Becke et al. 2013, section V-D), with this `parity` over
-/// another line.
+/// Returns the share of a stream that is lost over a line with bit errors (Becke et al. 2013, section V-D), with this
+/// `parity` over another line.
 fn spoilt(parity: &str) -> f64 {
     let text = format!(
         "name = \"spoilt\"\nduration = \"6s\"\n[[link]]\nname = \"wlan\"\nrate = \"25Mbit\"\ndelay = \"30ms\"\n[link.down]\n\
@@ -100,14 +100,15 @@ fn spoilt(parity: &str) -> f64 {
 #[test]
 fn wrong_bits_are_mended_by_what_comes_over_another_line() {
     let [off, hamming, bch] = ["", "parity = \"hamming\"\n", "parity = \"bch\"\n"].map(spoilt);
-    // A tenth of the packets, less those whose some 85 blocks are whole; with two wrong bits in a block, a third of them.
+    // A tenth of the packets is affected, minus those of which all of the about 85 blocks are correct. With two
+    // inverted bits in a block, a third of them.
     assert!((0.08..0.13).contains(&off), "{off}");
     assert!((0.02..0.06).contains(&hamming), "{hamming}");
-    // All are mended but what came before the first parity, 0.13 s later.
+    // All packets are corrected except those before the first parity, which arrives 0.13 s later.
     assert!(bch < 0.006, "{bch}");
 }
 
-/// UDP of 8 Mbit/s for 4 s while `event` happens at 1 s.
+/// Returns UDP of 8 Mbit/s for 4 s while `event` happens at 1 s.
 fn disturbed(event: &str) -> Scenario {
     let text = format!("[[event]]\nat = \"1s\"\n{event}\n{}", udp("8Mbit"));
     pair_for("4s", "weighted", &text)
@@ -121,7 +122,7 @@ fn a_line_that_falls_silent_and_returns() {
     let gap_ms = results.events[0].gap_ms.expect("a flow");
     assert!(gap_ms < 200.0, "{gap_ms}");
     assert!(results.flows[0].loss < 0.001, "{}", results.flows[0].loss);
-    // It carries again in the last second.
+    // The line carries traffic again in the last second.
     let series = &results.series.links[0].down_mbps;
     assert!(series[15] < 0.1 && series[35] > 3.0, "{series:?}");
 }
@@ -176,7 +177,7 @@ fn a_tunnel_over_dead_lines_is_an_error_and_so_is_an_unknown_policy() {
     assert!(run(&scenario).to_string().contains("fastest"));
 }
 
-/// A download over 40 and 25 Mbit/s with `event` on the second line at 3 s.
+/// Runs a download over 40 and 25 Mbit/s with `event` on the second line at 3 s.
 fn with_event(event: &str) -> Results {
     results(&scenario(&format!(
         r#"
@@ -205,7 +206,7 @@ name = "download"
     )))
 }
 
-/// The longest time without data, in ms, and the mean rate from 4 s on, in Mbit/s.
+/// Returns the longest time without data in ms, and the mean rate from 4 s on in Mbit/s.
 fn stall_and_rest(results: &Results) -> (f64, f64) {
     let flow = &results.flows[0];
     let rest = &results.series.flows[0].goodput_mbps[40..];
@@ -216,7 +217,7 @@ fn stall_and_rest(results: &Results) -> (f64, f64) {
 #[test]
 fn a_line_that_becomes_slow_holds_up_no_flow() {
     let (gap_ms, mbps) = stall_and_rest(&with_event("rate = \"300kbit\""));
-    // What was under way there alone would take a second and more.
+    // Packets in flight on that line would alone take more than a second.
     assert!(gap_ms <= 400.0, "{gap_ms} ms");
     assert!(mbps > 0.85 * 40.0, "{mbps} Mbit/s");
 }
@@ -241,18 +242,19 @@ fn a_request_takes_about_as_long_as_over_the_near_line_alone() {
         delays.p50.expect("answers")
     };
     let bond = format!("{near}{far}");
-    // Two round trips: nothing waits for the next event.
+    // A transfer takes two RTTs: no packet waits for the next event.
     let (alone, bonded) = (median_ms(near, "100B"), median_ms(&bond, "100B"));
     assert!(bonded < alone + 1.0, "{alone} {bonded} ms");
-    // Nor does any part of what a sender begins with come over the far line.
+    // No part of a sender's initial window uses the line with the longer delay.
     let (alone, bonded) = (median_ms(near, "13kB"), median_ms(&bond, "13kB"));
     assert!(bonded < alone * 1.1, "{alone} {bonded} ms");
 }
 
 #[test]
 fn a_young_flow_s_losses_are_made_up_for() {
-    // Where the first packets of a path are lost (5), or a gap is seen just before a hold ends (14): once told, one loss ends slow
-    // start, and no more than 11 Mbit/s come in these six seconds.
+    // With seed 5 the first packets of a path are lost. With seed 14 a gap is detected just before the resequencer
+    // releases the packets behind it. If one loss were reported to the sender, slow start would end, and at most 11
+    // Mbit/s would arrive in these six seconds.
     for seed in [1, 5, 14] {
         let text = format!(
             r#"
@@ -283,7 +285,7 @@ name = "download"
 
 #[test]
 fn acknowledgements_over_a_thin_line_do_not_hold_up_a_fat_one() {
-    // 34.5 Mbit/s if all of them have to go over the thin one.
+    // The goodput would be 34.5 Mbit/s if all acknowledgements used the slow line.
     let text = r#"
 name = "thin"
 duration = "10s"
@@ -309,7 +311,7 @@ cc = "cubic"
 
 #[test]
 fn a_download_behind_a_handshake_begins_not_much_slower_than_one_without() {
-    // What the client says shows short round trips: after that longer ones must not be made.
+    // The client's messages show short RTTs. Afterwards longer RTTs must not occur.
     let goodput = |opening: &str| {
         let text = format!(
             r#"

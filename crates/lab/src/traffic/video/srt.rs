@@ -1,4 +1,4 @@
-//! The film through two ffmpegs that speak SRT.
+//! Transport of the film by two ffmpeg processes over SRT.
 
 use core::{
     net::{IpAddr, SocketAddr},
@@ -35,7 +35,7 @@ pub(super) fn start(
     show: Show,
     to_client: bool,
 ) -> anyhow::Result<Threads> {
-    // The client calls, whoever sends: so it is at home, behind address translation.
+    // The client always connects, regardless of the direction of the film, like a user behind address translation.
     let any = match server {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::from([0; 16]),
@@ -62,7 +62,7 @@ pub(super) fn start(
 }
 
 fn url(address: SocketAddr, mode: &str, show: &Show) -> String {
-    // In microseconds, unlike libsrt's own.
+    // The unit is microseconds, unlike that of libsrt's own option.
     let latency = show.spec.deadline.as_micros();
     let patience = CONNECT_PATIENCE.as_millis();
     format!(
@@ -105,13 +105,13 @@ fn send(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
         .stdout(Stdio::null());
     let mut child = Running(command.spawn().context("cannot run ffmpeg")?);
     let mut pipe = child.0.stdin.take().context("ffmpeg has no input")?;
-    // ffmpeg opens its output when it has seen input. Nobody takes this for part of the film.
+    // ffmpeg opens its output when it has received input. These packets are not part of the film.
     write(&mut pipe, &ts::NULL_PACKET.repeat(7));
     for datagram in &show.film.datagrams {
         wait::until(show.schedule.start + datagram.at);
         let payload = show.film.payload(datagram);
-        // A live encoder does not wait: what a full pipe does not take is lost. So is what a closed one does not: the
-        // connection broke, and SRT does not make another.
+        // A live encoder does not wait: data that does not fit into the pipe is lost. Data for a closed pipe is lost
+        // too: the connection broke, and SRT does not reconnect.
         let mut fds = [PollFd::new(&pipe, PollFlags::OUT)];
         if matches!(
             poll(&mut fds, Some(&wait::timespec(Duration::ZERO))),
@@ -124,7 +124,7 @@ fn send(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
             report.record_sent(at, payload.len());
         }
     }
-    // ffmpeg keeps its newest packets until others come, and what is under way would be lost with the connection.
+    // ffmpeg buffers its newest packets until others follow, and data in flight would be lost with the connection.
     let end = show.schedule.stop + show.spec.deadline + GRACE;
     while clock::now() < end {
         write(&mut pipe, &ts::NULL_PACKET.repeat(7));
@@ -133,11 +133,11 @@ fn send(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
     Ok(report)
 }
 
-/// Writes at most a datagram, without waiting, as a live encoder: what a full pipe does not take is lost. So is what a
-/// closed one does not: the connection broke, and SRT does not make another.
+/// Writes at most one datagram without waiting, like a live encoder. Data that does not fit into the pipe is lost. Data
+/// for a closed pipe is lost too: the connection broke, and SRT does not reconnect.
 fn write(pipe: &mut ChildStdin, datagram: &[u8]) {
     let mut fds = [PollFd::new(&*pipe, PollFlags::OUT)];
-    // Room is at least a page, or none.
+    // Free space in the pipe is at least a page, or zero.
     if matches!(
         poll(&mut fds, Some(&wait::timespec(Duration::ZERO))),
         Ok(1..)
@@ -157,7 +157,7 @@ fn receive(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
     let mut child = Running(command.spawn().context("cannot run ffmpeg")?);
     let mut pipe = child.0.stdout.take().context("ffmpeg has no output")?;
     let end = show.schedule.stop + show.spec.deadline + GRACE;
-    // The film and what is not part of it.
+    // Length of the film plus an allowance for data that is not part of it.
     let longest = (show.film.packets.len() + 1_000) * ts::PACKET_BYTES;
     let mut stream = Vec::new();
     let mut buffer = vec![0; 65_536];
@@ -184,7 +184,7 @@ fn receive(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
     Ok(report)
 }
 
-/// What became of the film's datagrams if `stream` came of it: parts are missing, none is out of order.
+/// Returns the fates of the film's datagrams if `stream` arrived: parts are missing, but no part is out of order.
 fn fates(film: &Film, stream: &[u8]) -> Vec<Fate> {
     let mut places: BTreeMap<&Packet, Vec<usize>> = BTreeMap::new();
     for (index, packet) in film.packets.iter().enumerate() {
@@ -212,10 +212,10 @@ fn fates(film: &Film, stream: &[u8]) -> Vec<Fate> {
         .collect()
 }
 
-/// How long a caller tries.
+/// Time for which a caller tries to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A program that ends with this value.
+/// A program that is ended when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {

@@ -1,11 +1,11 @@
-//! Splitting and merging are inverse; each rule keeps what must not be merged apart.
+//! Tests that splitting and merging are inverse, and that each rule keeps unmergeable packets apart.
 
 use pleach_core::{packet::Pool, rng::Rng};
 
 use super::*;
 use crate::tun::split::split;
 
-/// A super-packet as the kernel hands it out: vnet header and bytes.
+/// Returns a super-packet as the kernel delivers it: vnet header and bytes.
 fn super_packet(
     is_tcp: bool,
     is_v6: bool,
@@ -67,7 +67,7 @@ fn segments(is_tcp: bool, is_v6: bool, payload_len: usize, segment: usize) -> Ve
     out
 }
 
-/// The runs of a batch, each as packet indices.
+/// Returns the runs of a batch, each as packet indices.
 fn runs(packets: &[PacketBuf]) -> Vec<Vec<usize>> {
     let mut merger = Merger::default();
     merger.plan(packets, true);
@@ -125,7 +125,7 @@ fn interleaved_flows_each_become_one_run_and_stay_in_order() {
 
 #[test]
 fn what_differs_stays_apart() {
-    // Offset of a byte in the second IPv4 TCP packet, and the bits that change.
+    // Each change is the offset of a byte in the second IPv4 TCP packet, and the bits that change.
     let changes = [
         (1, 1, "traffic class"),
         (8, 1, "TTL"),
@@ -239,7 +239,7 @@ fn malformed_super_packets_are_refused() {
     }
 }
 
-/// Makes the checksums of an IPv4 packet right again.
+/// Recomputes the checksums of an IPv4 packet.
 fn seal(bytes: &mut [u8]) {
     bytes[10..12].fill(0);
     let checksum = Sum::default().add(&bytes[..20]).checksum();

@@ -31,11 +31,12 @@ fn rounding_does_not_accumulate() {
 #[test]
 fn opportunities_carry_bytes_over_and_repeat() {
     let mut server = Server::new(trace("2\n5\n5\n10\n"), Instant::ZERO);
-    // 2000 bytes use the opportunity at 2 and a third of the first at 5, the next 2500 the rest of both at 5.
+    // The first 2000 bytes use the opportunity at 2 ms and a third of the first opportunity at 5 ms. The next 2500
+    // bytes use the rest of both opportunities at 5 ms.
     assert_eq!(finish(&mut server, ms(0), 2000), Some(ms(5)));
     assert_eq!(finish(&mut server, ms(5), 2500), Some(ms(5)));
     assert_eq!(finish(&mut server, ms(5), 1), Some(ms(10)));
-    // The rest of 10 is still there for who has arrived by 10, not for who comes later.
+    // The rest of the opportunity at 10 ms is available to packets that have arrived by 10 ms, not to later ones.
     assert_eq!(finish(&mut server, ms(10), 1499), Some(ms(10)));
     assert_eq!(
         finish(&mut server, Instant::from_nanos(10_000_001), 1),
@@ -54,7 +55,7 @@ fn a_saturated_trace_carries_its_capacity_to_the_byte() {
     let mut server = Server::new(trace(text), Instant::ZERO);
     let mut at = Instant::ZERO;
     let mut carried = 0;
-    // 100 rounds of 20 ms: six opportunities each, of 1500 bytes. Packets of 700 bytes do not divide them.
+    // 100 rounds of 20 ms have six opportunities of 1500 bytes each, which packets of 700 bytes do not divide evenly.
     loop {
         at = finish(&mut server, at, 700).expect("endless");
         if at > ms(2_000) {
@@ -62,8 +63,8 @@ fn a_saturated_trace_carries_its_capacity_to_the_byte() {
         }
         carried += 700;
     }
-    // The packet under way when the time is up has used what is left, and the one opportunity at 2000 ms that
-    // belongs to the round after is used too.
+    // The packet in service at the end has used the remaining bytes. The one opportunity at 2000 ms that belongs to the
+    // next round is used too.
     let capacity = (6 * 100 + 1) * OPPORTUNITY_BYTES;
     assert!(
         carried <= capacity && capacity - carried < 700,

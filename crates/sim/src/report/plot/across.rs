@@ -1,9 +1,9 @@
-//! Lines over something that is not time: a ratio, a number of paths.
+//! Plots of lines over a quantity other than time, such as a ratio or a number of paths.
 
 use super::{Frame, Scale, largest, ticks};
 use crate::report::{chart::Chart, format::number, svg::Svg};
 
-/// The drawing of `chart` over the names of its places, `width` by about `height`; `None` if there is nothing to draw.
+/// Returns the drawing of `chart` over its labels, `width` by about `height`. `None` if there is nothing to draw.
 pub(crate) fn svg(
     chart: &Chart,
     label: &str,

@@ -10,7 +10,7 @@ use crate::{
     results::{Results, Transport},
 };
 
-/// (d) The run's goodput beside that of the same traffic over other transports.
+/// Draws plot (d): the goodput of the run beside the goodput of the same traffic over other transports.
 pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Figure {
     const TITLE: &str = "Compared with the other ways";
     let bars = bars_of(results, facts);
@@ -58,7 +58,7 @@ pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Figure {
                 "label",
                 &name,
             );
-            // In a column of their own, so that the line of the sum cuts none.
+            // The numbers have their own column, so that the line of the sum does not cross them.
             svg.text(
                 (width - 4.0, y + ROW / 2.0 + 4.0),
                 Anchor::End,
@@ -131,7 +131,7 @@ fn bars_of(results: &Results, facts: &Facts<'_>) -> Vec<Bar> {
     headline.into_iter().chain(others).collect()
 }
 
-/// A transport as people call it.
+/// Returns the common name of a transport.
 pub(crate) fn label_of(transport: &Transport) -> String {
     match transport {
         Transport::Mptcp => "Multipath TCP".to_owned(),
@@ -141,7 +141,7 @@ pub(crate) fn label_of(transport: &Transport) -> String {
     }
 }
 
-/// (e) How late the emulator was, and whether the run may be believed.
+/// Draws plot (e): the lateness of the emulator, and whether the run is valid.
 pub(crate) fn lateness(results: &Results) -> Figure {
     const TITLE: &str = "Emulator: how late it delivered";
     let Some(summary) = results.lateness_us else {

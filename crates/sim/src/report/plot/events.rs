@@ -1,4 +1,4 @@
-//! Events in plots over time: marks with their texts, and shading while a line is away.
+//! Events in plots over time: marks with their texts, and shading during outages.
 
 use super::{Frame, Scale};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     results::{Event, EventKind, Results},
 };
 
-/// A vertical mark; `lane` (0 on top) is where its text stands, `None` if there is no room for it.
+/// A vertical mark. `lane` (0 on top) is the row of its text. `None` if there is no space for the text.
 pub(super) struct Mark {
     pub(super) x: f64,
     pub(super) lane: Option<usize>,
@@ -18,9 +18,9 @@ pub(super) struct Mark {
     pub(super) title: String,
 }
 
-/// Places the events' texts right of their marks in at most [`LANES_MAX`] lanes above the plot.
+/// Places the events' texts to the right of their marks in at most [`LANES_MAX`] lanes above the plot.
 ///
-/// A text goes below all texts that its mark would otherwise cut; so neither texts nor marks overlap a text.
+/// A text is placed below all texts that its mark would otherwise cross, so neither texts nor marks overlap a text.
 pub(super) fn place_events(events: &[Event], end_s: f64, x: Scale, right: f64) -> Vec<Mark> {
     let mut shown: Vec<&Event> = events
         .iter()
@@ -51,7 +51,7 @@ pub(super) fn place_events(events: &[Event], end_s: f64, x: Scale, right: f64) -
     marks
 }
 
-/// The event's text, or one made from its kind.
+/// Returns the event's text, or a text derived from its kind.
 pub(crate) fn describe(event: &Event) -> String {
     if !event.text.is_empty() {
         return event.text.clone();
@@ -66,7 +66,7 @@ pub(crate) fn describe(event: &Event) -> String {
     }
 }
 
-/// Shades the time in which a link was away, once where two were.
+/// Shades the times in which at least one link was away.
 pub(super) fn outages(svg: &mut Svg, frame: &Frame, events: &[Event], end_s: f64) {
     let mut away: Vec<&Event> = events
         .iter()
@@ -89,7 +89,7 @@ pub(super) fn outages(svg: &mut Svg, frame: &Frame, events: &[Event], end_s: f64
     }
 }
 
-/// Bars on the time axis while a picture stood still or a call was silent.
+/// Draws bars on the time axis while a picture stood still or a call was silent.
 pub(super) fn freezes(svg: &mut Svg, frame: &Frame, results: &Results, end_s: f64) {
     let shown = media::all_freezes(results).filter(|(_, f)| (0.0..end_s).contains(&f.start_s));
     for (flow, freeze) in shown.take(FREEZES_MAX) {
@@ -120,9 +120,9 @@ pub(super) fn outage_legend(results: &Results) -> Option<(String, String)> {
     any.then(|| ("outage".to_owned(), "a line is away".to_owned()))
 }
 
-/// Height of one line of event texts.
+/// Height in pixels of one line of event texts.
 pub(super) const LANE: f64 = 15.0;
-/// More events at about the same time than this go without text; the table has them all.
+/// Highest number of lanes. Further events at about the same time have no text; the table contains all of them.
 const LANES_MAX: usize = 4;
 const MARKS_MAX: usize = 64;
 const FREEZES_MAX: usize = 500;

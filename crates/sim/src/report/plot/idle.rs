@@ -1,4 +1,4 @@
-//! Why links stood idle: a strip for each link, with the reason that the daemons gave.
+//! Plot of the times in which links were idle: a strip for each link, with the reason that the daemons reported.
 
 use super::{Figure, WIDTHS, color, timeline::Timeline};
 use crate::{
@@ -15,7 +15,7 @@ struct Span {
     why: String,
 }
 
-/// Per link of the direction of the headline, when it carried no packets and why.
+/// Draws, for each link in the headline's direction, when it carried no packets and why.
 pub(crate) fn idle(results: &Results, facts: &Facts<'_>) -> Option<Figure> {
     let sender = match facts.direction {
         Direction::Down => "gateway",
@@ -56,7 +56,7 @@ fn draw(
     class: impl Fn(&str) -> String,
 ) -> String {
     let rows = spans.len() as f64;
-    // A row a link, the first on top.
+    // One row for each link, with the first on top.
     let names = (0..).zip(spans).map(|(row, (name, _))| {
         let row: f64 = f64::from(row);
         (rows - row - 0.5, fit(name, NAME))
@@ -75,7 +75,7 @@ fn draw(
     svg.finish()
 }
 
-/// When `link` was idle in the direction of `sender`, and why.
+/// Returns the times in which `link` was idle in the direction of `sender`, with reasons.
 fn spans(results: &Results, sender: &str, link: &str) -> Vec<Span> {
     let samples: Vec<&StatusSample> = results
         .status
@@ -101,7 +101,8 @@ fn spans(results: &Results, sender: &str, link: &str) -> Vec<Span> {
     spans
 }
 
-/// Why `link` is idle by a sample of `status --json`: of the client itself, or of a gateway's only client.
+/// Returns the reason why `link` is idle according to a sample of `status --json`: the reason of the client itself, or
+/// the reason for the only client of a gateway.
 fn reason(sample: &StatusSample, link: &str) -> Option<(String, String)> {
     let own = sample.status.get("links")?.as_array()?;
     let clients = sample.status.pointer("/clients/0/links");
@@ -116,9 +117,9 @@ fn reason(sample: &StatusSample, link: &str) -> Option<(String, String)> {
 
 /// Height of a link's row in pixels.
 const ROW: f64 = 26.0;
-/// Room between two rows.
+/// Space between two rows in pixels.
 const GAP: f64 = 8.0;
-/// Room for a link's name, left of the strips.
+/// Space for a link's name left of the strips, in pixels.
 const NAME: f64 = 36.0;
 const LABEL: &str = "Times in which a line carried nothing, and why";
 

@@ -1,6 +1,6 @@
-//! Plots over time: throughput, queue delay, goodput of each flow, ping; with the run's events marked.
+//! Plots over time: throughput, queue delay, goodput of each flow, ping, with the run's events marked.
 //!
-//! Which quantity goes into which plot, with caption and legend; the drawing common to all is in `timeline`.
+//! This file selects the quantities of each plot, its caption and its legend. The common drawing code is in `timeline`.
 
 use super::{
     Figure, LINES_MAX, WIDTHS, clean, color,
@@ -16,7 +16,7 @@ use crate::{
     results::{Direction, LinkSeries, Results},
 };
 
-/// (a) What each link delivered, stacked, and the goodput of all bulk flows of the headline's direction.
+/// Draws plot (a): the stacked rates of all links, and the goodput of all bulk flows in the headline's direction.
 pub(crate) fn throughput(results: &Results, facts: &Facts<'_>) -> Figure {
     const TITLE: &str = "Throughput: what each line carried";
     let down = facts.direction == Direction::Down;
@@ -137,7 +137,7 @@ pub(crate) fn throughput(results: &Results, facts: &Facts<'_>) -> Figure {
     }
 }
 
-/// (b) Waiting time in the links' queues.
+/// Draws plot (b): delays in the links' queues.
 pub(crate) fn queue_delay(results: &Results, facts: &Facts<'_>) -> Figure {
     let down = facts.direction == Direction::Down;
     let queue = |l: &LinkSeries| {
@@ -158,7 +158,7 @@ pub(crate) fn queue_delay(results: &Results, facts: &Facts<'_>) -> Figure {
     )
 }
 
-/// Goodput of every flow; only of interest if there is more than one.
+/// Draws the goodput of every flow, which is of interest only for several flows.
 pub(crate) fn flow_goodput(results: &Results) -> Figure {
     let flows = results.series.flows.iter().take(LINES_MAX);
     let named: Vec<_> = flows
@@ -173,7 +173,7 @@ pub(crate) fn flow_goodput(results: &Results) -> Figure {
     )
 }
 
-/// (c) Ping beside the traffic.
+/// Draws plot (c): the ping beside the traffic.
 pub(crate) fn ping(results: &Results) -> Figure {
     const TITLE: &str = "Ping beside the traffic";
     let points: Vec<(f64, f64)> = results
@@ -260,7 +260,7 @@ pub(crate) fn ping(results: &Results) -> Figure {
     }
 }
 
-/// A plot of named lines.
+/// Draws a plot of named lines.
 fn lines(
     results: &Results,
     named: Vec<(String, Vec<f64>)>,
@@ -320,7 +320,7 @@ fn total_goodput(results: &Results, facts: &Facts<'_>) -> Vec<f64> {
     sum_of(&flows.map(|f| f.goodput_mbps.clone()).collect::<Vec<_>>())
 }
 
-/// Element-wise sum; a missing number counts as 0. Empty if all are.
+/// Returns the element-wise sum. A missing number counts as 0. Empty if all arrays are empty.
 fn sum_of(arrays: &[Vec<f64>]) -> Vec<f64> {
     let length = arrays.iter().map(Vec::len).max().unwrap_or(0);
     let value =
@@ -330,7 +330,7 @@ fn sum_of(arrays: &[Vec<f64>]) -> Vec<f64> {
         .collect()
 }
 
-/// Upper edge of each layer.
+/// Returns the upper edge of each layer.
 fn stack(layers: &[Vec<f64>]) -> Vec<Vec<f64>> {
     (1..=layers.len())
         .map(|n| sum_of(&layers[..n]))
@@ -341,7 +341,8 @@ fn stack(layers: &[Vec<f64>]) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// At most [`PINGS_MAX`] points: of neighbours the slowest stays, a missing reply before all.
+/// Reduces `points` to at most [`PINGS_MAX`]. Of neighbouring points the slowest stays, and a missing reply takes
+/// precedence.
 fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let slowness = |p: &(f64, f64)| if p.1.is_nan() { f64::INFINITY } else { p.1 };
     points

@@ -1,7 +1,7 @@
-//! The drawing common to all plots over time: samples joined to points, axes with the run's events, tooltips.
+//! Drawing code common to all plots over time: samples combined to points, axes with the run's events, tooltips.
 //!
-//! Samples are joined to at most [`POINTS_MAX`] points (means of rates, maxima of delays), so that a page stays small
-//! however long the run was. At most [`COLUMNS_MAX`] invisible columns carry the values as tooltips.
+//! Samples are combined to at most [`POINTS_MAX`] points (means of rates, maxima of delays), so that a page stays small
+//! for runs of any length. At most [`COLUMNS_MAX`] invisible columns contain the values as tooltips.
 
 use super::{
     Frame, Scale, clean,
@@ -16,26 +16,26 @@ use crate::{
     results::Results,
 };
 
-/// How samples become one point.
+/// Function that combines samples to one point.
 #[derive(Clone, Copy)]
 pub(crate) enum Join {
     Max,
     Mean,
 }
 
-/// Arrays over time, joined to few points of equal length.
+/// Arrays over time, reduced to a few points of equal duration.
 pub(crate) struct Timeline {
     /// Length of the time axis in seconds, above 0.
     end_s: f64,
     /// Length of one point in seconds.
     step_s: f64,
     pub(crate) points: usize,
-    /// The arrays; an empty one stays empty, a short one ends with NaN.
+    /// The arrays. An empty array stays empty. A short array is extended with NaN.
     pub(crate) values: Vec<Vec<f64>>,
 }
 
 impl Timeline {
-    /// `None` if there is no sample or no time.
+    /// Creates a timeline. `None` if there is no sample or the duration is zero.
     pub(crate) fn new(results: &Results, arrays: Vec<Vec<f64>>, join: Join) -> Option<Self> {
         let interval_s = results.series.interval_ms / 1e3;
         let samples = arrays.iter().map(Vec::len).max().filter(|n| *n > 0)?;
@@ -66,7 +66,7 @@ impl Timeline {
         })
     }
 
-    /// A time axis without arrays to `last_s` or the end of the run.
+    /// Creates a time axis without arrays, up to `last_s` or the end of the run.
     pub(crate) fn until(results: &Results, last_s: f64) -> Option<Self> {
         let end_s = largest([clean(results.duration_s), clean(last_s)]);
         (end_s > 0.0).then_some(Self {
@@ -77,7 +77,7 @@ impl Timeline {
         })
     }
 
-    /// Starts a drawing with axes from 0 to the end and to `max`, and with the events.
+    /// Starts a drawing with the events and with axes, from 0 to the end of the run and from 0 to `max`.
     pub(crate) fn begin(
         &self,
         width: f64,
@@ -93,7 +93,7 @@ impl Timeline {
         self.begin_with(width, height, (y_top, &y_ticks, unit), label, results)
     }
 
-    /// The same with an axis upwards of the caller's: its end, the ticks with their labels, and its unit.
+    /// Starts a drawing whose vertical axis is given by the caller: its upper end, its ticks with labels, and its unit.
     pub(crate) fn begin_with(
         &self,
         width: f64,
@@ -151,7 +151,7 @@ impl Timeline {
         (svg, frame)
     }
 
-    /// One point in the middle of each step, the ends drawn out to the axes.
+    /// Returns one point in the middle of each step. The ends are extended to the axes.
     pub(crate) fn points_of(&self, values: &[f64], frame: &Frame) -> Vec<(f64, f64)> {
         let middle = |i: usize| (i as f64 + 0.5) * self.step_s;
         let mut points: Vec<_> = values
@@ -166,7 +166,7 @@ impl Timeline {
         points
     }
 
-    /// A staircase, for what changes at once.
+    /// Returns a staircase, for quantities that change abruptly.
     pub(crate) fn steps_of(&self, values: &[f64], frame: &Frame) -> Vec<(f64, f64)> {
         let mut points = Vec::with_capacity(2 * values.len());
         let mut before = None;
@@ -182,7 +182,7 @@ impl Timeline {
         points
     }
 
-    /// At most [`COLUMNS_MAX`] invisible columns that tell the values under the pointer.
+    /// Draws at most [`COLUMNS_MAX`] invisible columns whose tooltips show the values under the pointer.
     pub(crate) fn tooltips(
         &self,
         svg: &mut Svg,
@@ -212,7 +212,7 @@ impl Timeline {
     }
 }
 
-/// One number for `samples`; NaN if none is known.
+/// Combines `samples` to one number. NaN if all are unknown.
 fn join_samples(samples: &[f64], join: Join) -> f64 {
     let known: Vec<f64> = samples
         .iter()

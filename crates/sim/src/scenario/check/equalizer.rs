@@ -1,4 +1,4 @@
-//! Equalizers: which links, what is spread, and their weights over time.
+//! Equalizers: their links, the unit of spreading, and their weights over time.
 
 use core::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::{
     },
 };
 
-/// That of `pleach equalize`.
+/// Default interval of `pleach equalize`.
 const DEFAULT_INTERVAL: Duration = Duration::from_millis(50);
-/// More than most links' delays differ.
+/// Default gap, longer than the difference of most links' delays.
 const DEFAULT_GAP: Duration = Duration::from_millis(50);
 
 pub(super) fn equalizer(
@@ -97,7 +97,7 @@ pub(super) fn equalizer(
     Ok(spec)
 }
 
-/// The action of an event with `equalizer`; `None`: it concerns something else.
+/// Returns the action of an event with `equalizer`. `None` if the event is of another kind.
 pub(super) fn weights(
     raw: &raw::Event,
     equalizers: &[EqualizerSpec],

@@ -88,7 +88,7 @@ pub(super) fn shared_spec(raw: &raw::Shared, files: &mut Files<'_>) -> Result<Sh
     })
 }
 
-/// Down and up of a section with its overrides.
+/// Returns the down and up direction of a section with its overrides.
 fn both(
     common: &raw::Params,
     down: Option<&raw::Override>,
@@ -167,7 +167,7 @@ pub(super) fn change(raw: &raw::Params, files: &mut Files<'_>) -> Result<LinkCha
     })
 }
 
-/// RFC 8200 section 5.
+/// Smallest MTU, RFC 8200 section 5.
 const LEAST_MTU: Bytes = Bytes::new(1_280);
 
 fn rate(raw: &raw::Params, files: &mut Files<'_>) -> Result<Option<Rate>, Problem> {

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Datagrams faster than this are beyond what the lab can send.
+/// Highest rate, which is the limit of what the lab can send.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(10_000);
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 
@@ -291,13 +291,13 @@ fn deadline(raw: &raw::Traffic) -> Result<Option<Duration>, Problem> {
     }
 }
 
-/// Shortest and longest time between frames, and until they are of no use.
+/// Shortest and longest interval between frames, and deadline of datagrams.
 const FRAMES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
 
-/// A sender that is later than this is not one that sends at a rate.
+/// Longest jitter. A sender that is later does not send at a rate.
 const LONGEST_JITTER: Duration = Duration::from_secs(1);
 
-/// Refuses keys that mean nothing for the kind of traffic.
+/// Rejects keys that have no meaning for the kind of traffic.
 fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
     use raw::Kind::{Ping, Requests, Tcp, Udp, Video, Voice};
     let rules: [(&'static str, bool, &[raw::Kind]); 17] = [

@@ -1,16 +1,22 @@
 //! BBR version 1: window and pacing follow a model of the path, not its losses.
 //!
-//! Cardwell et al. 2016 (ACM Queue 14-5) and draft-cardwell-iccrg-bbr-congestion-control-00, as Linux's `tcp_bbr.c` has it.
-//! The model is the largest delivery rate of the last ten rounds and the smallest round trip of the last ten seconds.
-//! *Startup* doubles until three rounds bring less than a quarter more, *drain* empties the queue that made, *probe
-//! bandwidth* sends at 5/4, then 3/4, then six times the rate for a round trip each, *probe round trip* goes down to four
-//! segments for 200 ms when the smallest round trip is ten seconds old. The window bounds what is in flight to twice the
-//! bandwidth-delay product and what acknowledgements arrive in excess of the rate (aggregation). In the first round of a
-//! recovery as many segments leave as arrive; after it the window is as before.
+//! Source: Cardwell et al. 2016 (ACM Queue 14-5) and draft-cardwell-iccrg-bbr-congestion-control-00, as in Linux's
+//! `tcp_bbr.c`. The model consists of the highest delivery rate of the last ten rounds and the smallest RTT of the last
+//! ten seconds. The states are:
 //!
-//! Differences from Linux: no long-term sampling (it finds token-bucket policers, which no link here has); the phase of
-//! the gain cycle that comes first follows from the number of segments delivered instead of chance; the maximum is exact,
-//! not of three samples; floating point (only `+ - * /` and rounding, so that every platform computes the same).
+//! - *Startup* doubles the rate per round until it grows by less than a quarter in three rounds.
+//! - *Drain* empties the queue that startup has built.
+//! - *Probe bandwidth* sends at 5/4, then 3/4, then six times 1 of the rate, each for one RTT.
+//! - *Probe RTT* reduces the data in flight to four segments for 200 ms when the smallest RTT is ten seconds old.
+//!
+//! The window limits the data in flight to twice the bandwidth-delay product plus the acknowledgements that arrive in
+//! excess of the rate (aggregation). In the first round of a recovery as many segments are sent as are delivered.
+//! Afterwards the window is restored.
+//!
+//! Differences from Linux: there is no long-term sampling (it detects token-bucket policers, which no emulated link
+//! has). The first phase of the gain cycle depends on the number of delivered segments instead of chance. The maximum
+//! is exact, not computed from three samples. Arithmetic is in floating point (only `+ - * /` and rounding, so that
+//! every platform computes the same).
 
 use core::time::Duration;
 
@@ -19,48 +25,48 @@ use pleach_core::time::Instant;
 use super::{Delivery, Episode, Window};
 use crate::tcp::pacer::Pacing;
 
-/// Doubles the rate each round: 2 / ln 2.
+/// Gain that doubles the rate each round: 2 / ln 2.
 const HIGH_GAIN: f64 = 2.885;
 
-/// What is in flight at most, in bandwidth-delay products.
+/// Upper bound of the data in flight, in bandwidth-delay products.
 const CWND_GAIN: f64 = 2.0;
 
 /// Pacing gains of the cycle.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 
-/// Rounds a bandwidth sample counts.
+/// Number of rounds for which a bandwidth sample is valid.
 const BANDWIDTH_ROUNDS: usize = 10;
 
-/// How long the smallest round trip counts.
+/// Time for which the smallest RTT is valid.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 
-/// How long the probe for it lasts, at least a round.
+/// Shortest duration of the RTT probe, which lasts at least one round.
 const PROBE_RTT: Duration = Duration::from_millis(200);
 
-/// Smallest window.
+/// Smallest window in segments.
 const MIN_CWND: u32 = 4;
 
-/// Growth per round below which the pipe may be full, and for how many rounds.
+/// Growth per round below which the pipe may be full, and number of such rounds after which it is full.
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 
-/// Pacing stays this share below the rate, so that no queue grows from rounding.
+/// Ratio of the pacing rate to the model's rate, below 1 so that rounding builds no queue.
 const PACING_MARGIN: f64 = 0.99;
 
-/// Window before the first round trip is known (RFC 6928), and round trip assumed then.
+/// Window before the first RTT sample (RFC 6928), and RTT assumed then.
 const INITIAL_CWND: u32 = 10;
 const NOMINAL_RTT: Duration = Duration::from_millis(1);
 
-/// Rounds of each of the two windows of aggregation.
+/// Number of rounds in each of the two aggregation windows.
 const EXTRA_ACKED_ROUNDS: u32 = 5;
 
-/// Segments of an aggregation epoch after which it starts over.
+/// Number of segments after which an aggregation epoch restarts.
 const EPOCH_PKTS: u64 = 1 << 20;
 
-/// Longest silence that is compensated.
+/// Longest gap between acknowledgements that is compensated.
 const EXTRA_ACKED_TIME: Duration = Duration::from_millis(100);
 
-/// Below this rate in bytes per second a burst is one segment: 1.2 Mbit/s.
+/// Rate in bytes per second below which a burst is one segment: 1.2 Mbit/s.
 const SINGLE_BURST_RATE: u64 = 150_000;
 
 /// Largest burst in bytes: a segmentation offload packet of 64 KiB without its headers.
@@ -75,11 +81,11 @@ enum Mode {
     ProbeRtt,
 }
 
-/// Largest sample of the last [`BANDWIDTH_ROUNDS`] rounds before the newest sample, and that one's: while nothing is added,
-/// nothing is forgotten.
+/// Maximum of the samples of the last [`BANDWIDTH_ROUNDS`] rounds up to the round of the newest sample. Samples expire
+/// only when a new sample is added.
 #[derive(Clone, Copy, Debug, Default)]
 struct MaxFilter {
-    /// Largest of each round, by its number.
+    /// Largest sample of each round, indexed by the round number.
     rounds: [f64; BANDWIDTH_ROUNDS + 1],
     newest: usize,
 }
@@ -107,18 +113,19 @@ pub(crate) struct Bbr {
     mode: Mode,
     /// Delivery rates in segments per second.
     bandwidth: MaxFilter,
-    /// Smallest round trip, and since when.
+    /// Smallest RTT, and the time at which it was measured.
     min_rtt: Option<(Duration, Instant)>,
-    /// That of the handshake, until another is known (`bbr_init`).
+    /// RTT of the handshake, used until another sample is available (`bbr_init`).
     first_rtt: Option<Duration>,
     pacing_gain: f64,
     cwnd_gain: f64,
-    /// Payload bytes per second.
+    /// Pacing rate in payload bytes per second.
     pacing_rate: u64,
     has_seen_rtt: bool,
     mss: u32,
     round: usize,
-    /// The round ends when a segment is delivered that was sent after so many were.
+    /// Number of delivered segments at the end of the round: the round ends when a segment is delivered that was sent
+    /// after this number was reached.
     round_end_pkts: u64,
     is_round_start: bool,
     full_bandwidth: f64,
@@ -126,23 +133,23 @@ pub(crate) struct Bbr {
     is_pipe_full: bool,
     cycle_index: usize,
     cycle_at: Instant,
-    /// When probing the round trip ends; `None` until the queue is empty.
+    /// End of the RTT probe. `None` until the queue is empty.
     probe_rtt_end: Option<Instant>,
     is_probe_round_done: bool,
     is_idle_restart: bool,
-    /// Window to return to.
+    /// Window that is restored after the probe or recovery.
     prior_cwnd: u32,
     episode: Episode,
     is_conserving: bool,
     aggregation: Aggregation,
 }
 
-/// Segments acknowledged in excess of the bandwidth.
+/// Measures the segments acknowledged in excess of the bandwidth.
 #[derive(Clone, Copy, Debug, Default)]
 struct Aggregation {
     epoch_at: Instant,
     epoch_pkts: u64,
-    /// Largest excess of this window of rounds and the one before.
+    /// Largest excess in the current window of rounds and in the previous one.
     excess_pkts: [u32; 2],
     index: usize,
     rounds: u32,
@@ -180,7 +187,7 @@ impl Bbr {
         bbr
     }
 
-    /// Takes an acknowledgement: renews the model, then pacing and window.
+    /// Processes an acknowledgement: updates the model, then pacing and window.
     pub(super) fn on_delivery(&mut self, window: &mut Window, delivery: &Delivery) {
         self.update_bandwidth(delivery);
         self.update_aggregation(window, delivery);
@@ -203,7 +210,7 @@ impl Bbr {
         self.set_cwnd(window, delivery);
     }
 
-    /// The pace for the next burst.
+    /// Returns the pacing of the next burst.
     pub(super) fn pacing(&self) -> Pacing {
         Pacing {
             bytes_per_s: self.pacing_rate,
@@ -211,12 +218,12 @@ impl Bbr {
         }
     }
 
-    /// Whether samples are kept low by the probe for the round trip.
+    /// Whether the RTT probe keeps the data in flight low.
     pub(super) fn is_probing_rtt(&self) -> bool {
         self.mode == Mode::ProbeRtt
     }
 
-    /// A recovery or a loss begins at `window`.
+    /// Saves the window at the start of a recovery or loss episode.
     pub(super) fn save_cwnd(&mut self, window: &Window) {
         self.prior_cwnd = if self.episode == Episode::None && self.mode != Mode::ProbeRtt {
             window.cwnd
@@ -225,20 +232,20 @@ impl Bbr {
         };
     }
 
-    /// The retransmission timer expired: the path may have changed.
+    /// Called when the retransmission timer has expired: the path may have changed.
     pub(super) fn on_timeout(&mut self) {
         self.episode = Episode::Loss;
         self.full_bandwidth = 0.0;
         self.is_round_start = true;
     }
 
-    /// The slow-down was needless.
+    /// Called when the reduction proves unnecessary.
     pub(super) fn on_undo(&mut self) {
         self.full_bandwidth = 0.0;
         self.full_rounds = 0;
     }
 
-    /// Sending resumes after the application had nothing to send.
+    /// Called when sending resumes after the application had nothing to send.
     pub(super) fn on_restart(&mut self, now: Instant, window: &mut Window) {
         self.is_idle_restart = true;
         self.aggregation.epoch_at = now;
@@ -301,7 +308,8 @@ impl Bbr {
         let is_long = delivery.delivered_at.since(self.cycle_at) > min_rtt;
         let in_net = || self.in_net(delivery, delivery.prior_in_flight_pkts);
         if self.pacing_gain > 1.0 {
-            // On a short round trip it takes longer until so much is in flight; a loss says it does not fit.
+            // With a short RTT it takes longer until the target is in flight. A loss shows that the target does not
+            // fit.
             is_long && (delivery.newly_lost_pkts > 0 || in_net() >= self.inflight(self.pacing_gain))
         } else if self.pacing_gain < 1.0 {
             is_long || in_net() <= self.inflight(1.0)
@@ -343,7 +351,7 @@ impl Bbr {
         }
     }
 
-    /// Any phase of the cycle but the one that drains may be the first.
+    /// Enters the cycle at any phase except the draining phase.
     fn probe_bandwidth(&mut self, delivered_pkts: u64) {
         self.mode = Mode::ProbeBandwidth;
         let skipped = usize::try_from(delivered_pkts % 7).unwrap_or(0);
@@ -418,7 +426,7 @@ impl Bbr {
         }
     }
 
-    /// What losses do to the window. `true`: as many may leave as arrive, and no more.
+    /// Adapts the window to losses. `true`: as many segments may be sent as are delivered, and no more.
     fn recover_or_restore(&mut self, window: &mut Window, delivery: &Delivery) -> bool {
         let acked = delivery.newly_delivered_pkts;
         let conserved = delivery.in_flight_pkts.saturating_add(acked);
@@ -452,12 +460,12 @@ impl Bbr {
         }
     }
 
-    /// Bytes per second at which to send.
+    /// Returns the rate in bytes per second at which to send.
     fn rate(&self, pkts_per_s: f64, gain: f64) -> u64 {
         to_bytes(pkts_per_s * f64::from(self.mss) * gain * PACING_MARGIN)
     }
 
-    /// Segments of about a millisecond, as Linux makes one packet of.
+    /// Returns the number of segments in about a millisecond, the size of one of Linux's offload packets.
     fn burst_pkts(&self) -> u32 {
         let bytes = (self.pacing_rate >> 10).min(BURST_BYTES);
         let least = if self.pacing_rate < SINGLE_BURST_RATE {
@@ -476,7 +484,7 @@ impl Bbr {
         }
     }
 
-    /// `pkts` and what bursts at both ends hold back.
+    /// Returns `pkts` plus an allowance for the bursts that both ends hold back.
     fn with_bursts(&self, pkts: u32) -> u32 {
         let pkts = pkts.saturating_add(3 * self.burst_pkts());
         let pkts = pkts.saturating_add(pkts % 2);
@@ -488,7 +496,7 @@ impl Bbr {
         self.with_bursts(self.bdp(gain))
     }
 
-    /// What is in the network when the next burst leaves.
+    /// Returns the segments in the network at the time the next burst is sent.
     fn in_net(&self, delivery: &Delivery, in_flight_pkts: u32) -> u32 {
         let wait = delivery.next_departure_at.since(delivery.now);
         let until_then = to_pkts(self.bandwidth.max() * wait.as_secs_f64());
@@ -545,7 +553,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A path of 1000 segments per second and 50 ms: a round of 50 segments each time.
+    /// A path of 1000 segments per second and an RTT of 50 ms: each round has 50 segments.
     struct Path {
         bbr: Bbr,
         window: Window,
@@ -563,7 +571,7 @@ mod tests {
             }
         }
 
-        /// A round in which `pkts` are delivered with a round trip of `rtt` and `in_flight` remain.
+        /// Runs a round in which `pkts` are delivered with an RTT of `rtt` and `in_flight` remain.
         fn round(&mut self, pkts: u32, rtt: Duration, in_flight: u32) {
             self.now += rtt;
             let prior = self.delivered;
@@ -600,7 +608,7 @@ mod tests {
             path.round(pkts, 50 * MS, 100);
             assert_eq!(path.bbr.mode, Mode::Startup);
         }
-        // 50 is a quarter more than 40, so it counts as growth; these are the second and third without.
+        // 50 is a quarter more than 40, so it counts as growth. These are the second and third rounds without growth.
         path.round(50, 50 * MS, 100);
         path.round(50, 50 * MS, 100);
         assert_eq!(path.bbr.mode, Mode::Drain);
@@ -627,7 +635,7 @@ mod tests {
         for _ in 0..60 {
             path.round(50, 50 * MS, 50);
         }
-        // 2 · 50 and three bursts of two; the excess of a whole round at once counts as aggregation.
+        // The window is 2 · 50 plus three bursts of two. The excess of a whole round at once counts as aggregation.
         let excess = path.bbr.extra_cwnd();
         let expected = 100 + excess + 6;
         assert!(
@@ -663,7 +671,7 @@ mod tests {
         assert_eq!(path.window.cwnd, MIN_CWND);
         (0..6).for_each(|_| path.round(4, 50 * MS, 4));
         assert!(!path.bbr.is_probing_rtt());
-        // As before, but for what counted as aggregation.
+        // The window is as before, except for the part that counted as aggregation.
         assert!(path.window.cwnd >= 100, "{:?}", path.window);
     }
 }

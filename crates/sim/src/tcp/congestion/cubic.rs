@@ -1,11 +1,11 @@
 //! CUBIC, RFC 9438, with the details of Linux where they differ.
 //!
-//! The target is taken one minimal round trip ahead (section 4.2); the Reno-friendly window counts acknowledged
-//! segments with `1.875 cwnd` of them to an increase (Linux's integer form of section 4.3's α = 3 (1 - β) / (1 + β));
-//! growth never exceeds one segment for two acknowledged; until the first loss it grows at least by one in twenty. As
-//! there, the pace of growth is computed when the window has changed or 1/32 s has passed, in whole segments: on short
-//! round trips the window follows its target by a segment or two.
-//! Difference from Linux: time is not in ticks, and the cubic in floating point (only `+ - * /`, so that every platform
+//! The target is computed for one minimum RTT ahead (section 4.2). The Reno-friendly window grows by one segment for
+//! `1.875 cwnd` acknowledged segments (Linux's integer form of section 4.3's α = 3 (1 - β) / (1 + β)). Growth never
+//! exceeds one segment for two acknowledged segments. Until the first loss, the window grows by at least one segment
+//! for twenty acknowledged ones. As in Linux, the growth rate is computed when the window has changed or 1/32 s has
+//! passed, in whole segments, so with short RTTs the window lags its target by a segment or two. Differences from
+//! Linux: time is not in ticks, and the cubic function is in floating point (only `+ - * /`, so that every platform
 //! computes the same).
 
 use core::time::Duration;
@@ -26,16 +26,17 @@ const C: f64 = 0.4;
 /// Segments acknowledged per increase of the Reno-friendly window, in eighths of the window: Linux's `beta_scale`.
 const FRIENDLY_EIGHTHS: u32 = 15;
 
-/// The pace stands this long while the window stands.
+/// Time for which the growth rate remains valid while the window does not change.
 const STANDING: Duration = Duration::from_micros(31_250);
 
-/// Round trips this soon after the start of an epoch still show the old queue.
+/// Time after the start of an epoch in which RTT samples still contain the old queue.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Bytes Linux aggregates into one segment at most, twice over (four times over half the pacing rate's factor of two).
+/// Twice the largest number of bytes that Linux aggregates into one segment (four times, divided by the pacing rate's
+/// factor of two).
 const AGGREGATE_BYTES: u32 = 128 << 10;
 
-/// A payload, to turn [`AGGREGATE_BYTES`] into segments.
+/// Typical payload in bytes, which converts [`AGGREGATE_BYTES`] to segments.
 const TYPICAL_MSS: u32 = 1448;
 
 /// State of CUBIC.
@@ -48,21 +49,21 @@ pub(crate) struct Cubic {
     hystart: HyStart,
 }
 
-/// Growth since the last loss.
+/// Window growth since the last loss.
 #[derive(Clone, Debug)]
 struct Epoch {
     started_at: Instant,
-    /// Where the plateau lies.
+    /// Window at the plateau.
     origin: f64,
-    /// Seconds until it is reached.
+    /// Time in seconds until the plateau is reached.
     k: f64,
-    /// `W_est`, the window Reno would have, in segments.
+    /// `W_est`, the window that Reno would have, in segments.
     friendly: u32,
-    /// Segments acknowledged and not yet in `friendly`.
+    /// Number of acknowledged segments that are not yet part of `friendly`.
     friendly_credit: u32,
-    /// When and for which window the pace was computed.
+    /// Time and window for which the growth rate was computed.
     paced: (Instant, u32),
-    /// Segments to be acknowledged for one more in the window.
+    /// Number of acknowledged segments after which the window grows by one.
     per_increase: u32,
 }
 
@@ -95,7 +96,7 @@ impl Cubic {
         }
     }
 
-    /// Segments to be acknowledged for one more in the window.
+    /// Returns the number of acknowledged segments after which the window grows by one.
     fn acks_per_increase(&mut self, now: Instant, cwnd: u32, acked_pkts: u32) -> u32 {
         let w_max = self.w_max;
         if let Some(epoch) = &mut self.epoch {
@@ -128,7 +129,7 @@ impl Cubic {
             per_increase = per_increase.min(20);
         }
         let per_friendly = (cwnd.saturating_mul(FRIENDLY_EIGHTHS) / 8).max(1);
-        // Linux takes away while more than one step is left.
+        // As in Linux, steps are subtracted while more than one step remains.
         let steps = epoch.friendly_credit.saturating_sub(1) / per_friendly;
         epoch.friendly = epoch.friendly.saturating_add(steps);
         epoch.friendly_credit -= steps * per_friendly;
@@ -156,7 +157,7 @@ impl Cubic {
         self.hystart.start_round(now, nxt);
     }
 
-    /// Idle time does not count as growth, section 5.8.
+    /// Excludes idle time from window growth, section 5.8.
     pub(super) fn on_idle(&mut self, now: Instant, idle: Duration) {
         if let Some(epoch) = &mut self.epoch {
             epoch.started_at = (epoch.started_at + idle).min(now);
@@ -164,7 +165,7 @@ impl Cubic {
     }
 }
 
-/// Whole segments of a finite, positive window.
+/// Returns a finite, positive window in whole segments.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -174,13 +175,14 @@ fn to_pkts(window: f64) -> u32 {
     window as u32
 }
 
-/// The cube root of `x` ≥ 0 by Newton's method; `f64::cbrt` may differ between platforms.
+/// Returns the cube root of `x` ≥ 0, computed by Newton's method; `f64::cbrt` may differ between platforms.
 pub(crate) fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
     let mut root = x.max(1.0);
-    // From above, each step falls at least to two thirds, then converges quadratically.
+    // From above, each step reduces the value by at most a third until it is near the root, then converges
+    // quadratically.
     for _ in 0..200 {
         let next = (2.0 * root + x / (root * root)) / 3.0;
         if next >= root {
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn follows_the_cubic_function_of_section_4_2() {
-        // W_max = 2000, window 1400 after the loss: K = cbrt(600 / 0.4) = 11.45 s. Round trip 100 ms.
+        // W_max = 2000 and a window of 1400 after the loss give K = cbrt(600 / 0.4) = 11.45 s. The RTT is 100 ms.
         let rtt = Duration::from_millis(100);
         let mut cubic = Cubic {
             delay_min: Some(rtt),
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn grows_no_slower_than_reno_with_its_decrease() {
-        // A short round trip: section 4.3 takes over with alpha = 0.53 segments per round.
+        // With a short RTT, section 4.3 applies with alpha = 0.53 segments per round.
         let mut cubic = Cubic::default();
         let mut window = Window::new(20);
         window.ssthresh = cubic.ssthresh(&window);

@@ -1,31 +1,31 @@
 //! `HyStart` (Ha and Rhee 2011): leaves slow start before the queue overflows.
 //!
-//! Linux's two detectors and thresholds, both on, from a window of [`LOW_WINDOW`]: the train of acknowledgements of a
-//! round lasts longer than half the minimal round trip, or the smallest of the first [`MIN_SAMPLES`] round trips of a
-//! round exceeds the minimum by an eighth. Linux adds up to half a millisecond for aggregated acknowledgements
-//! ([`ACK_DELAY_LIMIT`]), less the faster the flow; so do we.
+//! Both of Linux's detectors are on, with Linux's thresholds, from a window of [`LOW_WINDOW`]. Slow start ends when the
+//! train of acknowledgements of a round lasts longer than half the minimum RTT, or when the smallest of the first
+//! [`MIN_SAMPLES`] RTTs of a round exceeds the minimum by an eighth. As in Linux, up to half a millisecond is added for
+//! aggregated acknowledgements ([`ACK_DELAY_LIMIT`]); the allowance decreases with the rate of the flow.
 
 use core::time::Duration;
 
 use pleach_core::time::Instant;
 
-/// Window from which it looks.
+/// Window in segments from which the detectors are active.
 pub(super) const LOW_WINDOW: u32 = 16;
 
-/// Round trips of a round that are looked at.
+/// Number of RTT samples that are examined per round.
 const MIN_SAMPLES: u32 = 8;
 
-/// Largest gap inside a train.
+/// Largest gap between acknowledgements within a train.
 const ACK_GAP: Duration = Duration::from_millis(2);
 
 /// Bounds of the delay threshold.
 const MIN_THRESHOLD: Duration = Duration::from_millis(4);
 const MAX_THRESHOLD: Duration = Duration::from_millis(16);
 
-/// Largest allowance for aggregation.
+/// Upper bound of the allowance for aggregation.
 const ACK_DELAY_LIMIT: Duration = Duration::from_millis(1);
 
-/// The state of one round.
+/// State of one round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
     round_started_at: Instant,
@@ -47,8 +47,8 @@ impl HyStart {
         };
     }
 
-    /// Whether slow start should end. `rtt`: the newest sample; `delay_min`: the smallest ever; `window_time`: what 128
-    /// KiB take at the flow's rate (its allowance for aggregated acknowledgements).
+    /// Whether slow start should end. `rtt` is the newest sample and `delay_min` the smallest ever. `window_time` is
+    /// the transmission time of 128 KiB at the flow's rate (its allowance for aggregated acknowledgements).
     pub(super) fn should_exit(
         &mut self,
         now: Instant,
@@ -85,7 +85,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Feeds `count` acknowledgements of one round, `gap` apart; how many came before it wanted to leave.
+    /// Feeds `count` acknowledgements of one round, `gap` apart. Returns the number of acknowledgements until slow
+    /// start should end.
     fn leave_after(count: u64, gap: Duration, rtt: Duration, delay_min: Duration) -> Option<u64> {
         let mut hystart = HyStart::default();
         hystart.start_round(Instant::ZERO, 1_000_000);

@@ -1,9 +1,9 @@
-//! Reno's window, RFC 5681 section 3.1: a segment per segment in slow start, one per window afterwards; half the window
-//! after a loss. Linux takes half the window, not half the flight.
+//! Reno's window, RFC 5681 section 3.1. It grows by one segment per acknowledged segment in slow start, and by one
+//! segment per window afterwards. After a loss it is halved. As in Linux, the window is halved, not the data in flight.
 
 use super::{MIN_SSTHRESH, Window};
 
-/// Grows the window by what was acknowledged.
+/// Grows the window by the acknowledged segments.
 pub(super) fn on_ack(window: &mut Window, acked_pkts: u32) {
     let left = window.slow_start(acked_pkts);
     if left > 0 {
@@ -11,7 +11,7 @@ pub(super) fn on_ack(window: &mut Window, acked_pkts: u32) {
     }
 }
 
-/// The threshold after a loss.
+/// Returns the threshold after a loss.
 pub(super) fn ssthresh(window: &Window) -> u32 {
     (window.cwnd / 2).max(MIN_SSTHRESH)
 }

@@ -1,10 +1,10 @@
-//! Westwood+: the window after a loss is what the bandwidth estimate fills.
+//! Westwood+: after a loss, the window is the product of estimated bandwidth and minimum RTT.
 //!
-//! Mascolo et al. 2001 (the idea), Grieco and Mascolo 2004 (Westwood+): once per round trip, but not more often than
-//! every 50 ms, the bytes delivered make a sample `b_k = d_k / Δ_k`, and the estimate is `BWE_k = 7/8 BWE_{k-1} + 1/8
-//! b_k`. After a loss `ssthresh = BWE · RTT_min / MSS`. As in Linux, the sample passes the filter twice in a row, the
-//! first sample sets both, growth is Reno's, recovery runs towards half the window and sets the estimate's window at its
-//! end, and a timeout measures `RTT_min` anew.
+//! Mascolo et al. 2001 (the idea), Grieco and Mascolo 2004 (Westwood+): once per RTT, but at most every 50 ms, the
+//! delivered bytes give a sample `b_k = d_k / Δ_k`. The estimate is `BWE_k = 7/8 BWE_{k-1} + 1/8 b_k`. After a loss
+//! `ssthresh = BWE · RTT_min / MSS`. As in Linux, the sample passes the filter twice in a row, and the first sample
+//! initialises both filters. Growth is Reno's. Recovery reduces the window towards half and sets the estimated window
+//! at its end. A timeout restarts the measurement of `RTT_min`.
 
 use core::time::Duration;
 
@@ -19,9 +19,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Westwood {
     interval_started_at: Option<Instant>,
-    /// `d_k`: delivered in this interval.
+    /// `d_k`: bytes delivered in this interval.
     interval_bytes: u64,
-    /// Once and twice filtered, in bytes per second.
+    /// Bandwidth filtered once and twice, in bytes per second.
     filtered: Option<[f64; 2]>,
     rtt: Option<Duration>,
     rtt_min: Option<Duration>,
@@ -57,7 +57,7 @@ impl Westwood {
         });
     }
 
-    /// `BWE · RTT_min / MSS`; `None` before the first estimate.
+    /// Returns `BWE · RTT_min / MSS`. `None` before the first estimate.
     pub(super) fn bandwidth_window(&self, mss: u32) -> Option<u32> {
         let [_, estimate] = self.filtered?;
         let pkts = estimate * bytes_to_f64(saturating_nanos(self.rtt_min?)) / 1e9 / f64::from(mss);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn steady_delivery_gives_bandwidth_times_minimal_round_trip() {
-        // 1000 bytes every millisecond are 1 MB/s; 80 ms of it are 80 segments.
+        // 1000 bytes every millisecond are 1 MB/s, which is 80 segments in 80 ms.
         let mut westwood = Westwood::default();
         westwood.on_rtt_sample(80 * MS);
         westwood.on_rtt_sample(120 * MS);

@@ -1,10 +1,16 @@
-//! Acknowledgements: round trips, losses, recovery and its undoing.
+//! Processing of acknowledgements: RTTs, losses, recovery and its undo.
 //!
-//! The states are Linux's: *open*; *disorder* (something arrived out of order, nothing is lost yet); *reducing* after ECN
-//! or a repaired tail loss; *recovery* (RFC 6675 or RFC 8985 found a loss; RFC 9937 sets the window); *loss* after a
-//! timeout. A reduction is undone when it proves needless: the peer's timestamps show that the original arrived (Eifel,
-//! RFC 3522 and 4015), DSACKs account for all that was sent again (RFC 3708), or after a timeout something is
-//! acknowledged that was never sent again (the test of F-RTO, RFC 5682, without its extra new segments).
+//! The states are those of Linux:
+//!
+//! - *open*;
+//! - *disorder*: data arrived out of order, but no loss is detected yet;
+//! - *reducing*: after ECN or a repaired tail loss;
+//! - *recovery*: RFC 6675 or RFC 8985 detected a loss, and RFC 9937 sets the window;
+//! - *loss*: after a timeout.
+//!
+//! A reduction is undone when it proves unnecessary in one of three ways. The peer's timestamps show that the original
+//! arrived (Eifel, RFC 3522 and 4015). DSACKs account for all retransmissions (RFC 3708). After a timeout, a segment is
+//! acknowledged that was never retransmitted (the test of F-RTO, RFC 5682, without its extra new segments).
 
 use core::time::Duration;
 
@@ -18,7 +24,7 @@ use crate::tcp::{
     scoreboard::{Scoreboard, Sent},
 };
 
-/// Segments above what is in flight that an undone reduction leaves the window, Linux's `tcp_max_burst`.
+/// Segments above the number in flight to which the window is limited after an undo, Linux's `tcp_max_burst`.
 const MAX_BURST: u32 = 3;
 
 /// State of congestion control, mildest first.
@@ -46,32 +52,32 @@ impl Phase {
     }
 }
 
-/// What a needless reduction is undone to.
+/// State before a reduction, to which an unnecessary reduction is undone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Undo {
-    /// What is sent again lies at or above.
+    /// Position at or above which retransmissions lie.
     marker: u64,
-    /// Segments sent again and not reported twice received; `None`: none sent yet.
+    /// Number of retransmitted segments without a matching DSACK. `None`: no segment was retransmitted yet.
     pub(super) resent_pkts: Option<u32>,
     prior_cwnd: u32,
-    /// `None`: the congestion is certain (ECN).
+    /// Threshold before the reduction. `None`: the congestion is certain (ECN).
     prior_ssthresh: Option<u32>,
 }
 
-/// What one acknowledgement delivered.
+/// Deliveries that one acknowledgement reports.
 #[derive(Default)]
 struct Sample {
-    /// Sending times of the first and last segment acknowledged cumulatively, none of them ever sent again.
+    /// Sending times of the first and last cumulatively acknowledged segments that were never retransmitted.
     acked: Option<(Instant, Instant)>,
-    /// The same of those selectively acknowledged.
+    /// Sending times of the first and last selectively acknowledged segments that were never retransmitted.
     sacked: Option<(Instant, Instant)>,
-    /// The cumulative acknowledgement covers something sent again.
+    /// Whether the cumulative acknowledgement covers a retransmitted segment.
     has_resent: bool,
-    /// Something sent once, before the episode.
+    /// Whether a segment was delivered that was sent before the episode and never retransmitted.
     has_original: bool,
-    /// The lowest segment delivered after a later one though sent once.
+    /// The lowest segment that was delivered after a later segment and was never retransmitted.
     reordered_id: Option<u64>,
-    /// The one sent last.
+    /// The delivered segment that was sent last.
     newest: Option<Newest>,
     bytes: u64,
 }
@@ -106,7 +112,7 @@ impl Sample {
     }
 }
 
-/// An acknowledgement's outline for the state machine.
+/// Summary of an acknowledgement for the state machine.
 #[derive(Clone, Copy, Debug)]
 struct Outline {
     now: Instant,
@@ -118,7 +124,7 @@ struct Outline {
 }
 
 impl Sender {
-    /// Takes an acknowledgement; `false` if it is for what was never sent.
+    /// Processes an acknowledgement. `false` if it covers data that was never sent.
     pub(in crate::tcp) fn on_ack(&mut self, info: &AckInfo<'_>) -> bool {
         if info.ack > self.nxt {
             return false;
@@ -143,7 +149,7 @@ impl Sender {
             && !is_window_update
             && self.board.outstanding_pkts() > 0;
         if !self.has_sack {
-            // After a timeout, duplicates answer what is sent again in vain.
+            // After a timeout, duplicate acknowledgements are caused by spurious retransmissions.
             let is_counted = is_duplicate && self.phase != Phase::Loss;
             self.count_without_sack(is_advance, is_counted, prior_first_id);
         }
@@ -161,7 +167,7 @@ impl Sender {
         self.react(&Outline {
             now,
             is_advance,
-            // Without SACK, originals received earlier are acknowledged by what was sent again.
+            // Without SACK, retransmissions trigger the acknowledgement of originals received earlier.
             has_original: sample.has_original && (self.has_sack || !sample.has_resent),
             has_ece: info.has_ece,
             echo: info.echo,
@@ -212,7 +218,7 @@ impl Sender {
         }
     }
 
-    /// The retransmission timer expired: RFC 6298 section 5, RFC 5681 section 3.1.
+    /// Handles the expiration of the retransmission timer: RFC 6298 section 5, RFC 5681 section 3.1.
     pub(super) fn on_retransmission_timeout(&mut self, now: Instant) {
         let is_new = self.phase <= Phase::Disorder
             || self.una >= self.high
@@ -240,7 +246,7 @@ impl Sender {
         self.arm_retransmission(now);
     }
 
-    /// Threshold a reduction is undone to: three quarters of the window at least.
+    /// Returns the threshold to which a reduction is undone: at least three quarters of the window.
     pub(super) fn current_ssthresh(&self) -> u32 {
         if self.phase.is_reducing() {
             self.window.ssthresh
@@ -249,7 +255,8 @@ impl Sender {
         }
     }
 
-    /// Everything not selectively acknowledged; with RACK only the first and what is old enough.
+    /// Marks segments as lost at a timeout: all that are not selectively acknowledged. With RACK only the first segment
+    /// and those that are old enough.
     fn mark_lost_at_timeout(&mut self, now: Instant) {
         let window = self.rack_window();
         let first = self.board.first_id();
@@ -291,7 +298,8 @@ impl Sender {
         sample
     }
 
-    /// RFC 6582: duplicates stand for segments received, an advance eats those it covers.
+    /// Counts duplicate acknowledgements in place of SACK (RFC 6582). Each duplicate counts as a received segment. An
+    /// advance removes the duplicates that it covers.
     fn count_without_sack(&mut self, is_advance: bool, is_duplicate: bool, prior_first_id: u64) {
         let board = &mut self.board;
         if is_duplicate
@@ -320,7 +328,7 @@ impl Sender {
     }
 
     fn note_reordering(&mut self, sample: &Sample) {
-        // Old kernels do not see disorder in what is acknowledged cumulatively.
+        // Old kernels do not detect reordering among cumulatively acknowledged segments.
         if let Some(id) = sample
             .reordered_id
             .filter(|_| !self.is_forward || sample.sacked.is_some())
@@ -338,7 +346,7 @@ impl Sender {
         }
     }
 
-    /// The round trip of the newest segment delivered.
+    /// Takes the RTT sample of the newest delivered segment.
     fn take_round_trip(
         &mut self,
         info: &AckInfo<'_>,
@@ -372,7 +380,7 @@ impl Sender {
         newest.or(plausible)
     }
 
-    /// RFC 8985 section 7.4: whether the probe repaired a loss.
+    /// Determines whether the loss probe repaired a loss, RFC 8985 section 7.4.
     fn on_loss_probe_acked(&mut self, info: &AckInfo<'_>, is_advance: bool, is_delivery: bool) {
         let Some(probe) = self.loss_probe.filter(|probe| info.ack >= probe.high) else {
             return;
@@ -485,8 +493,8 @@ impl Sender {
         });
     }
 
-    /// As Linux did until 2.6.23: it is the distance to the highest segment delivered that counts. All that lie so far below
-    /// are lost, or after disorder only the first, again and again.
+    /// Detects losses as Linux did until 2.6.23, by the distance to the highest delivered segment. All segments more
+    /// than this distance below are lost. After disorder only the first segment is lost, repeatedly.
     fn find_losses_forward(&mut self) {
         let highest = self.board.highest_sacked_id();
         let first = self.board.first_id();
@@ -583,7 +591,8 @@ impl Sender {
         self.controller.on_recovered(&mut self.window, self.mss);
     }
 
-    /// All of an episode is acknowledged. `true`: it goes on for another acknowledgement (RFC 6582 without SACK).
+    /// Ends an episode when all of its data is acknowledged. `true`: the episode continues for another acknowledgement
+    /// (RFC 6582 without SACK).
     fn finish_episode(&mut self, outline: &Outline) -> bool {
         if self.may_undo(outline) {
             self.undo_reduction(false);
@@ -622,7 +631,7 @@ impl Sender {
         false
     }
 
-    /// A partial acknowledgement of the original: nothing was lost (so far).
+    /// Handles a partial acknowledgement of an original: no segment was lost so far.
     fn try_undo_partly(&mut self, outline: &Outline) -> bool {
         if self.undo.is_none() || !self.is_original_acked(outline.echo) {
             return false;
@@ -630,7 +639,7 @@ impl Sender {
         let highest = self.board.highest_sacked_id();
         self.on_reordering(highest.saturating_sub(outline.prior_first_id));
         if self.is_forward {
-            // Old kernels stay in recovery and give back the window, without a burst, but not the threshold.
+            // Old kernels stay in recovery. They restore the window, without a burst, but not the threshold.
             let prior = self.window.cwnd.max(self.window.ssthresh.saturating_mul(2));
             self.window.cwnd = prior.min(self.board.in_flight_pkts() + MAX_BURST);
             return true;
@@ -663,7 +672,7 @@ impl Sender {
             .is_some_and(|undo| undo.resent_pkts == Some(0) || self.is_original_acked(outline.echo))
     }
 
-    /// Eifel: what is acknowledged was sent before anything was sent again.
+    /// Whether the acknowledged segment was sent before the first retransmission (Eifel test).
     fn is_original_acked(&self, echo: Option<u32>) -> bool {
         let (Some(echo), Some(first)) = (echo, self.first_resend_ms) else {
             return false;

@@ -11,7 +11,7 @@ fn pair(link: LinkConfig, seed: u64) -> Pair {
     Pair::bulk(config, link, seed)
 }
 
-/// Window and smoothed round trip in milliseconds every 10 ms from `from_s` to `to_s`.
+/// Returns the window and the smoothed RTT in milliseconds every 10 ms from `from_s` to `to_s`.
 fn watch(pair: &mut Pair, from_s: u64, to_s: u64) -> Vec<(u32, u64)> {
     let ms = from_s * 1_000..to_s * 1_000;
     ms.step_by(10)
@@ -26,7 +26,8 @@ fn watch(pair: &mut Pair, from_s: u64, to_s: u64) -> Vec<(u32, u64)> {
 
 #[test]
 fn fills_a_link_that_loses_one_in_a_hundred() {
-    // 20 Mbit/s, 50 ms, a queue of one bandwidth-delay product. What the loss and the probe for the round trip leave.
+    // 20 Mbit/s, an RTT of 50 ms, and a queue of one bandwidth-delay product. The loss and the RTT probe reduce the
+    // goodput slightly.
     let link = LinkConfig {
         loss: Loss::Bernoulli(0.01),
         ..line(20, 25, 125_000)
@@ -38,7 +39,7 @@ fn fills_a_link_that_loses_one_in_a_hundred() {
 
 #[test]
 fn keeps_a_deep_queue_below_one_bandwidth_delay_product() {
-    // 20 Mbit/s, 50 ms: 83 segments. The queue would hold eight times as much.
+    // 20 Mbit/s with an RTT of 50 ms are 83 segments. The queue could store eight times as many.
     let mut pair = pair(line(20, 25, 1_000_000), 1);
     let share = pair.goodput(seconds(2), seconds(9)) / capacity(20);
     assert!(share > 0.97, "{share}");
@@ -59,7 +60,7 @@ fn goes_down_to_four_segments_every_ten_seconds() {
         .count();
     let low = samples.iter().filter(|(cwnd, _)| *cwnd == 4).count();
     assert!((2..=3).contains(&dips), "{dips}");
-    // 200 ms and the time to see them: 20 to 30 samples each.
+    // The window is low for 200 ms plus the time until this is detected: 20 to 30 samples each.
     assert!((20..=30).contains(&(low / dips)), "{low} of {dips}");
 }
 
@@ -74,7 +75,8 @@ fn a_short_queue_costs_losses_but_not_the_rate() {
 
 #[test]
 fn what_an_application_holds_back_is_not_taken_for_the_path() {
-    // All that fits, then a stream of 1 Mbit/s for five seconds, then again all that fits, at the rate found first.
+    // First an unlimited load, then a stream of 1 Mbit/s for five seconds, then again an unlimited load at the rate
+    // found first.
     let link = line(20, 25, 125_000);
     let config = TcpConfig {
         cc: CongestionControl::Bbr,
@@ -98,7 +100,7 @@ fn what_an_application_holds_back_is_not_taken_for_the_path() {
 
 #[test]
 fn segments_leave_at_the_rate_of_the_link_not_in_windows() {
-    // Of a fast sender's packets on a slow link, most find the link free: at most a few wait in its queue.
+    // Most packets of a fast sender find the slow link free. At most a few wait in its queue.
     let mut pair = pair(line(10, 50, 1_000_000), 1);
     pair.run_until(seconds(5));
     let samples = watch(&mut pair, 5, 9);
@@ -118,7 +120,7 @@ fn a_black_hole_is_survived() {
         };
         pair.links[0].apply(seconds(from_s), &change);
     }
-    // The third timeout gets through; the rate found before is still known.
+    // The third retransmission gets through. The rate found before is still known.
     let share = pair.goodput(seconds(8), seconds(18)) / capacity(20);
     let stats = pair.end(0).stats();
     assert!(stats.timeouts >= 2, "{stats:?}");

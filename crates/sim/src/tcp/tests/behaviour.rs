@@ -25,7 +25,7 @@ fn stats(pair: &mut Pair) -> TcpStats {
 
 #[test]
 fn every_controller_fills_a_link_with_one_bandwidth_delay_product_of_queue() {
-    // 50 Mbit/s, 20 ms there and back: 125 kB.
+    // 50 Mbit/s with an RTT of 20 ms are 125 kB.
     for cc in ALL {
         for recovery in [Recovery::DupAck, Recovery::Forward, Recovery::Rack] {
             let config = TcpConfig {
@@ -43,14 +43,14 @@ fn every_controller_fills_a_link_with_one_bandwidth_delay_product_of_queue() {
 
 #[test]
 fn reno_saws_over_half_a_bandwidth_delay_product_without_a_queue() {
-    // Without a queue the window runs between half and all of what fits: three quarters on average, less what the
-    // losses cost. 20 Mbit/s, 100 ms: 166 segments.
+    // Without a queue the window varies between half and all of the bandwidth-delay product: three quarters on average,
+    // minus the cost of the losses. 20 Mbit/s with an RTT of 100 ms are 166 segments.
     let mut pair = Pair::bulk(config(CongestionControl::NewReno), line(20, 50, 4_500), 1);
     let share = pair.goodput(seconds(20), seconds(120)) / capacity(20);
     assert!((0.70..0.80).contains(&share), "{share}");
 }
 
-/// Goodput in segments per second over a line without limits that loses `p`.
+/// Returns the goodput in segments per second over a line without rate limit and with loss probability `p`.
 fn rate_under_loss(config: TcpConfig, rtt_ms: u64, p: f64, duration_s: u64) -> f64 {
     let link = LinkConfig {
         delay: Duration::from_millis(rtt_ms / 2),
@@ -63,9 +63,10 @@ fn rate_under_loss(config: TcpConfig, rtt_ms: u64, p: f64, duration_s: u64) -> f
 
 #[test]
 fn reno_meets_the_square_root_law() {
-    // Mathis et al. 1997: rate = C / (RTT sqrt(p)) segments; C = sqrt(3/2) for losses spaced evenly and an
-    // acknowledgement for each segment; for independent losses C = 1.31 (their section 2, Ott et al. 1996). Linux
-    // counts segments, not acknowledgements, so that delaying them changes nothing. Timeouts pull below the law.
+    // Mathis et al. 1997: rate = C / (RTT sqrt(p)) segments. C = sqrt(3/2) for evenly spaced losses and an
+    // acknowledgement for each segment. For independent losses C = 1.31 (their section 2, Ott et al. 1996). Linux
+    // counts segments, not acknowledgements, so delayed acknowledgements change nothing. Timeouts reduce the rate below
+    // the law.
     for p in [0.01, 0.003] {
         let config = config(CongestionControl::NewReno);
         let rate = rate_under_loss(config, 50, p, 600);
@@ -75,7 +76,7 @@ fn reno_meets_the_square_root_law() {
     }
 }
 
-/// Mean window in segments when every `N`th segment is lost and the round trip is `rtt_ms`.
+/// Returns the mean window in segments when every `N`th segment is lost and the RTT is `rtt_ms`.
 fn window_at_even_losses<const N: u64>(cc: CongestionControl, rtt_ms: u64) -> f64 {
     let link = LinkConfig {
         delay: Duration::from_millis(rtt_ms / 2),
@@ -98,8 +99,9 @@ fn reno_saws_by_the_law_at_even_losses() {
 
 #[test]
 fn cubic_meets_its_response_function() {
-    // RFC 9438 section 5.1 with C = 0.4 and beta = 0.7: W = 1.054 (RTT / p)^(3/4), where it exceeds Reno's. The law
-    // leaves out the round of recovery, in which the window does not grow: one of about 70, and the shift that makes.
+    // RFC 9438 section 5.1 with C = 0.4 and beta = 0.7: W = 1.054 (RTT / p)^(3/4), if this exceeds Reno's window. The
+    // law omits the round of recovery, in which the window does not grow: one round of about 70, and the shift that it
+    // causes.
     let share = window_at_even_losses::<30_000>(CongestionControl::Cubic, 100)
         / (1.054 * (0.100_f64 * 30_000.0).powf(0.75));
     assert!((0.93..1.05).contains(&share), "{share}");
@@ -107,7 +109,7 @@ fn cubic_meets_its_response_function() {
 
 #[test]
 fn westwood_keeps_its_window_under_random_loss() {
-    // What it is made for: the estimate, not the loss, sets the window.
+    // This is Westwood's purpose: the estimate sets the window, not the loss.
     let mut rates = Vec::new();
     for cc in [CongestionControl::NewReno, CongestionControl::Westwood] {
         let link = LinkConfig {
@@ -120,7 +122,7 @@ fn westwood_keeps_its_window_under_random_loss() {
     assert!(rates[1] > rates[0] * 1.3, "{rates:?}");
 }
 
-/// A line on which packets overtake each other by up to `jitter_ms`.
+/// Returns a line on which packets overtake each other by up to `jitter_ms`.
 fn reordering_line(jitter_ms: u64) -> LinkConfig {
     LinkConfig {
         jitter: Duration::from_millis(jitter_ms),
@@ -143,7 +145,7 @@ fn rack_tolerates_reordering_that_counting_takes_for_loss() {
         (share, stats(&mut pair))
     };
     let (rack, rack_stats) = goodput(Recovery::Rack, true);
-    // Counting, without Eifel and with DSACKs that come too late to be of use.
+    // Detection by counting, without Eifel and with DSACKs that arrive too late to be of use.
     let (count, count_stats) = goodput(Recovery::DupAck, false);
     assert!(rack > 0.95, "{rack} {rack_stats:?}");
     assert!(count < rack * 0.8, "{count} {count_stats:?}");
@@ -188,7 +190,7 @@ fn old_kernels_learn_disorder_only_up_to_their_bound() {
 
 #[test]
 fn a_sudden_delay_is_undone() {
-    // The path grows from 20 ms by a second at once: the timer expires though nothing is lost.
+    // The RTT increases abruptly from 20 ms by a second: the timer expires although no segment is lost.
     let mut pair = Pair::bulk(config(CongestionControl::Cubic), line(20, 10, 200_000), 1);
     pair.run_until(seconds(10));
     let before = stats(&mut pair);
@@ -228,7 +230,7 @@ fn recovers_from_a_black_hole_by_its_timer() {
             let before = pair.received();
             pair.run_until(seconds(7));
             assert_eq!(pair.received(), before);
-            // Timeouts at about 0.24, 0.7, 1.6 and 3.4 s: the fourth gets through.
+            // Timeouts occur at about 0.24, 0.7, 1.6 and 3.4 s. The fourth retransmission gets through.
             let share = pair.goodput(seconds(9), seconds(19)) / capacity(20);
             let stats = stats(&mut pair);
             assert!((3..=5).contains(&stats.timeouts), "{cc:?} {sack} {stats:?}");
@@ -266,7 +268,7 @@ fn a_request_is_answered_and_both_ends_close() {
     while pair.received() < 300 {
         assert!(pair.step(seconds(1)));
     }
-    // SYN and request: one and a half round trips.
+    // SYN and request take one and a half RTTs.
     assert!(pair.now >= Instant::from_millis(75) && pair.now < Instant::from_millis(80));
     pair.end(1).write(200_000);
     pair.end(1).close();
@@ -374,7 +376,8 @@ fn strange_segments_are_ignored_and_counted() {
         let mut bytes = [0; 60];
         rng.fill(&mut bytes);
         bytes[12] = 5 << 4;
-        // Without the flags that are obeyed at the right number; the window is a 682nd of all numbers.
+        // Segments with flags that take effect at the right sequence number are excluded. The window is a 682nd of all
+        // numbers.
         bytes[13] &= !Flags::SYN.bits();
         if let Ok((_, _, segment)) = Segment::parse(&bytes) {
             let far = segment.seq.wrapping_sub(u32::MAX - 100_000) > 1 << 30;

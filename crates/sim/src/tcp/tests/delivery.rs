@@ -1,4 +1,4 @@
-//! Whatever is lost, reordered or duplicated: every byte arrives once and in order, and the connection ends.
+//! Every byte arrives once and in order, and the connection ends, regardless of loss, reordering and duplication.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::tcp::{CongestionControl, Recovery, State};
 
-/// A channel that is unkind at random, then (after a number of segments) kind.
+/// A channel that damages traffic at random, and after a number of segments becomes perfect.
 struct Channel {
     in_flight: BTreeMap<(Instant, u64), Vec<u8>>,
     rng: Rng,
@@ -18,7 +18,7 @@ struct Channel {
     jitter_us: u64,
 }
 
-/// After this many segments the channel is kind, so that every run ends.
+/// Number of segments after which the channel becomes perfect, so that every run ends.
 const UNKIND_SEGMENTS: u64 = 2_000;
 
 impl Channel {
@@ -48,7 +48,7 @@ impl Channel {
 }
 
 proptest! {
-    // Some combinations are rare: one in 600 once sent again what was delivered.
+    // Some combinations are rare: one in 600 once retransmitted delivered data.
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
@@ -132,7 +132,7 @@ proptest! {
             let states = ends.map(|end| end.map(|end| end.state()));
             prop_assert_eq!(states, [Some(State::Closed); 2]);
         }
-        // Giving up takes six SYNs lost in a row, or 15 timeouts: unlikely even at 40 % loss.
+        // A connection is given up after six SYNs lost in a row, or 15 timeouts, which is unlikely even at 40 % loss.
         prop_assert!(!given_up || loss > 0.2);
     }
 }
