@@ -2,8 +2,8 @@
 //!
 //! | state | at | frames that may arrive | next states |
 //! | --- | --- | --- | --- |
-//! | opening | the requesting end | opened, refused, reset; a chunk or window that overtook "opened" | open, refused, broken |
-//! | asked | the answering end | reset | open or refused, as the user of the association decides; broken |
+//! | opening | asking end | opened, refused, reset; a chunk or window that overtook "opened" | open, refused, broken |
+//! | asked | answering end | reset | open or refused, as the user of the association decides; broken |
 //! | open | both | chunks, the end, windows, reset | broken; closed by its user once both streams were delivered |
 //! | refused, broken | both | all frames, which are ignored | closed by its user |
 //!
