@@ -5,7 +5,7 @@
 //!                  SOCKS, HTTP          ▲ estimate: links, applications     races        splice ══ lte ══► server
 //! ```
 //!
-//! | module | what | does I/O |
+//! | module | content | does I/O |
 //! | --- | --- | --- |
 //! | [`handshake`] | the client's first message | no |
 //! | [`http`] | HTTP/1 messages: the head of an answer, where bodies end | no |

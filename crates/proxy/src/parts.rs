@@ -290,7 +290,7 @@ impl Parts {
         };
         let taken = taken.max(self.delivered);
         if fetch.end <= taken && self.first.end > taken {
-            // The first connection was quicker.
+            // The first connection has already brought these bytes.
             fetch.end = fetch.start;
             self.fetches.retain(|fetch| fetch.start < fetch.end);
             return;
@@ -333,7 +333,7 @@ impl Parts {
         wants_more
     }
 
-    /// Whether fetch `key` is to bring more.
+    /// Whether fetch `key` is still to bring bytes.
     #[must_use]
     pub fn wants(&self, key: u64) -> bool {
         let mut fetches = self.fetches.iter();
@@ -606,8 +606,8 @@ impl Parts {
         Some((lane, gap.start..gap.start + size))
     }
 
-    /// Applies rule 2: takes over the end of the share that would finish last. The rates of `shares` are [those
-    /// expected soon](soon).
+    /// Applies rule 2: takes over the end of the share that would finish last. The rates of `shares` are [the
+    /// rates expected soon](soon).
     fn of_the_last<'a>(
         &self,
         shares: &[Share],

@@ -16,9 +16,9 @@ use crate::{
 pub struct Rule {
     /// Name of the process that opened the connection.
     pub app: Option<String>,
-    /// Ports of the destination.
+    /// Port range of the destination.
     pub ports: Option<RangeInclusive<u16>>,
-    /// Destinations.
+    /// Hosts or networks of the destination.
     pub destination: Option<Destination>,
     /// The link that the connection takes.
     pub link: LinkId,

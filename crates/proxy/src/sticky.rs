@@ -106,7 +106,7 @@ fn site(host: &Host) -> String {
 /// Maximum number of entries.
 pub const MAX_SITES: usize = 4096;
 
-/// Ports of HTTPS, and of mail, chat, directory, file transfer and DNS services over TLS.
+/// Ports of HTTPS, and of mail, directory, file transfer and DNS services over TLS.
 const TLS_PORTS: [u16; 9] = [443, 465, 636, 853, 989, 990, 993, 995, 8443];
 
 #[cfg(test)]

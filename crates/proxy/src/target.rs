@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 /// A host as the client named it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
     /// A name, in lower case, 1 to 255 visible ASCII characters.
     Name(String),

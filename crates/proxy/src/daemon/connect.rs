@@ -1,15 +1,15 @@
 //! Connections to a server, raced over its addresses and over links (RFC 8305, with links as a second dimension).
 //!
 //! The first address is tried on the first link. If this attempt has not succeeded after a delay, a second attempt
-//! starts in parallel, to the next address. If the link has only one address to try and has received data very
-//! recently, the second attempt goes to the same address. The next link follows, until one attempt connects. A failed
-//! attempt starts the next one at once. The delays are:
+//! starts in parallel, to the next address. If only one address can be tried on the link, and the link has received
+//! data within the last second, the second attempt goes to the same address. The attempts continue on the next link,
+//! until one connects. A failed attempt starts the next one at once. The delays are:
 //!
 //! - 250 ms between addresses of one link.
 //! - Three RTTs of the first link before the second link, between 250 ms and 2 s, since a link that was chosen on
 //!   purpose must not lose the race only because its delay is long.
 //! - 1 s before the second link if the RTT of the first link is not known.
-//! - 1.3 s before the second link if the first link has received data very recently, because a saturated link
+//! - 1.3 s before the second link if the first link has received data within the last second, because a saturated link
 //!   sometimes loses the first packet.
 
 use std::{
@@ -297,8 +297,8 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
 /// Delay before the next link is tried if no RTT of this link is known.
 const UNKNOWN_LINK: Duration = Duration::from_secs(1);
-/// Delay before the next link is tried if this link has received data very recently. It covers the retransmission of
-/// a lost SYN (RFC 6298).
+/// Delay before the next link is tried if this link has received data within the last second. It covers the
+/// retransmission of a lost SYN (RFC 6298).
 const LIVE_LINK: Duration = Duration::from_millis(1300);
 /// Maximum delay before the next link is tried.
 const SLOW_LINK: Duration = Duration::from_secs(2);

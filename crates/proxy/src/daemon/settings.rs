@@ -55,7 +55,7 @@ pub struct StripeSettings {
     pub known: Known,
     /// How invited peers become known. `None`: invitations are not accepted.
     pub enrolment: Option<Enrolment>,
-    /// Policy that assigns the chunks that this end sends to lanes.
+    /// Policy that assigns outgoing chunks to lanes.
     pub striping: Striping,
     /// Port at which other hosts are asked whether they are peers; 0: no host is asked.
     pub ask_port: u16,
@@ -70,9 +70,9 @@ pub struct StripeSettings {
 /// Another host that runs pleach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownPeer {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
-    /// Its public key.
+    /// Public key of the peer.
     pub public_key: [u8; 32],
     /// Address at which the peer answers for other hosts, and the networks of these hosts.
     pub serves: Option<(SocketAddr, Vec<IpNet>)>,
@@ -101,7 +101,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Reads `http://HOST[:PORT][/PATH]`; `None` for anything else.
+    /// Reads `http://HOST[:PORT][/PATH]`. `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("http://")?;

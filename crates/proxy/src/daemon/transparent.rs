@@ -20,7 +20,7 @@ use super::listening::listen;
 #[derive(Debug)]
 pub(crate) struct Transparent {
     v4: TcpListener,
-    /// `None` on a host without IPv6.
+    /// IPv6 listener. `None` on a host without IPv6.
     v6: Option<TcpListener>,
     port: u16,
     redirect: Redirect,

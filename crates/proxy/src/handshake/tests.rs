@@ -332,7 +332,7 @@ fn heads_have_a_limit() {
     assert!(Handshake::new().timed_out().reply.is_empty());
 }
 
-/// No bytes panic, and what is understood is the same however it is cut.
+/// No input causes a panic, and the result does not depend on how the input is split.
 #[test]
 fn random_bytes_do_no_harm() {
     let mut seed = 7_u64;

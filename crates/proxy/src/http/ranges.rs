@@ -11,9 +11,9 @@ use super::fields::{list_members, push};
 /// A resource of which the server sends parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Its length in bytes.
+    /// Length of the resource in bytes.
     pub len: u64,
-    /// Its strong entity tag.
+    /// Strong entity tag of the resource.
     pub tag: Vec<u8>,
 }
 

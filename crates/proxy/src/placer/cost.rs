@@ -3,7 +3,7 @@
 /// When a link is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
-    /// Always; lower ranks are filled first.
+    /// Always. Links of lower rank are filled first.
     Rank(u8),
     /// After all ranks: the link has a budget, and has carried more than it has earned so far.
     Thrift,

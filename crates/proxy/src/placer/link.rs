@@ -11,7 +11,7 @@ use crate::budget::Budget;
 /// The user's settings of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkSettings {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
     /// When the link is used.
     pub cost: Cost,

@@ -1,4 +1,4 @@
-//! One direction of a connection, moved inside the kernel: `splice(2)` from one socket into a pipe and out into the
+//! Moves one direction of a connection inside the kernel: `splice(2)` from one socket into a pipe and out into the
 //! other.
 //!
 //! A pipe is taken from a pool when there are bytes to move and returned when it is empty. So an idle connection has

@@ -1,4 +1,4 @@
-//! Byte stream of a lane: greeting, handshake, then encrypted frames.
+//! Byte stream of a lane, that is, of one TCP connection to a peer: greeting, handshake, then encrypted frames.
 //!
 //! ```text
 //! answering end                        asking end
@@ -186,7 +186,7 @@ impl Sealer {
     /// Encrypts `frame` and appends it to `out`.
     ///
     /// # Panics
-    /// Never for frames of at most [`MAX_FRAME`] bytes.
+    /// Does not panic for frames of at most [`MAX_FRAME`] bytes.
     pub fn seal(&mut self, frame: &[u8], out: &mut Vec<u8>) {
         let len = u16::try_from(frame.len() + TAG_LEN).expect("frames are shorter");
         let len = len.to_be_bytes();

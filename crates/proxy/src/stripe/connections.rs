@@ -1,4 +1,5 @@
-//! The connections of an association at one end: their states, and the order in which they send.
+//! The connections that share the lanes of an association, at one end: their states, and the order in which they
+//! send.
 //!
 //! | state | at | frames that may arrive | next states |
 //! | --- | --- | --- | --- |

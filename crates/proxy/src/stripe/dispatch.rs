@@ -1,5 +1,5 @@
-//! The lanes of an association at the sending end: which lane an item takes, and which items are retransmitted when a
-//! lane dies.
+//! The lanes of an association (TCP connections to one peer, each over one link) at the sending end: which lane an
+//! item takes, and which items are retransmitted when a lane dies.
 //!
 //! An item is *staged* when it is assigned to a lane and waits for the lane. Then it is *sent*. It is forgotten when
 //! the peer acknowledges it: the peer reports the number of items that arrived on each lane. Chunks of all

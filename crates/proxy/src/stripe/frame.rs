@@ -1,4 +1,5 @@
-//! Frames on a lane, before encryption. Numbers are big-endian; the first byte is the kind of the frame.
+//! Frames on a lane (a TCP connection to a peer), before encryption. Numbers are big-endian; the first byte is the
+//! kind of the frame.
 //!
 //! *Items* are frames that must arrive. The sender buffers each item until the receiver has acknowledged it on its
 //! lane, and retransmits the items of a dead lane on another lane. The other frames state what an end knows, and are

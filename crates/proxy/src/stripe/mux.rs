@@ -1,5 +1,6 @@
-//! One end of an association: multiplexes connections over shared lanes. Combines [`dispatch`](super::dispatch) and
-//! [`connections`](super::connections), acknowledges received items, and determines what each lane sends next.
+//! One end of an association: multiplexes connections over shared lanes (TCP connections to one peer, each over one
+//! link). Combines [`dispatch`](super::dispatch) and [`connections`](super::connections), acknowledges received
+//! items, and determines what each lane sends next. An *item* is a frame that must arrive.
 //!
 //! A lane sends frames in this order:
 //!
@@ -54,7 +55,7 @@ pub enum Event {
         /// Requested destination.
         wanted: Wanted,
     },
-    /// The peer has lost this lane.
+    /// The lane is dead at the peer's end.
     LaneGone(LaneId),
     /// A frame or a connection of the peer was refused, for this reason.
     Refused(&'static str),

@@ -1,4 +1,4 @@
-//! Rate and delay of a lane, from TCP's statistics.
+//! Rate and delay of a lane (a TCP connection to a peer), from TCP's statistics.
 //!
 //! The rate is the rate at which TCP sends: its congestion window divided by the RTT. This estimate is valid at once:
 //! while the window still grows, after a loss has halved it, and on a lane with little traffic.

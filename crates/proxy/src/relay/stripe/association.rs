@@ -1,6 +1,6 @@
-//! One end of an association with a peer: the lanes, dialled by this end or by the peer, and the connections over
-//! them. [`Mux`] decides what is sent, when, and on which lane. This module wakes the tasks that wait for a change of
-//! their connection.
+//! One end of an association with a peer: the lanes (TCP connections to the peer, one per link), dialled by this end
+//! or by the peer, and the connections that share them. [`Mux`] decides what is sent, when, and on which lane. This
+//! module wakes the tasks that wait for a change of their connection.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,4 +1,5 @@
-//! The task of a lane: reads frames, and writes pending frames whenever the socket accepts data.
+//! The task of a lane, that is, of one TCP connection to a peer: reads frames, and writes pending frames whenever the
+//! socket accepts data.
 
 use std::{io, rc::Rc};
 

@@ -1,5 +1,5 @@
-//! Handshake of a lane before it belongs to an association: greeting and key exchange over its socket
-//! ([`crate::stripe::channel`]).
+//! Handshake of a lane (a TCP connection to a peer) before it belongs to an association: greeting and key exchange
+//! over its socket ([`crate::stripe::channel`]).
 
 use std::io;
 
