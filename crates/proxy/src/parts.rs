@@ -62,7 +62,7 @@ pub struct Parts {
     /// Number of bytes passed on to the client.
     delivered: u64,
     first: First,
-    /// Sorted by their first byte.
+    /// Parts that are being fetched or are buffered, sorted by their first byte.
     fetches: Vec<Fetch>,
     next_key: u64,
     /// Failures since a fetch last completed, or failed after bringing at least [`MIN_PART`] bytes.

@@ -7,8 +7,8 @@
 //! | `parts` | the body of such an answer, over several links by byte ranges |
 //! | `stripe` | a TCP connection over all links, to another pleach: DBAS's packet-oriented mode |
 //! | `udp` | SOCKS5's UDP ASSOCIATE, one link for each destination |
-//! | `meter` | counters and reads that several modes use |
-//! | `pipe` | `splice(2)` from socket to socket, which several modes use |
+//! | `meter` | counting bytes and reading from sockets, for several modes |
+//! | `pipe` | `splice(2)` from socket to socket, for several modes |
 
 pub(crate) mod answer;
 mod meter;

@@ -196,7 +196,7 @@ pub(super) async fn to(
     let socket = outgoing(hub, link, address.ip(), socket2::Type::STREAM)?;
     let window = link.and_then(|link| windows::first_window(hub, clock::now(), link));
     if let Some(bytes) = window {
-        // If the kernel can not limit the window, its own choice is used.
+        // If the kernel cannot limit the window, its own choice is used.
         let _ = tcp::begin_window(&socket, u32::try_from(bytes.get()).unwrap_or(u32::MAX));
     }
     let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));

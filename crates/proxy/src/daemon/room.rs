@@ -53,7 +53,7 @@ pub(crate) fn lanes(
         let round_trips = if is_warm { 1 } else { 2 };
         let round_trip = round_trip.unwrap_or(UNKNOWN);
         let start = round_trip * round_trips + MARGIN;
-        // Capacity that other connections leave unused for a moment will be used again while they have enough data to
+        // Other connections that leave capacity unused for a moment will use it again if they still have enough data to
         // move.
         let load = flows.loads.get(link.0).copied().unwrap_or(Bytes::ZERO);
         let load = load.get().saturating_sub(parts.left_on(link).get());

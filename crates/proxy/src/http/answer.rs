@@ -62,6 +62,7 @@ pub enum NoHead {
 
 /// Reads the head at the beginning of `bytes`. `None` if the head is incomplete.
 ///
+/// # Errors
 /// Fails with [`NoHead`] if `bytes` do not begin with a valid head.
 pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];

@@ -1,4 +1,4 @@
-//! Counters of a connection's bytes, and reads, for several modes.
+//! Counts a connection's bytes and reads from its sockets, for several modes.
 
 use std::io;
 

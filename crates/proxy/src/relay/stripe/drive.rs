@@ -1,4 +1,4 @@
-//! The task of a lane, that is, of one TCP connection to a peer: reads frames, and writes pending frames whenever the
+//! The task of a lane (one TCP connection to a peer): reads frames, and writes pending frames whenever the
 //! socket accepts data.
 
 use std::{io, rc::Rc};

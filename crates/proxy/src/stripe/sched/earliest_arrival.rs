@@ -1,6 +1,5 @@
 //! Earliest predicted arrival (EDPF): a chunk takes the lane (TCP connection over one link) on which it, after all
 //! data waiting there, will have arrived first.
-//! arrived first.
 
 use pleach_core::{ids::PathId, units::Bytes};
 
