@@ -130,8 +130,8 @@ fn taken_bps(sharer: &Sharer) -> Option<u64> {
     (taken_bps < part.as_bps() / 2).then_some(taken_bps)
 }
 
-/// Amount of data, as transmission time, that may at least wait in the link's queue. It covers variations of the RTT and the interval
-/// between two divisions.
+/// Amount of data, as transmission time, that may at least wait in the link's queue. It covers variations of the RTT
+/// and the interval between two divisions.
 pub const STANDING: Duration = Duration::from_millis(30);
 /// Minimum window: with fewer than four segments in flight, a loss is not detected by the segments that follow it.
 const LEAST: Bytes = Bytes::new(4 * 1460);
