@@ -9,7 +9,7 @@
 //!   which the nine loss rates of figure 3 fit best
 //! - the lateness of the UDP sender, [`JITTER`]
 //! - `T_lto` of 50 ms (the reorder timeout of 5.3)
-//! - the lines' rates towards the server, and the LTE's buffer (100 ms); these carry reports only
+//! - the lines' rates towards the server, which carry reports only, and the LTE's buffer (100 ms)
 //!
 //! All rates are of IP packets on the lines, as in the paper. The paper's packets carry 4 bytes of numbers where ours
 //! carry header, tag and a second IP and UDP header, so the payload is smaller and the packets on the lines are the

@@ -13,9 +13,8 @@
 //!   segment lost if it lies more than `tp->reordering` below the highest selectively acknowledged segment (forward
 //!   acknowledgement). This threshold begins at 3 and grows when a reduction proves spurious, up to the constant
 //!   `TCP_MAX_REORDERING` = 127. This constant explains figure 4: 60 ms of additional delay on one of two links of 10
-//!   Mbit/s are a distance of 100 segments, 80 ms are
-//! 133. (A threshold that stays at 3, a different interpretation, leaves 1 Mbit/s at 70 ms, and reproduces none of
-//!      the figures.)
+//!   Mbit/s are a distance of 100 segments, and 80 ms are 133 segments. (A threshold that stays at 3, a different
+//!   interpretation, leaves 1 Mbit/s at 70 ms, and reproduces none of the figures.)
 //! - *Today's TCP* ([`Tcp::Today`]): Linux's defaults, that is, CUBIC, RACK and a reordering threshold of up to 300
 //!   segments.
 //! - Each point has one run with one seed, as in the paper as far as is known.
