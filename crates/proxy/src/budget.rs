@@ -1,16 +1,17 @@
-//! What a link may carry in a billing month, and whether it has carried more than its share so far.
+//! How many bytes a link may carry in a billing month, and whether it has used more than its share so far.
 //!
-//! A tenth of the budget is free from the month's first second on, so that a link can be used at all on its first day; the
-//! rest is earned evenly until the month's end:
+//! A tenth of the budget is available from the first second of the month, so that the link can be used on its first
+//! day. The remaining budget is earned evenly until the end of the month:
 //!
 //! ```text
 //! earned = budget (1/10 + 9/10 · elapsed / length)
 //! ```
 //!
-//! A link that has carried more than it has earned is *ahead*: dearer than all that are not. One that has carried its budget
-//! is *spent*: used while nothing else is there ([`Standing::cost`]). A month begins at midnight UTC on the billing
-//! day, or on the last day of a month that has no such day. What was carried is booked under the day its month began, so a
-//! clock that is wrong for a while spoils no other month. At most [`MAX_MONTHS`] months are remembered.
+//! A link that has carried more than it has earned is *ahead*: it is more expensive than all links that are not
+//! ahead. A link that has carried its budget is *spent*: it is used only while no other link is available
+//! ([`Standing::cost`]). A month begins at midnight UTC on the billing day, or on the last day of a month that has no
+//! such day. Bytes are booked under the day on which their month began, so a clock that is temporarily wrong spoils
+//! no other month. At most [`MAX_MONTHS`] months are stored.
 
 use std::collections::BTreeMap;
 
@@ -19,29 +20,29 @@ use time::{Date, Duration, UtcDateTime};
 
 use crate::placer::cost::Cost;
 
-/// A byte budget, both directions together.
+/// A byte budget for both directions together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// What it may carry in a month; above zero.
+    /// Number of bytes that the link may carry in a month; above zero.
     pub bytes: Bytes,
-    /// When the month begins, 1 to 31.
+    /// Day of the month on which the billing month begins, 1 to 31.
     pub billing_day: u8,
 }
 
-/// How a link stands to its budget.
+/// How a link's use compares with its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It has carried no more than it has earned, or has no budget.
+    /// The link has carried no more than it has earned, or it has no budget.
     #[default]
     Within,
-    /// It has carried more than that.
+    /// The link has carried more than it has earned.
     Ahead,
-    /// It has carried all.
+    /// The link has carried its whole budget.
     Spent,
 }
 
 impl Standing {
-    /// What using a link of `cost` is worth, so standing.
+    /// Returns the cost of using a link that is configured with `cost` and has this standing.
     #[must_use]
     pub fn cost(self, cost: Cost) -> Cost {
         match (self, cost) {
@@ -52,10 +53,10 @@ impl Standing {
     }
 }
 
-/// What a link has carried, by months.
+/// Bytes that a link has carried, by month.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// By the day a month began: days since 1970-01-01.
+    /// Bytes by the day on which the month began, in days since 1970-01-01.
     months: BTreeMap<i32, u64>,
 }
 
@@ -66,7 +67,7 @@ impl Account {
         let month = self.months.entry(present).or_default();
         *month = month.saturating_add(bytes);
         while self.months.len() > MAX_MONTHS {
-            // A clock that was wrong has booked into the future: the present month stays.
+            // A clock that was wrong has booked bytes into a future month. The present month stays.
             let is_oldest = self
                 .months
                 .first_key_value()
@@ -79,14 +80,14 @@ impl Account {
         }
     }
 
-    /// What was carried in the month of `unix_s`.
+    /// Returns the bytes carried in the month that contains `unix_s`.
     #[must_use]
     pub fn used(&self, budget: &Budget, unix_s: u64) -> Bytes {
         let month = self.months.get(&month(budget, unix_s).0);
         Bytes::new(month.copied().unwrap_or(0))
     }
 
-    /// How the link stands at `unix_s`.
+    /// Returns how the link's use compares with its budget at `unix_s`.
     #[must_use]
     pub fn standing(&self, budget: &Budget, unix_s: u64) -> Standing {
         let used = self.used(budget, unix_s);
@@ -106,12 +107,13 @@ impl Account {
         }
     }
 
-    /// All that is booked, for keeping: the day a month began, in days since 1970-01-01, and bytes.
+    /// Returns all booked months, to be stored: the day on which each month began, in days since 1970-01-01, and its
+    /// bytes.
     pub fn months(&self) -> impl Iterator<Item = (i32, u64)> {
         self.months.iter().map(|(first, bytes)| (*first, *bytes))
     }
 
-    /// Takes back what [`Self::months`] gave to an earlier run.
+    /// Adds the months that [`Self::months`] returned in an earlier run.
     pub fn restore(&mut self, months: impl IntoIterator<Item = (i32, u64)>) {
         for (first, bytes) in months {
             let month = self.months.entry(first).or_default();
@@ -123,7 +125,7 @@ impl Account {
     }
 }
 
-/// The days on which the month of `unix_s` and the one after it begin, in days since 1970-01-01.
+/// Returns the days on which the month of `unix_s` and the month after it begin, in days since 1970-01-01.
 fn month(budget: &Budget, unix_s: u64) -> (i32, i32) {
     let seconds = i64::try_from(unix_s).unwrap_or(i64::MAX);
     let today = UtcDateTime::from_unix_timestamp(seconds).map_or(Date::MAX, UtcDateTime::date);
@@ -140,7 +142,7 @@ fn month(budget: &Budget, unix_s: u64) -> (i32, i32) {
     (days(first), days(next))
 }
 
-/// The billing day in the calendar month of `date`.
+/// Returns the billing day in the calendar month of `date`.
 fn billing_date(date: Date, billing_day: u8) -> Date {
     let day = billing_day.clamp(1, date.month().length(date.year()));
     date.replace_day(day).unwrap_or(date)
@@ -151,7 +153,7 @@ fn first_of_month(date: Date) -> Date {
 }
 
 const DAY_S: u64 = 86_400;
-/// A year and the month under way.
+/// Number of months stored: one year and the current month.
 pub const MAX_MONTHS: usize = 13;
 
 #[cfg(test)]
@@ -185,7 +187,7 @@ mod tests {
         let next = at(2026, Month::April, 5, 0);
         assert_eq!(account.used(&budget, next), Bytes::ZERO);
         assert_eq!(account.standing(&budget, next), Standing::Within);
-        // A clock that is at 1970 for a while neither forgets the month nor fills it.
+        // A clock that temporarily shows 1970 neither forgets the month nor adds to it.
         account.charge(&budget, 60, 7);
         assert_eq!(account.used(&budget, last), Bytes::new(1_000_000_000));
         assert_eq!(account.used(&budget, next), Bytes::ZERO);
@@ -233,7 +235,7 @@ mod tests {
         }
     }
 
-    /// The obvious twin: day by day from 1970 on.
+    /// Compares with an obviously correct computation, day by day from 1970 on.
     #[test]
     fn months_follow_one_another_without_gap() {
         for billing_day in [1, 15, 29, 31] {

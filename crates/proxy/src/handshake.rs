@@ -1,16 +1,17 @@
-//! What a client says first: SOCKS5, SOCKS4 and 4a, HTTP CONNECT and plain HTTP requests, told apart by the first byte.
+//! Reads a client's first message: SOCKS5, SOCKS4 and 4a, HTTP CONNECT and plain HTTP requests. The first byte tells
+//! them apart.
 //!
-//! | first byte | taken as | module |
+//! | first byte | protocol | module |
 //! | --- | --- | --- |
 //! | 5 | SOCKS5 (RFC 1928), no authentication | [`socks5`] |
 //! | 4 | SOCKS4 and 4a | `socks4` |
 //! | a letter | HTTP/1 (RFC 9112): CONNECT or an absolute-form request | `http` |
-//! | 22 | TLS, which nobody speaks to this proxy: refused with a TLS alert | here |
-//! | anything else | refused with an HTTP error that names what is spoken here | here |
+//! | 22 | TLS, which the proxy does not support: refused with a TLS alert | here |
+//! | any other | refused with an HTTP error that names the supported protocols | here |
 //!
-//! A [`Handshake`] is fed bytes and asked for the next [`Step`]; it reads no socket and no clock. It keeps at most
-//! [`MAX_HEAD_BYTES`] plus one read. What follows the request belongs to the connection and is handed on as
-//! [`Request::rest`]. The way a later success or failure is told depends on the protocol: [`Protocol::success`],
+//! A [`Handshake`] is fed bytes and asked for the next [`Step`]; it reads no socket and no clock. It buffers at most
+//! [`MAX_HEAD_BYTES`] plus one read. Bytes after the request belong to the connection and are handed on as
+//! [`Request::rest`]. The protocol determines the reply on a later success or failure: [`Protocol::success`],
 //! [`Protocol::failure`].
 
 mod http;
@@ -26,7 +27,7 @@ use crate::{
     target::Target,
 };
 
-/// What the client speaks.
+/// Protocol of the client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP `CONNECT host:port`.
@@ -37,13 +38,13 @@ pub enum Protocol {
     Socks4,
     /// SOCKS5.
     Socks5,
-    /// Another pleach asked, over several links.
+    /// The request came from another pleach, over several links.
     Striped,
-    /// Nothing: the kernel redirected the connection here.
+    /// No protocol: the kernel redirected the connection here.
     Transparent,
 }
 
-/// What the client wants.
+/// Service that the client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A TCP connection.
@@ -52,29 +53,29 @@ pub enum Command {
     UdpAssociate,
 }
 
-/// A request understood.
+/// A complete request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How it was asked for.
+    /// Protocol of the request.
     pub protocol: Protocol,
-    /// What.
+    /// Requested service.
     pub command: Command,
-    /// Where to; with [`Command::UdpAssociate`] a placeholder.
+    /// Requested destination; with [`Command::UdpAssociate`] a placeholder.
     pub target: Target,
-    /// What the server is sent first: the rewritten head of a plain HTTP request, else nothing.
+    /// First bytes for the server: the rewritten head of a plain HTTP request, otherwise empty.
     pub head: Vec<u8>,
-    /// A plain HTTP request after which the client connection ends.
+    /// Whether this is a plain HTTP request after which the client connection ends.
     pub is_last: bool,
-    /// A plain HTTP request that logs in the connection it is sent over.
+    /// Whether this is a plain HTTP request whose authentication applies to the whole connection to the server.
     pub is_bound: bool,
-    /// How much of what the client sends then is for this server.
+    /// Body of the request: how many of the client's next bytes belong to this request.
     pub body: Body,
-    /// What the client had sent beyond the request.
+    /// Bytes that the client had already sent after the request.
     pub rest: Vec<u8>,
 }
 
 impl Request {
-    /// One for all that comes.
+    /// Returns a request whose connection carries all further bytes to `target`.
     #[must_use]
     pub fn tunnel(protocol: Protocol, target: Target) -> Self {
         Self {
@@ -89,9 +90,9 @@ impl Request {
         }
     }
 
-    /// Asks the server of a plain HTTP request to end the connection with its answer.
+    /// Rewrites a plain HTTP request so that it asks the server to close the connection after its answer.
     pub fn ask_for_the_end(&mut self) {
-        // The empty line comes behind it.
+        // The field goes before the empty line that ends the head.
         if self.protocol == Protocol::HttpRequest {
             self.head.truncate(self.head.len().saturating_sub(2));
             fields::push(&mut self.head, "Connection", b"close");
@@ -100,81 +101,82 @@ impl Request {
         self.is_last = true;
     }
 
-    /// Whether it is a HEAD request, whose answer has no body.
+    /// Whether the request's method is HEAD, so that the answer has no body.
     #[must_use]
     pub fn asks_for_head(&self) -> bool {
         self.head.starts_with(b"HEAD ")
     }
 }
 
-/// A request refused: what to send before closing, and why, for the log.
+/// A refused request: the reply before closing, and the reason for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The last bytes for the client; may be empty.
     pub reply: Vec<u8>,
-    /// One line.
+    /// Reason, in one line.
     pub reason: String,
 }
 
-/// What to do next.
+/// What the caller has to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read more.
+    /// Read more bytes from the client.
     More,
-    /// Send this, then ask for the next step again.
+    /// Send this reply, then ask for the next step again.
     Reply(Vec<u8>),
-    /// Serve this; the handshake is over.
+    /// Serve this request; the handshake is over.
     Request(Box<Request>),
     /// Send the reply and close; the handshake is over.
     Refuse(Refusal),
 }
 
-/// Why a request that was understood is not served.
+/// Why a complete request is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Something else.
+    /// Any other reason.
     General,
-    /// The host, or the name's resolution, gave nothing to connect to.
+    /// The name has no address, or the host cannot be reached.
     HostUnreachable,
-    /// No link leads there now.
+    /// No link leads to the host at present.
     NetworkUnreachable,
-    /// The rules here forbid it.
+    /// A rule forbids the connection.
     NotAllowed,
     /// The host refused the connection.
     Refused,
-    /// Nobody answered in time.
+    /// The host did not answer in time.
     TimedOut,
 }
 
-/// Reads one client's first words.
+/// Parses the first message of one client.
 #[derive(Debug, Default)]
 pub struct Handshake {
     buffer: Vec<u8>,
-    /// HTTP: up to here there is no end of a head.
+    /// HTTP: number of bytes that were searched for the end of the head.
     searched: usize,
-    /// SOCKS5: the choice of method is done.
+    /// SOCKS5: whether the authentication method has been negotiated.
     is_greeted: bool,
 }
 
 impl Handshake {
-    /// A handshake of which nothing is known yet.
+    /// Creates a handshake without any input.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds what was read. After each call, take [`Self::next_step`] until it is [`Step::More`] or the end.
+    /// Adds bytes from the client. After each call, call [`Self::next_step`] until it returns [`Step::More`] or the
+    /// handshake is over.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether nothing has come yet.
+    /// Whether no bytes are buffered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// What follows from all that has come.
+    /// Returns the next step that the bytes so far require.
     pub fn next_step(&mut self) -> Step {
         let Some(first) = self.buffer.first() else {
             return Step::More;
@@ -203,7 +205,7 @@ impl Handshake {
         step
     }
 
-    /// What to tell a client that was too slow.
+    /// Returns the refusal for a client that did not complete its request in time.
     #[must_use]
     pub fn timed_out(&self) -> Refusal {
         let is_http = self.buffer.first().is_some_and(u8::is_ascii_alphabetic);
@@ -219,7 +221,8 @@ impl Handshake {
 }
 
 impl Protocol {
-    /// What the client is told once the server is reached. `bound`: this end of the connection to the server.
+    /// Returns the reply to the client once the server is connected. `bound` is the local address of the connection
+    /// to the server.
     #[must_use]
     pub fn success(self, bound: SocketAddr) -> Vec<u8> {
         match self {
@@ -230,7 +233,8 @@ impl Protocol {
         }
     }
 
-    /// What the client is told when the server is not reached; `text` says why, where the protocol has room for it.
+    /// Returns the reply to the client if the server cannot be reached. `text` gives the reason, for protocols that
+    /// can carry it.
     #[must_use]
     pub fn failure(self, failure: Failure, text: &str) -> Vec<u8> {
         match self {
@@ -243,7 +247,7 @@ impl Protocol {
         }
     }
 
-    /// Its name in the status and the log.
+    /// Returns the protocol's name for the status and the log.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -257,14 +261,14 @@ impl Protocol {
     }
 }
 
-/// The refusal `reply` because of `reason`.
+/// Returns a refusal with `reply` and `reason`.
 fn refuse(reply: Vec<u8>, reason: impl Into<String>) -> Step {
     let reason = reason.into();
     Step::Refuse(Refusal { reply, reason })
 }
 
-/// Longest head of a request in bytes.
+/// Maximum length of a request's head in bytes.
 pub const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// Fatal alert `handshake_failure` (RFC 8446, 6.2), so that a TLS client says more than "connection closed".
+/// Fatal TLS alert `handshake_failure` (RFC 8446, 6.2), so that a TLS client reports more than "connection closed".
 const TLS_ALERT: [u8; 7] = [0x15, 3, 1, 0, 2, 2, 40];

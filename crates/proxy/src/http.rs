@@ -1,11 +1,11 @@
-//! HTTP/1 messages as far as a proxy has to understand them (RFC 9110, 9112).
+//! HTTP/1 messages, as far as a proxy has to understand them (RFC 9110, 9112).
 //!
-//! | module | what |
+//! | module | content |
 //! | --- | --- |
-//! | [`answer`] | the head of what a server answers |
+//! | [`answer`] | the head of a server's answer |
 //! | [`body`] | where the body of a message ends |
-//! | [`ranges`] | parts of what a server has |
-//! | `fields` | where a head ends, and which fields are for the next hop only |
+//! | [`ranges`] | byte ranges of a server's resource |
+//! | `fields` | where a head ends, and which fields are hop-by-hop |
 
 pub mod answer;
 pub mod body;

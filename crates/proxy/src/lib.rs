@@ -1,28 +1,28 @@
-//! `pleach proxy`: everyday traffic over several networks at once, with nothing at the far end (DBAS, 2012).
+//! `pleach proxy`: everyday traffic over several networks at once, without any support at the far end (DBAS, 2012).
 //!
 //! ```text
 //!  application ──► handshake ──► placer: rules, sticky sites, scheduler ──► connect ──► relay ══ wifi ══► server
 //!                  SOCKS, HTTP          ▲ estimate: links, applications     races        splice ══ lte ══► server
 //! ```
 //!
-//! | module | what | does I/O |
+//! | module | content | does I/O |
 //! | --- | --- | --- |
-//! | [`handshake`] | what a client says first | no |
-//! | [`http`] | HTTP/1 messages: what an answer says first, where bodies end | no |
-//! | [`target`] | where it wants to go | no |
+//! | [`handshake`] | the client's first message | no |
+//! | [`http`] | HTTP/1 messages: the head of an answer, where bodies end | no |
+//! | [`target`] | the client's destination | no |
 //! | [`sched`] | which link a connection takes: the paper's schedulers | no |
-//! | [`rules`], [`sticky`] | what the user says; sites that tie a login to an address | no |
-//! | [`budget`] | what links may carry in a month, and have carried | no |
-//! | [`estimate`] | what links carry and what applications ask for | no |
-//! | [`window`] | how much servers may have on the way, so that links' queues stay short | no |
+//! | [`rules`], [`sticky`] | the user's rules; sites that tie a login to an address | no |
+//! | [`budget`] | how much links may carry in a month, and how much they have carried | no |
+//! | [`estimate`] | the capacity of links and the demand of applications | no |
+//! | [`window`] | how much data servers may have in flight, so that links' queues stay short | no |
 //! | [`stripe`] | one connection over several links, to another pleach | no |
-//! | [`parts`] | one answer over several links, by ranges of its bytes |
-//! | [`placer`] | joins these: the one thing the daemon, and a simulator, talk to | no |
+//! | [`parts`] | one answer over several links, by ranges of its bytes | no |
+//! | [`placer`] | combines these modules: the interface of the daemon and of a simulator | no |
 //! | [`daemon`] | sockets, names, processes, the running proxy | yes |
-//! | [`relay`] | moving bytes, a module for each mode | yes |
+//! | [`relay`] | forwards bytes, a module for each mode | yes |
 //!
-//! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. They are what is left with the
-//! feature `daemon` off. Sources, and how we differ from the paper: `docs/proxy.md`.
+//! The modules without I/O have no clock, no sockets and no threads: inputs carry `now`. Without the feature `daemon`
+//! only these modules are compiled. Sources, and differences from the paper: `docs/proxy.md`.
 
 #![forbid(unsafe_code)]
 

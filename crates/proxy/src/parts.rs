@@ -1,18 +1,20 @@
-//! One answer of a server over several links: which connection fetches which of its bytes.
+//! Fetches one answer of a server over several links, by byte ranges.
 //!
-//! The *first* connection is the one over which the whole answer was asked for and has begun to come. While links have room that
-//! the answer could use, *fetches* of later bytes are planned: a range request each, over a link that has room ([`Parts::plan`]). When
-//! the server begins to send a part, whoever was to bring it before ends there ([`Parts::accept`]). Bytes leave in order; what comes
-//! early is kept here, at most [`AHEAD`]. Two rules:
+//! The *first* connection carried the request for the whole answer, and its body has begun to arrive there. While
+//! links have capacity that the answer could use, *fetches* of later bytes are planned: each is a range request over
+//! a link with free capacity ([`Parts::plan`]). When the server begins to send a part, the connection that was to
+//! bring these bytes so far stops where the part begins ([`Parts::accept`]). The client receives the bytes in order.
+//! Bytes that arrive early are buffered here, at most [`AHEAD`]. Two rules assign bytes to links:
 //!
-//! 1. What nobody brings (behind a part in the midst, or because a connection broke) is given to the link that has it soonest, in
-//!    chunks of about a second each.
-//! 2. When all is given out, or as much as may be kept, a link with nothing left to do for this answer takes the last bytes of the fetch that would be done
-//!    last, as many as let both be done at the same time: the optimum for two links of known rates (the paper's packet-oriented
-//!    mode, by ranges instead of packets). A connection that comes to rest counts as one that is never done, so its bytes are
-//!    fetched elsewhere, too.
+//! 1. Bytes that no connection is to bring (behind a part in the middle, or because a connection broke) go to the
+//!    link that can bring them soonest, in chunks of about a second each.
+//! 2. When all bytes are assigned, or the buffer is fully assigned, a link without work for this answer takes over
+//!    the last bytes of the fetch that would finish last. It takes as many bytes as let both connections finish at
+//!    the same time. This is the optimum for two links of known rates (the paper's packet-oriented mode, with ranges
+//!    instead of packets). A connection that has stalled counts as one that never finishes, so its bytes are fetched
+//!    over another link as well.
 //!
-//! No clock, no sockets: inputs carry `now`.
+//! This module has no clock and no sockets: inputs carry `now`.
 
 use core::{cmp::Reverse, ops::Range, time::Duration};
 
@@ -23,57 +25,57 @@ use pleach_core::{
 
 use crate::sched::LinkId;
 
-/// A link as an answer may use it.
+/// A link that may carry parts of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// Which.
+    /// The link.
     pub link: LinkId,
-    /// What it carries, as far as that is known.
+    /// Estimated capacity of the link.
     pub rate: Bitrate,
-    /// What others leave of it.
+    /// Share of the capacity that other connections leave unused.
     pub free: Bitrate,
-    /// How long until the first byte of a request comes.
+    /// Time from sending a request to the first byte of its answer.
     pub start: Duration,
-    /// How long until an answer comes to what is sent there.
+    /// RTT of the link.
     pub round_trip: Duration,
 }
 
-/// A fetch to begin.
+/// A fetch that the caller is to begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Names it.
+    /// Key that identifies the fetch.
     pub key: u64,
-    /// Over which link.
+    /// Link that carries the request.
     pub link: LinkId,
-    /// Which bytes of the whole.
+    /// Byte range of the whole answer.
     pub range: Range<u64>,
-    /// What it is to bring.
+    /// Expected throughput of the fetch.
     pub rate: Bitrate,
-    /// How long until its first byte comes.
+    /// Expected time until the first byte arrives.
     pub start: Duration,
 }
 
-/// See the module's head.
+/// State of one answer that is fetched in parts: see the module's documentation.
 #[derive(Debug)]
 pub struct Parts {
     len: u64,
-    /// Passed on to the client.
+    /// Number of bytes passed on to the client.
     delivered: u64,
     first: First,
-    /// By where they begin.
+    /// Parts that are being fetched or are buffered, sorted by their first byte.
     fetches: Vec<Fetch>,
     next_key: u64,
-    /// Failures since a fetch last brought all, or much.
+    /// Failures since a fetch last completed, or failed after bringing at least [`MIN_PART`] bytes.
     failures: u32,
-    /// The longest that the server took until it began to send a part.
+    /// Longest recent time that the server took until it began to send a part. Each new part halves it at most.
     slowest: Duration,
-    /// Links over which a fetch failed, and when.
+    /// Links over which a fetch failed, and when it failed.
     doubts: Vec<(LinkId, Instant)>,
-    /// After a failure nothing is planned until then.
+    /// Time before which nothing is planned, after a failure.
     rests_until: Option<Instant>,
-    /// The server has given a part.
+    /// Whether the server has sent a part.
     has_given: bool,
-    /// The server gives no parts.
+    /// Whether the server sends no parts.
     is_refused: bool,
 }
 
@@ -81,16 +83,17 @@ pub struct Parts {
 #[derive(Debug)]
 struct First {
     link: Option<LinkId>,
-    /// Up to where it brings; what it has brought is `delivered` until then.
+    /// Position up to which this connection is to bring bytes. Until then, `delivered` counts the bytes it has
+    /// brought.
     end: u64,
     meter: Meter,
-    /// When its body began.
+    /// Time at which the body of the answer began to arrive.
     began_at: Instant,
-    /// When it last brought something.
+    /// Time at which this connection last brought bytes.
     moved_at: Instant,
 }
 
-/// A part that is being fetched, or that came early.
+/// A part that is being fetched, or that has arrived early.
 #[derive(Debug)]
 struct Fetch {
     key: u64,
@@ -98,34 +101,36 @@ struct Fetch {
     start: u64,
     end: u64,
     data: Vec<u8>,
-    /// How much has come.
+    /// Number of bytes that have arrived.
     brought: u64,
-    /// The server has begun to send it.
+    /// Whether the server has begun to send the part.
     is_accepted: bool,
     expected: Bitrate,
-    /// How long a request was thought to take there.
+    /// Time that a request over this link was expected to take.
     patience: Duration,
     meter: Meter,
-    /// When the server began to send it; until then, when it was planned.
+    /// Time at which the server began to send the part; until then, the time at which the part was planned.
     began_at: Instant,
-    /// When something last came.
+    /// Time at which bytes last arrived.
     moved_at: Instant,
 }
 
 impl Fetch {
-    /// The next byte it will bring.
+    /// Position of the next byte that this fetch will bring.
     fn at(&self) -> u64 {
         self.start + self.data.len() as u64
     }
 
-    /// `None`: too young to tell, and nothing was known of its link, which is no reason to take it for resting.
+    /// Returns the measured or else the expected rate. `None` if the server has not begun to send the part, or if
+    /// nothing has been measured and nothing was known about the link. An unknown rate does not make the fetch count
+    /// as stalled.
     fn rate(&self) -> Option<Bitrate> {
         let expected = Some(self.expected).filter(|rate| *rate > Bitrate::ZERO);
         self.meter.rate.or(expected).filter(|_| self.is_accepted)
     }
 }
 
-/// The rate at which a counter rises.
+/// Measures the rate at which a counter rises.
 #[derive(Debug)]
 struct Meter {
     since: Instant,
@@ -156,19 +161,20 @@ impl Meter {
     }
 }
 
-/// Bytes that somebody is to bring.
+/// Bytes that one connection is still to bring.
 #[derive(Clone, Debug)]
 struct Share {
     link: Option<LinkId>,
     left: Range<u64>,
-    /// `None`: too young to tell.
+    /// `None` if the connection has not been measured for long enough.
     rate: Option<Bitrate>,
-    /// It has not been under way for long: its rate is still rising.
+    /// Whether the connection has only just begun, so that its rate is still rising.
     is_young: bool,
 }
 
 impl Parts {
-    /// An answer of `len` bytes of which `delivered` were passed on; the first connection, over `link`, brings the rest.
+    /// Begins an answer of `len` bytes, of which `delivered` bytes were already passed on. The first connection, over
+    /// `link`, is to bring the remaining bytes.
     #[must_use]
     pub fn new(now: Instant, link: Option<LinkId>, len: u64, delivered: u64) -> Self {
         Self {
@@ -192,42 +198,43 @@ impl Parts {
         }
     }
 
-    /// Whether all was passed on.
+    /// Whether all bytes were passed on.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.delivered >= self.len
     }
 
-    /// How much was passed on.
+    /// Returns the number of bytes that were passed on.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Up to where the first connection brings.
+    /// Returns the position up to which the first connection is to bring bytes.
     #[must_use]
     pub fn first_end(&self) -> u64 {
         self.first.end
     }
 
-    /// Whether the first connection has brought what it was to.
+    /// Whether the first connection has brought all bytes that it was to bring.
     #[must_use]
     pub fn is_first_done(&self) -> bool {
         self.delivered >= self.first.end
     }
 
-    /// Whether what is missing can not come any more.
+    /// Whether the missing bytes can no longer arrive.
     #[must_use]
     pub fn is_hopeless(&self) -> bool {
         self.is_given_up() && self.is_starved()
     }
 
-    /// Whether nothing is asked for any more.
+    /// Whether no more parts are requested.
     fn is_given_up(&self) -> bool {
         self.is_refused || self.failures > MAX_FAILURES
     }
 
-    /// `bytes` of the first connection were passed on. Whether a fetch is not wanted any more, since these came first.
+    /// Notes that `bytes` of the first connection were passed on. Returns whether a fetch became superfluous, because
+    /// the first connection brought its bytes earlier.
     pub fn on_first(&mut self, now: Instant, bytes: u64) -> bool {
         self.first.moved_at = now;
         self.delivered = (self.delivered + bytes).min(self.len);
@@ -236,44 +243,46 @@ impl Parts {
         self.fetches.len() < before
     }
 
-    /// Whether something is being fetched.
+    /// Whether any fetch is still to bring bytes.
     #[must_use]
     pub fn is_fetching(&self) -> bool {
         self.fetches.iter().any(|fetch| fetch.at() < fetch.end)
     }
 
-    /// Whether the first connection is silent and nobody else brings what the client is to get next.
+    /// Whether the first connection is silent and no fetch brings the next bytes for the client.
     fn is_stuck(&self, now: Instant) -> bool {
         let is_silent = now.since(self.first.moved_at) >= SILENCE;
         !self.is_first_done() && is_silent && !self.is_next_fetched()
     }
 
-    /// Whether nobody brings what the client is to get next.
+    /// Whether the first connection is done and no fetch brings the next bytes for the client.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.is_first_done() && !self.is_done() && !self.is_next_fetched()
     }
 
-    /// Whether a fetch brings what the client is to get next.
+    /// Whether a fetch has or will bring the next bytes for the client.
     fn is_next_fetched(&self) -> bool {
         let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
         self.fetches.iter().any(brings)
     }
 
-    /// Bytes that are kept, or will be, ahead of the client.
+    /// Returns the number of bytes ahead of the client that are buffered, or will be when the fetches have brought
+    /// them.
     #[must_use]
     pub fn ahead(&self) -> u64 {
         let kept = |fetch: &Fetch| fetch.end.saturating_sub(fetch.start.max(self.delivered));
         self.fetches.iter().map(kept).sum()
     }
 
-    /// The first connection brings no more.
+    /// Notes that the first connection brings no more bytes.
     pub fn end_first(&mut self) {
         self.first.end = self.first.end.min(self.delivered);
     }
 
-    /// The server has begun to send what fetch `key` asked for: who was to bring it before, ends there, but no earlier than at `taken`,
-    /// up to where the first connection's bytes are on their way to the client.
+    /// Notes that the server has begun to send the part that fetch `key` requested. The connection that was to bring
+    /// these bytes so far stops where the part begins. The first connection does not stop before position `taken`,
+    /// because the bytes up to `taken` are already on their way to the client.
     pub fn accept(&mut self, now: Instant, key: u64, taken: u64) {
         self.has_given = true;
         let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key) else {
@@ -281,13 +290,13 @@ impl Parts {
         };
         let taken = taken.max(self.delivered);
         if fetch.end <= taken && self.first.end > taken {
-            // The first connection was quicker.
+            // The first connection has already brought these bytes.
             fetch.end = fetch.start;
             self.fetches.retain(|fetch| fetch.start < fetch.end);
             return;
         }
         fetch.is_accepted = true;
-        // Without what the way there takes.
+        // Subtract the expected time for the request, so that the server's own delay is left.
         let took = now.since(fetch.began_at).saturating_sub(fetch.patience);
         self.slowest = took.max(self.slowest / 2);
         fetch.moved_at = now;
@@ -304,7 +313,7 @@ impl Parts {
         }
     }
 
-    /// `bytes` came by fetch `key`; whether it is to bring more.
+    /// Notes that `bytes` arrived by fetch `key`. Returns whether this fetch is to bring more.
     pub fn on_bytes(&mut self, now: Instant, key: u64, bytes: &[u8]) -> bool {
         let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key) else {
             return false;
@@ -324,14 +333,14 @@ impl Parts {
         wants_more
     }
 
-    /// Whether fetch `key` is to bring more.
+    /// Whether fetch `key` is still to bring bytes.
     #[must_use]
     pub fn wants(&self, key: u64) -> bool {
         let mut fetches = self.fetches.iter();
         fetches.any(|fetch| fetch.key == key && fetch.at() < fetch.end)
     }
 
-    /// Fetch `key` brings no more; what it has not brought is nobody's.
+    /// Notes that fetch `key` brings no more bytes. Its missing bytes become unassigned.
     pub fn end_fetch(&mut self, now: Instant, key: u64) {
         if let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key)
             && fetch.at() < fetch.end
@@ -339,7 +348,7 @@ impl Parts {
             fetch.end = fetch.at();
             self.doubts.push((fetch.link, now));
             if fetch.brought >= MIN_PART {
-                // Whoever gets on, be it in pieces, gets there.
+                // A server that breaks off each part after a useful amount of data still completes the answer.
                 self.failures = 0;
             }
             let pause = PAUSE * (1 << self.failures.min(MAX_DOUBLINGS));
@@ -349,12 +358,13 @@ impl Parts {
         self.fetches.retain(|fetch| fetch.start < fetch.end);
     }
 
-    /// The server has answered a request for a part with something else. If it has given one before, that may be the moment's fault.
+    /// Notes that the server has answered a request for a part with something else. If it has sent a part before, the
+    /// refusal may be temporary and is ignored.
     pub fn refuse(&mut self) {
         self.is_refused |= !self.has_given;
     }
 
-    /// The next bytes for the client that have come by fetches, some of them.
+    /// Returns the next bytes for the client that fetches have brought, at most 64 KiB.
     #[must_use]
     pub fn next_bytes(&self) -> &[u8] {
         let covers = |fetch: &&Fetch| fetch.start <= self.delivered && self.delivered < fetch.at();
@@ -366,7 +376,7 @@ impl Parts {
         &bytes[..bytes.len().min(PASSED_AT_ONCE)]
     }
 
-    /// `bytes` of those were passed on.
+    /// Notes that the first `bytes` bytes of [`Self::next_bytes`] were passed on.
     pub fn on_passed(&mut self, bytes: usize) {
         self.delivered = (self.delivered + bytes as u64).min(self.len);
         let delivered = self.delivered;
@@ -381,7 +391,8 @@ impl Parts {
         }
     }
 
-    /// Looks at rates, and returns the fetches of which nothing has come for too long, which are to be ended.
+    /// Updates the rates, and returns the keys of the fetches that have been silent for too long. The caller is to
+    /// end these.
     pub fn look(&mut self, now: Instant) -> Vec<u64> {
         if !self.is_first_done() {
             self.first.meter.on_count(now, self.delivered);
@@ -390,7 +401,7 @@ impl Parts {
             let came = fetch.at();
             fetch.meter.on_count(now, came);
         }
-        // A server may need its time to begin, and will need it again.
+        // A server that was slow to begin a part is likely to be as slow with the next part.
         let begins = FIRST_SILENCE * (1 << self.failures.min(MAX_DOUBLINGS));
         let begins = begins.max((self.slowest * 2).min(LONGEST_REMEMBERED));
         let is_silent = |fetch: &&Fetch| {
@@ -405,7 +416,7 @@ impl Parts {
         silent.map(|fetch| fetch.key).collect()
     }
 
-    /// What this answer takes of `link` now.
+    /// Returns the throughput of this answer over `link`.
     #[must_use]
     pub fn rate_on(&self, link: LinkId) -> Bitrate {
         let first = Some(&self.first)
@@ -419,7 +430,7 @@ impl Parts {
         Bitrate::from_bps(rates.map(Bitrate::as_bps).sum())
     }
 
-    /// What this answer has still to bring over `link`.
+    /// Returns the number of bytes that this answer has still to bring over `link`.
     #[must_use]
     pub fn left_on(&self, link: LinkId) -> Bytes {
         let first = Some(&self.first).filter(|first| first.link == Some(link));
@@ -431,8 +442,8 @@ impl Parts {
         Bytes::new(left)
     }
 
-    /// What to fetch beside what is being fetched, over one of `lanes`; it counts as begun. `only_next`: nothing but what the client
-    /// waits for.
+    /// Plans one more fetch, over one of `lanes`. The fetch counts as begun. With `only_next`, a fetch is planned
+    /// only if the client is waiting for its bytes.
     pub fn plan(&mut self, now: Instant, lanes: &[Lane], only_next: bool) -> Option<Plan> {
         let running = self.fetches.iter().filter(|fetch| fetch.at() < fetch.end);
         let rests = self.rests_until.is_some_and(|until| now < until);
@@ -456,7 +467,7 @@ impl Parts {
                 self.of_nobodys(next, &shares, lanes)?
             }
             Some(gap) if self.has_room(&gap) => self.of_nobodys(gap, &shares, lanes)?,
-            // Where no more may be kept, all that may be is given out.
+            // The buffer is fully assigned, or all bytes are.
             _ => self.of_the_last(&soon(&shares, all), lanes)?,
         };
         let lane = *lane;
@@ -489,7 +500,8 @@ impl Parts {
         })
     }
 
-    /// Who is to bring what, in order, once all that was asked for is accepted.
+    /// Returns which connection is to bring which bytes, in order, assuming that the server sends all requested
+    /// parts.
     fn shares(&self, now: Instant, lanes: &[Lane]) -> Vec<Share> {
         let first = Share {
             link: self.first.link,
@@ -506,20 +518,21 @@ impl Parts {
             is_young: now.since(fetch.began_at) < YOUNG,
         });
         let mut shares: Vec<Share> = core::iter::once(first).chain(fetches).collect();
-        // A sender whose last packets were lost waits for its timer, 200 ms and more.
+        // A sender whose last packets were lost waits for its retransmission timer, 200 ms or more.
         for (share, moved_at) in shares.iter_mut().zip(moved_at) {
             let is_end = share.left.end.saturating_sub(share.left.start) <= SLOW_END;
-            // What begins comes in bursts, a round trip apart.
+            // At its start a connection sends in bursts, one RTT apart.
             let lane = lanes.iter().find(|lane| Some(lane.link) == share.link);
             let between = lane.map_or(Duration::ZERO, |lane| lane.round_trip);
             if now.since(moved_at) < REST.max(between + between / 2) {
-                // Nothing in a window of the meter is a pause.
+                // No bytes in one window of the meter is only a pause.
                 share.rate = share.rate.filter(|rate| *rate > DEAD);
             } else if is_end {
                 share.rate = share.rate.map(|_| Bitrate::ZERO);
             }
         }
-        // What was asked for later begins within another's, or where that is.
+        // A fetch that was requested later cuts off the share in which it begins or in which the share's next byte
+        // lies.
         let keys = core::iter::once(None).chain(self.fetches.iter().map(|fetch| Some(fetch.key)));
         for (share, key) in shares.iter_mut().zip(keys) {
             let at = share.left.start;
@@ -534,7 +547,7 @@ impl Parts {
         shares
     }
 
-    /// The first bytes that nobody brings.
+    /// Returns the first range of bytes that no connection is to bring.
     fn nobodys(&self, shares: &[Share]) -> Option<Range<u64>> {
         let mut covered = self.delivered.max(shares.first()?.left.end);
         for fetch in &self.fetches {
@@ -546,17 +559,17 @@ impl Parts {
         (covered < self.len).then_some(covered..self.len)
     }
 
-    /// How much may be kept from the beginning of `gap` on.
+    /// Returns how many bytes may be buffered from the beginning of `gap` on.
     fn room_for(&self, gap: &Range<u64>) -> u64 {
         (self.delivered + AHEAD).saturating_sub(gap.start)
     }
 
-    /// Whether that is enough for a chunk.
+    /// Whether the free buffer space suffices for a chunk of `gap`.
     fn has_room(&self, gap: &Range<u64>) -> bool {
         self.room_for(gap) >= MIN_CHUNK.min(gap.end - gap.start)
     }
 
-    /// Rule 1: a chunk of `gap`, for which there is room.
+    /// Applies rule 1: chooses a link for a chunk of `gap`. The buffer has free space for the chunk.
     fn of_nobodys<'a>(
         &self,
         gap: Range<u64>,
@@ -564,13 +577,14 @@ impl Parts {
         lanes: &'a [Lane],
     ) -> Option<(&'a Lane, Range<u64>)> {
         let is_next = gap.start == self.delivered;
-        // A link that still has something to do for this answer gets no more yet.
+        // A link that still has bytes of this answer to bring gets no more yet.
         let is_hungry = |lane: &&Lane| {
             let has_room = lane.free >= lane.rate.scale(1, LEAST_ROOM);
             is_next || has_room && busy(shares, lane) <= lane.start
         };
         let lane = lanes.iter().filter(is_hungry).min_by_key(|lane| {
-            // A link that others fill answers, but brings little.
+            // A link that other connections saturate still answers, but delivers slowly: the time for the chunk
+            // counts, too.
             let brings = time(MIN_CHUNK.min(gap.end - gap.start), lane.free);
             let time = lane.start + busy(shares, lane) + brings;
             (time.min(LONGEST), Reverse(lane.free), lane.start)
@@ -582,7 +596,7 @@ impl Parts {
             .get()
             .clamp(MIN_CHUNK, MAX_CHUNK)
             .min(room);
-        // No small rest.
+        // Leave no small remainder.
         let left = gap.end - gap.start;
         let size = if left < size + MIN_PART && left <= room {
             left
@@ -592,7 +606,8 @@ impl Parts {
         Some((lane, gap.start..gap.start + size))
     }
 
-    /// Rule 2: the end of what would be done last, where `shares` are [what they soon will be](soon).
+    /// Applies rule 2: takes over the end of the share that would finish last. The rates of `shares` are [the
+    /// rates expected soon](soon).
     fn of_the_last<'a>(
         &self,
         shares: &[Share],
@@ -618,7 +633,7 @@ impl Parts {
                 return Some(all);
             }
             let (own, other) = (u128::from(own.as_bps()), u128::from(other.as_bps()));
-            // Bytes that `other` brings in what is left of the time, while `own` brings the rest.
+            // Bytes that `other` brings in the remaining time, while `own` brings the other bytes.
             let part = u128::from(all) * other * spare_us / last_us.max(1) / (own + other).max(1);
             u64::try_from(part).ok()
         };
@@ -631,7 +646,7 @@ impl Parts {
         let is_worth_it =
             taken >= MIN_PART && saved_us >= MIN_SAVED.as_micros() && saved_us * 8 >= last_us;
         if own == Bitrate::ZERO {
-            // Nobody brings its beginning either.
+            // A stalled connection does not bring the beginning of its share either.
             let begin = share.left.start;
             return (taken > 0).then(|| (lane, begin..begin + taken.min(MAX_CHUNK)));
         }
@@ -640,8 +655,8 @@ impl Parts {
     }
 }
 
-/// `shares` at the rates at which they will be brought: what have just begun will soon bring, in equal parts, what older ones leave of
-/// what their link has for the answer.
+/// Returns `shares` with the rates that are expected soon. Connections that have just begun will share their link
+/// equally: the part of its free rate that the older connections of this answer do not use.
 fn soon(shares: &[Share], lanes: &[Lane]) -> Vec<Share> {
     let will_bring = |share: &&Share| {
         let is_alive = share.rate.is_none_or(|rate| rate > DEAD);
@@ -667,9 +682,10 @@ fn soon(shares: &[Share], lanes: &[Lane]) -> Vec<Share> {
     shares.iter().map(at_its_rate).collect()
 }
 
-/// At what rate `lane` could bring more of an answer that is given out, and when it begins; `None`: it has enough to do.
+/// Returns the rate at which `lane` could bring more of an answer whose bytes are all assigned, and the time until it
+/// begins. `None` if the link has enough to do.
 fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duration)> {
-    // What a link that is full seems to have left is what the measure varies by.
+    // The free capacity measured on a saturated link is only measurement noise.
     if lane.free < lane.rate.scale(1, LEAST_ROOM) {
         return None;
     }
@@ -677,7 +693,8 @@ fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duratio
     if busy <= lane.start {
         return Some((lane.free, lane.start + busy));
     }
-    // At the end of an answer a connection whose window is small leaves its own link half empty; earlier, windows grow.
+    // At the end of an answer, a connection with a small window leaves its link half empty. Earlier in the answer,
+    // windows still grow.
     let own = shares.iter().filter(|share| share.link == Some(lane.link));
     let rates: Option<Vec<u64>> = own.map(|share| Some(share.rate?.as_bps())).collect();
     let used_bps: u64 = rates?.iter().sum();
@@ -686,7 +703,7 @@ fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duratio
     (is_end && is_half_empty).then_some((Bitrate::from_bps(left_bps), lane.start))
 }
 
-/// How long the lane is busy with this answer's bytes that are given out to it.
+/// Returns how long `lane` will take for the bytes of this answer that are assigned to it.
 fn busy(shares: &[Share], lane: &Lane) -> Duration {
     let own = shares
         .iter()
@@ -697,52 +714,53 @@ fn busy(shares: &[Share], lane: &Lane) -> Duration {
     time(bytes, lane.free)
 }
 
-/// How long `bytes` take at `rate`.
+/// Returns the time that `bytes` bytes take at `rate`, at most [`LONGEST`].
 fn time(bytes: u64, rate: Bitrate) -> Duration {
     let us = u128::from(bytes) * 8_000_000 / u128::from(rate.as_bps().max(1));
     Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX)).min(LONGEST)
 }
 
-/// What is kept of an answer ahead of what was passed on, in bytes, at most.
+/// Maximum number of bytes of an answer that are buffered ahead of the client.
 pub const AHEAD: u64 = 4 << 20;
-/// So near its end an answer may come over several connections of one link.
+/// Number of bytes at the end of an answer for which one link may use several connections.
 const SLOW_END: u64 = 512 << 10;
-/// A link of which others leave less than one of so many parts has no room.
+/// A link has no free capacity if other connections leave less than 1/`LEAST_ROOM` of its rate.
 const LEAST_ROOM: u64 = 6;
-/// Not worth a request of its own.
+/// Minimum size in bytes of a part that is worth a request of its own.
 pub const MIN_PART: u64 = 16 << 10;
 const MIN_SAVED: Duration = Duration::from_millis(30);
-/// Chunks are what a link brings in this time, within these bounds.
+/// Amount of data per chunk, as the time that the link needs for it. [`MIN_CHUNK`] and [`MAX_CHUNK`] bound the chunk.
 const CHUNK_TIME: Duration = Duration::from_secs(1);
 const MIN_CHUNK: u64 = 64 << 10;
 const MAX_CHUNK: u64 = 2 << 20;
-/// Fetches at a time.
+/// Maximum number of concurrent fetches.
 const MAX_FETCHES: usize = 6;
-/// After so many failures in a row nothing is fetched any more.
+/// Number of consecutive failures after which no more parts are fetched.
 const MAX_FAILURES: u32 = 12;
-/// After a failure nothing is planned for so long, twice as long after each further one.
+/// Pause in planning after a failure. It doubles with each further failure.
 const PAUSE: Duration = Duration::from_millis(30);
-/// A fetch of which nothing comes for so long is given up; one that has not begun after the second of these, twice as long after
-/// each failure.
+/// Time without data after which a fetch that the server has begun to send is given up. A fetch that the server has
+/// not begun to send is given up after [`FIRST_SILENCE`], which doubles with each failure.
 const SILENCE: Duration = Duration::from_secs(2);
 const FIRST_SILENCE: Duration = Duration::from_millis(500);
 const MAX_DOUBLINGS: u32 = 5;
-/// However slow a server was to begin before.
+/// Maximum time that a fetch waits for its part because the server was slow to begin earlier parts.
 const LONGEST_REMEMBERED: Duration = Duration::from_secs(4);
-/// For so long a link over which a fetch failed is not chosen where there is another, unless something comes over it.
+/// Time for which a link over which a fetch failed is avoided if another link is available. It ends when data arrive
+/// over the link.
 const DOUBT: Duration = Duration::from_secs(5);
-/// For so long an answer's rate rises: some round trips.
+/// Time for which the rate of a new connection is assumed to rise: a few RTTs.
 const YOUNG: Duration = Duration::from_millis(250);
-/// Near the end of an answer a connection has come to rest after this.
+/// Time without data after which a connection counts as stalled near the end of an answer.
 const REST: Duration = Duration::from_millis(120);
-/// Rates are measured over this time.
+/// Duration over which rates are measured.
 const METER_WINDOW: Duration = Duration::from_millis(60);
-/// Who brings less than this has come to rest.
+/// Rate below which a connection counts as stalled.
 const DEAD: Bitrate = Bitrate::from_bps(8_000);
 const LONGEST: Duration = Duration::from_secs(3600);
-/// So much of a part is passed on before its memory is free.
+/// Number of bytes of a part that are passed on before their memory is freed.
 const FREED_AT_ONCE: usize = 256 << 10;
-/// What is passed on at once.
+/// Maximum number of bytes that are passed on at once.
 const PASSED_AT_ONCE: usize = 64 << 10;
 
 #[cfg(test)]

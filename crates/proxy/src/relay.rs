@@ -1,14 +1,14 @@
-//! Moving bytes between clients and servers, a module for each mode.
+//! Forwards bytes between clients and servers, with a module for each mode.
 //!
 //! | module | mode |
 //! | --- | --- |
 //! | `stream` | a TCP connection on one link: plain mode, DBAS's connection-oriented one |
 //! | `answer` | the answer to one plain HTTP request |
-//! | `parts` | the body of such an answer, over several links by ranges of its bytes |
-//! | `stripe` | a TCP connection over all links, to another pleach: DBAS's packet-oriented one |
+//! | `parts` | the body of such an answer, over several links by byte ranges |
+//! | `stripe` | a TCP connection over all links, to another pleach: DBAS's packet-oriented mode |
 //! | `udp` | SOCKS5's UDP ASSOCIATE, one link for each destination |
-//! | `meter` | what the others have in common |
-//! | `pipe` | `splice(2)` from socket to socket, which the others use |
+//! | `meter` | counting bytes and reading from sockets, for several modes |
+//! | `pipe` | `splice(2)` from socket to socket, for several modes |
 
 pub(crate) mod answer;
 mod meter;

@@ -1,4 +1,5 @@
-//! The user's rules: application, port or destination → link; the first that matches wins (DBAS's user policies).
+//! The user's rules: application, port or destination → link. The first rule that matches applies (DBAS's user
+//! policies).
 
 use core::ops::RangeInclusive;
 use std::net::IpAddr;
@@ -10,32 +11,33 @@ use crate::{
     target::{Host, Target},
 };
 
-/// One rule. A condition that is absent holds for everything; several must all hold.
+/// One rule. It matches if all its conditions hold. An absent condition always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Name of the program's process.
+    /// Name of the process that opened the connection.
     pub app: Option<String>,
-    /// Ports of the destination.
+    /// Port range of the destination.
     pub ports: Option<RangeInclusive<u16>>,
-    /// Destinations.
+    /// Hosts or networks of the destination.
     pub destination: Option<Destination>,
-    /// The link to take.
+    /// The link that the connection takes.
     pub link: LinkId,
-    /// Refuse the connection while the link is down, rather than take another.
+    /// Whether the connection is refused while the link is down, instead of taking another link.
     pub strict: bool,
 }
 
-/// Destinations a rule is about.
+/// A set of destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// This name and all below it, in lower case.
+    /// A domain name, in lower case, and all names below it.
     Domain(String),
-    /// Addresses.
+    /// A network of addresses.
     Network(IpNet),
 }
 
 impl Destination {
-    /// Reads a network, an address or a domain (`example.com`, also written `*.example.com`); `None` for anything else.
+    /// Reads a network, an address or a domain (`example.com`, also written `*.example.com`). `None` if `text` is
+    /// none of these.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Ok(network) = text.parse::<IpNet>() {
@@ -61,7 +63,7 @@ impl Destination {
 }
 
 impl Rule {
-    /// Whether it is about a connection of `app` to `target`, which has `addresses`.
+    /// Whether the rule matches a connection of `app` to `target`, which has `addresses`.
     #[must_use]
     pub fn holds(&self, app: Option<&str>, target: &Target, addresses: &[IpAddr]) -> bool {
         let app_holds = self.app.as_deref().is_none_or(|named| app == Some(named));

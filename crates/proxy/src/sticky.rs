@@ -1,9 +1,10 @@
-//! Sites that tie a login to the address it came from: a site keeps its link for some time.
+//! Some sites tie a login to the client's address, so all connections of a client to one site use the same link for
+//! some time.
 //!
-//! A site is the registrable part of a name, guessed without a list of public suffixes: the last two labels, or three
-//! where the last is a country's and the second-last is short (`shop.example.co.uk` → `example.co.uk`); for an
-//! address, the address. It is remembered per client. At most [`MAX_SITES`] are kept; the one unused for longest goes
-//! first.
+//! A site is the registrable part of a name, guessed without a list of public suffixes. It is the last two labels, or
+//! the last three if the last label is a country's and the second-last is short (`shop.example.co.uk` →
+//! `example.co.uk`). The site of an address is the address. The link is stored per client and site. At most
+//! [`MAX_SITES`] entries are stored; the least recently used entry is removed first.
 
 use core::time::Duration;
 use std::{collections::BTreeMap, net::IpAddr};
@@ -15,20 +16,20 @@ use crate::{
     target::{Host, Target},
 };
 
-/// Which connections stick.
+/// Which connections of a client to one site use the same link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stickiness {
-    /// All.
+    /// All connections.
     Always,
-    /// Those to ports of TLS services: no site worth the name takes a login in the clear, while plain downloads gain
-    /// from being spread.
+    /// Connections to ports of TLS services. A login over an unencrypted connection is rare, and plain downloads
+    /// benefit from several links.
     Tls,
-    /// None.
+    /// No connections.
     Off,
 }
 
 impl Stickiness {
-    /// Whether connections to `port` stick.
+    /// Whether connections to `port` use the stored link of their site.
     #[must_use]
     pub fn holds(self, port: u16) -> bool {
         match self {
@@ -39,7 +40,7 @@ impl Stickiness {
     }
 }
 
-/// What is remembered.
+/// The links that clients use for sites.
 #[derive(Debug)]
 pub struct Sites {
     memory: Duration,
@@ -53,7 +54,7 @@ struct Entry {
 }
 
 impl Sites {
-    /// Remembers nothing yet; a site is forgotten when it was not used for `memory`.
+    /// Creates an empty table. An entry expires when it was not used for `memory`.
     #[must_use]
     pub fn new(memory: Duration) -> Self {
         Self {
@@ -62,14 +63,14 @@ impl Sites {
         }
     }
 
-    /// The link of the site of `target` for `client`.
+    /// Returns the link that `client` uses for the site of `target`.
     #[must_use]
     pub fn link(&self, now: Instant, client: IpAddr, target: &Target) -> Option<LinkId> {
         let entry = self.sites.get(&(client, site(&target.host)))?;
         (now.since(entry.used_at) <= self.memory).then_some(entry.link)
     }
 
-    /// Notes that `client` uses `link` for the site of `target`. O(log n), and O(n) when full.
+    /// Stores that `client` uses `link` for the site of `target`. O(log n), and O(n) if the table is full.
     pub fn note(&mut self, now: Instant, client: IpAddr, target: &Target, link: LinkId) {
         let entry = Entry { link, used_at: now };
         self.sites.insert((client, site(&target.host)), entry);
@@ -87,7 +88,7 @@ impl Sites {
     }
 }
 
-/// The site `host` belongs to.
+/// Returns the site to which `host` belongs.
 fn site(host: &Host) -> String {
     let name = match host {
         Host::Ip(ip) => return ip.to_string(),
@@ -102,10 +103,10 @@ fn site(host: &Host) -> String {
     name.split('.').skip(start).collect::<Vec<_>>().join(".")
 }
 
-/// Most sites remembered.
+/// Maximum number of entries.
 pub const MAX_SITES: usize = 4096;
 
-/// HTTPS, QUIC's fallback, and mail, chat and directory services over TLS.
+/// Ports of HTTPS, and of mail, directory, file transfer and DNS services over TLS.
 const TLS_PORTS: [u16; 9] = [443, 465, 636, 853, 989, 990, 993, 995, 8443];
 
 #[cfg(test)]

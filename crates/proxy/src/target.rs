@@ -1,4 +1,4 @@
-//! Where a client wants to go.
+//! The destination of a client's connection.
 
 use core::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 /// A host as the client named it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Host {
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
     /// A name, in lower case, 1 to 255 visible ASCII characters.
     Name(String),
@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 impl Host {
-    /// Reads an address (IPv6 with or without brackets) or a name; `None` for what can be neither.
+    /// Reads an address (IPv6 with or without brackets) or a name. `None` if `text` is neither.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bare = text
@@ -42,7 +42,7 @@ impl Host {
 }
 
 impl Target {
-    /// Joins the two; `None` for port zero.
+    /// Combines a host and a port. `None` if the port is zero.
     #[must_use]
     pub fn new(host: Host, port: u16) -> Option<Self> {
         (port != 0).then_some(Self { host, port })

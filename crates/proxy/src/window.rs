@@ -1,18 +1,23 @@
-//! Receive windows: how much the servers at the other end of a link may have on the way to us.
+//! Receive windows: how many bytes the server of each connection may have in flight to this host.
 //!
-//! Connections that begin together overfill a modem's queue: each server sends ten segments before it hears anything, and doubles that
-//! until something is lost, often the end of an answer, which is then repeated after a timeout. Only the receiver knows of all of
-//! them, and TCP lets it say how much each may have on the way. So while several share a link whose rate is known, each gets the
-//! rate that is its part, times its round trip and [`STANDING`]: the link stays full, and its queue short.
+//! Connections that begin together overfill a modem's queue: each server sends an initial window of ten segments and
+//! doubles its window until packets are lost. Often the end of an answer is lost, and is retransmitted only after a
+//! timeout. Only the receiver sees all connections, and in TCP it can limit the bytes in flight of each. So while
+//! several connections share a link of known rate, the window of each is its share of the rate, multiplied by its RTT
+//! plus a margin of at least [`STANDING`]. The link stays full, and its queue short.
 //!
-//! Parts are max-min fair (Bertsekas and Gallager, *Data Networks*, 6.5.2): what one does not take is the others'. Whoever takes
-//! little now may still have an equal part when it wants more, so that it need not ask; all of them together would be too much for
-//! the time between two looks.
+//! Shares are max-min fair (Bertsekas and Gallager, *Data Networks*, 6.5.2): capacity that one connection does not
+//! use is divided among the others. A connection that receives little at present may still receive about an equal
+//! share, so that it can speed up without a new division. All such connections together would overfill the link for
+//! the interval between two divisions, so only a part of them is expected to speed up at once.
 //!
-//! Windows must not become what keeps a link from being full: a rate taken for too low would confirm itself, and round trips of radio
-//! links are mostly longer than the shortest. So they let pass more than the rate, half as much again over the longest round trips; while
-//! they are in force the known rate does not fall ([`crate::estimate::link`]); and they come off for a while if a link shows less
-//! than it is known to carry while they hold somebody up ([`Caution`]).
+//! The windows must not keep a link from being full. A rate that is estimated too low would confirm itself, and the
+//! RTTs of radio links are mostly longer than their minimum. Three rules prevent this:
+//!
+//! - Windows allow more than the rate: half as much again for long RTTs.
+//! - While windows are in force, the known rate of the link does not fall ([`crate::estimate::link`]).
+//! - Windows are removed for some time if a link receives less than its known rate while they limit a connection
+//!   ([`Caution`]).
 
 use core::time::Duration;
 
@@ -21,19 +26,19 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 
-/// A connection that shares a link.
+/// A connection that shares a link with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharer {
-    /// What came over it lately.
+    /// Recent receive rate.
     pub rate: Bitrate,
-    /// What it may take at most now; `None`: it is new, or bound by nothing.
+    /// Maximum rate that it may use at present. `None` if the connection is new or not limited.
     pub part: Option<Bitrate>,
-    /// Whether its window may be what keeps it from taking more.
+    /// Whether its window may keep it from receiving more.
     pub is_held_up: bool,
 }
 
 impl Sharer {
-    /// Whether it takes next to nothing of what it may.
+    /// Whether the connection uses less than a sixteenth of its share.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.part
@@ -41,24 +46,26 @@ impl Sharer {
     }
 }
 
-/// Whether connections over a link may be bound.
+/// Decides whether the windows of connections over a link may be limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caution {
-    /// Looks in a row at which the link was not full though a bound held somebody up.
+    /// Number of consecutive calls of [`Self::on_look`] at which the link was not full although a window limited a
+    /// connection.
     short_looks: u32,
-    /// Until when nobody is bound, and for how long that was.
+    /// `off_until`: time until which no window is limited. `off_for`: duration of this pause.
     off_until: Option<Instant>,
     off_for: Duration,
 }
 
 impl Caution {
-    /// Whether nobody is bound now.
+    /// Whether the windows of the link are not limited at present.
     #[must_use]
     pub fn is_off(&self, now: Instant) -> bool {
         self.off_until.is_some_and(|until| now < until)
     }
 
-    /// Notes, at each look, what the `sharers` of a link take that is known to carry `rate`; whether they may be bound.
+    /// Evaluates the rates of the connections `sharers` over a link of known `rate`. Returns whether their windows
+    /// may be limited.
     pub fn on_look(&mut self, now: Instant, rate: Bitrate, sharers: &[Sharer]) -> bool {
         if self.is_off(now) {
             return false;
@@ -87,11 +94,11 @@ impl Caution {
     }
 }
 
-/// The part of `rate` that each sharer may take. O(n log n).
+/// Returns the share of `rate` that each connection may use. O(n log n).
 #[must_use]
 pub fn parts(rate: Bitrate, sharers: &[Sharer]) -> Vec<Bitrate> {
     let count = u64::try_from(sharers.len()).unwrap_or(u64::MAX);
-    // Of those that are idle few come back at a time.
+    // Assume that only a quarter of the idle connections speeds up at a time.
     let idle = sharers.iter().filter(|one| one.is_idle()).count() as u64;
     let equal_bps = rate.as_bps() / (count - idle + idle / IDLE_AT_ONCE + 1);
     let mut order: Vec<usize> = (0..sharers.len()).collect();
@@ -108,37 +115,41 @@ pub fn parts(rate: Bitrate, sharers: &[Sharer]) -> Vec<Bitrate> {
     parts
 }
 
-/// The receive window for a connection of round trip `base` that may take `part` of its link; `None`: as large as it likes.
+/// Returns the receive window for a connection with minimum RTT `base` that may use `part` of its link. `None`: no
+/// limit.
 #[must_use]
 pub fn window(part: Bitrate, base: Duration) -> Option<Bytes> {
     let bytes = part.bytes_in(base + (base / 2).max(STANDING));
     (bytes < UNBOUND).then(|| bytes.max(LEAST))
 }
 
-/// What a sharer takes that could have more; `None`: it takes all it gets.
+/// Returns the rate of a connection that uses less than half of its share. `None` if it may want its whole share.
 fn taken_bps(sharer: &Sharer) -> Option<u64> {
     let taken_bps = sharer.rate.as_bps();
     let part = sharer.part?;
     (taken_bps < part.as_bps() / 2).then_some(taken_bps)
 }
 
-/// What may wait in the link's queue, as time: it has to bridge what the round trips vary by, and the time between two looks.
+/// Amount of data, as transmission time, that may at least wait in the link's queue. It covers variations of the RTT
+/// and the interval between two divisions.
 pub const STANDING: Duration = Duration::from_millis(30);
-/// Fewer segments than this cannot be told to be lost by those behind them.
+/// Minimum window: with fewer than four segments in flight, a loss is not detected by the segments that follow it.
 const LEAST: Bytes = Bytes::new(4 * 1460);
-/// With so much or more the kernel's own window, which begins here, is left alone.
+/// Window from which the kernel's own window is left alone. The kernel begins with a window of this size.
 const UNBOUND: Bytes = Bytes::new(64 << 10);
-/// A link that shows so much of what it is known to carry is full.
+/// Part of its known rate, in percent, from which a link counts as full.
 const FULL_PERCENT: u64 = 95;
-/// What begins is slow: a second at 50 ms a look.
+/// Number of consecutive calls with a link that is not full before the limits are removed. New connections need time
+/// to speed up: 20 calls at intervals of 50 ms are one second.
 const PATIENT_LOOKS: u32 = 20;
-/// For how long nobody is bound when windows have kept a link from being full; twice as long each further time.
+/// Duration for which no window is limited after windows have kept a link from being full. It doubles each time.
 const FIRST_OFF: Duration = Duration::from_secs(10);
 const LONGEST_OFF: Duration = Duration::from_secs(600);
-/// Who takes less than one of so many parts of its own is idle, and of so many idle ones one comes back at a time.
+/// `IDLE_PART`: a connection that uses less than 1/16 of its share is idle. `IDLE_AT_ONCE`: one of four idle
+/// connections is expected to speed up at a time.
 const IDLE_PART: u64 = 16;
 const IDLE_AT_ONCE: u64 = 4;
-/// Who takes less than its part may take so many times as much.
+/// Factor by which a connection that does not use its share may exceed its present rate.
 const WISH_TO_USE: u64 = 2;
 
 #[cfg(test)]
@@ -164,7 +175,7 @@ mod tests {
         assert_eq!(mbps(20, &[]), [0; 0]);
         let sharers = [sharer(1, Some(6)), sharer(6, Some(6)), sharer(1, Some(6))];
         assert_eq!(mbps(21, &sharers), [5, 19, 5]);
-        // More than half of what it may take: it may want more.
+        // A connection that uses more than half of its share may want more.
         let both = [sharer(4, Some(6)), sharer(6, Some(6))];
         assert_eq!(mbps(20, &both), [10; 2]);
         let idle = [sharer(0, Some(5)), sharer(9, Some(10)), sharer(4, Some(20))];

@@ -1,4 +1,5 @@
-//! "DBAS: A Deployable Bandwidth Aggregation System" (NTMS 2012): whole connections, or their chunks, over two interfaces.
+//! "DBAS: A Deployable Bandwidth Aggregation System" (NTMS 2012): whole connections, or chunks of them, over two
+//! interfaces.
 //!
 //! | experiment | section, figure | targets |
 //! | --- | --- | --- |
@@ -6,8 +7,9 @@
 //! | [`applications`] | IV-B2, figure 5 | R-DB-5 |
 //! | [`granularity`] | IV-B3, figure 6 | R-DB-6 |
 //!
-//! What runs is a fluid [`model`] around the proxy's own schedulers. The paper's figures are pictures without numbers; what
-//! can be checked is what its text says of them. [`testbed`] has what all share, and what the paper leaves open.
+//! The experiments run a fluid [`model`] around the proxy's own schedulers. The paper's figures contain no numbers,
+//! so only the statements of its text can be checked. [`testbed`] has the common settings, and the choices that the
+//! paper leaves open.
 
 pub mod applications;
 pub mod granularity;
@@ -17,7 +19,7 @@ pub mod testbed;
 
 use crate::experiment::Experiment;
 
-/// The paper's experiments, in its order.
+/// Returns the paper's experiments, in its order.
 #[must_use]
 pub fn experiments() -> Vec<Experiment> {
     vec![

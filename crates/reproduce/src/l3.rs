@@ -1,4 +1,5 @@
-//! "Multipath bonding at Layer 3" (ANRW 2016): weighted round robin over DSL and LTE, weights from losses on the DSL.
+//! "Multipath bonding at Layer 3" (ANRW 2016): weighted round robin over DSL and LTE, with weights that follow the
+//! losses on the DSL.
 //!
 //! | experiment | section, figure | targets |
 //! | --- | --- | --- |
@@ -7,7 +8,7 @@
 //! | [`tcp_cross_traffic`] | 5.4, figure 6 | R-L3-13 |
 //! | [`tcp_shares`] | 5.4, in the text | R-L3-14 |
 //!
-//! [`testbed`] has what all share: the lines, packet sizes, and what the paper leaves open.
+//! [`testbed`] has the common settings: the lines, packet sizes, and the choices that the paper leaves open.
 
 pub mod multiple_flows;
 pub mod single_flow;
@@ -17,7 +18,7 @@ pub mod testbed;
 
 use crate::experiment::Experiment;
 
-/// The paper's experiments, in its order.
+/// Returns the paper's experiments, in its order.
 #[must_use]
 pub fn experiments() -> Vec<Experiment> {
     vec![

@@ -1,4 +1,5 @@
-//! "NATALIE: An Adaptive, Network-Aware Traffic Equalizer" (2007): one TCP flow spread over two links by the sender alone.
+//! "NATALIE: An Adaptive, Network-Aware Traffic Equalizer" (2007): one TCP flow is distributed over two links by the
+//! sender alone.
 //!
 //! | experiment | section, figure | targets |
 //! | --- | --- | --- |
@@ -7,7 +8,7 @@
 //! | [`weights`] | IV.B, figure 6 | R-NAT-7 to 9 |
 //! | [`background`] | V, figure 7 | R-NAT-10 |
 //!
-//! [`testbed`] has what all share: the links, the two kinds of TCP, and what the paper leaves open.
+//! [`testbed`] has the common settings: the links, the two kinds of TCP, and the choices that the paper leaves open.
 
 pub mod background;
 pub mod delays;
@@ -17,7 +18,7 @@ pub mod weights;
 
 use crate::experiment::Experiment;
 
-/// The paper's experiments, in its order.
+/// Returns the paper's experiments, in its order.
 #[must_use]
 pub fn experiments() -> Vec<Experiment> {
     vec![

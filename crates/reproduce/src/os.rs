@@ -1,5 +1,5 @@
-//! "OSIA: Out-of-order Scheduling for In-order Arriving in concurrent multi-path transfer" (2012): schedulers by the
-//! disorder they make, and what that costs.
+//! "OSIA: Out-of-order Scheduling for In-order Arriving in concurrent multi-path transfer" (2012): compares
+//! schedulers by the reordering that they cause, and by its cost.
 //!
 //! | experiment | section, figure | targets |
 //! | --- | --- | --- |
@@ -7,9 +7,9 @@
 //! | [`paths`] | 5.4, table 1, figure 9 | R-OS-3 |
 //! | [`in_order`] | 3.3, table 1 | R-OS-4, 5 |
 //!
-//! The paper was simulated only, and with a transport of its own, so there is no lab: what runs are transfers
-//! ([`pleach_sim::transfer`]). Its figures are drawn in three dimensions without numbers; what can be checked is what its text
-//! says of them. [`testbed`] has what all share.
+//! The paper has only simulations, with a transport of its own, so there is no lab: the experiments run transfers
+//! ([`pleach_sim::transfer`]). Its figures are three-dimensional and contain no numbers, so only the statements of
+//! its text can be checked. [`testbed`] has the common settings.
 
 pub mod in_order;
 pub mod paths;
@@ -18,7 +18,7 @@ pub mod testbed;
 
 use crate::experiment::Experiment;
 
-/// The paper's experiments, in its order.
+/// Returns the paper's experiments, in its order.
 #[must_use]
 pub fn experiments() -> Vec<Experiment> {
     vec![

@@ -1,10 +1,10 @@
-//! All experiments, and choosing among them.
+//! All experiments, and the selection of experiments by name.
 
 use std::fmt::Write as _;
 
 use crate::{csn, dbas, experiment::Experiment, l3, nat, os, run::expected_seconds};
 
-/// All experiments, papers in order.
+/// Returns all experiments, ordered by paper.
 #[must_use]
 pub fn all() -> Vec<Experiment> {
     let mut all = l3::experiments();
@@ -15,12 +15,12 @@ pub fn all() -> Vec<Experiment> {
     all
 }
 
-/// Something was asked for that there is not.
+/// A name that matches no target, paper or experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// What was asked for.
+    /// Requested name.
     pub asked: String,
-    /// What it may have meant, best first.
+    /// Similar names, best first.
     pub near: Vec<String>,
 }
 
@@ -40,11 +40,11 @@ impl core::fmt::Display for Unknown {
 
 impl core::error::Error for Unknown {}
 
-/// Leaves in `experiments` the targets that `asked` names (all of them if it is empty) by id, paper or experiment, and
-/// the cells they need. Upper and lower case are the same.
+/// Reduces `experiments` to the targets that `asked` names by id, paper or experiment, and to the cells that they
+/// need. All targets remain if `asked` is empty. Upper and lower case are not distinguished.
 ///
 /// # Errors
-/// The first name that names nothing.
+/// Fails with the first name that matches nothing.
 pub fn select(experiments: Vec<Experiment>, asked: &[String]) -> Result<Vec<Experiment>, Unknown> {
     let names = names(&experiments);
     let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
@@ -72,7 +72,7 @@ pub fn select(experiments: Vec<Experiment>, asked: &[String]) -> Result<Vec<Expe
     Ok(chosen)
 }
 
-/// One line a paper's experiment and target, with how long each experiment takes.
+/// Returns a list with a line for each experiment (with its duration) and a line for each target.
 #[must_use]
 pub fn list(experiments: &[Experiment]) -> String {
     let mut out = String::new();

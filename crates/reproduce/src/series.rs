@@ -1,28 +1,28 @@
-//! Reading numbers off results: windows of series, sums, deviations. All times are seconds since the run began.
+//! Computes numbers from results: windows of series, sums, deviations. All times are in seconds since the run began.
 
 use core::ops::Range;
 
 use pleach_sim::results::{FlowResult, FlowSeries, LinkSeries, Results};
 
-/// The link's series.
+/// Returns the series of the link `name`.
 #[must_use]
 pub fn link<'a>(results: &'a Results, name: &str) -> Option<&'a LinkSeries> {
     results.series.links.iter().find(|link| link.name == name)
 }
 
-/// The flow's series.
+/// Returns the series of the flow `name`.
 #[must_use]
 pub fn flow_series<'a>(results: &'a Results, name: &str) -> Option<&'a FlowSeries> {
     results.series.flows.iter().find(|flow| flow.name == name)
 }
 
-/// The flow.
+/// Returns the result of the flow `name`.
 #[must_use]
 pub fn flow<'a>(results: &'a Results, name: &str) -> Option<&'a FlowResult> {
     results.flows.iter().find(|flow| flow.name == name)
 }
 
-/// The samples of `values` that begin within `seconds`.
+/// Returns the samples of `values` that begin within `seconds`.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,
@@ -34,13 +34,13 @@ pub fn window<'a>(results: &Results, values: &'a [f64], seconds: Range<f64>) -> 
     if interval_s.is_nan() || interval_s <= 0.0 {
         return &[];
     }
-    // A start that is a multiple of the interval but for rounding is that multiple.
+    // A start that differs from a multiple of the interval only by rounding counts as this multiple.
     let index = |at: f64| ((at / interval_s - 1e-6).ceil().max(0.0) as usize).min(values.len());
     let (from, to) = (index(seconds.start), index(seconds.end));
     values.get(from..to).unwrap_or_default()
 }
 
-/// The mean of the finite values; `None` if there is none.
+/// Returns the mean of the finite values. `None` if there are none.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 pub fn mean(values: &[f64]) -> Option<f64> {
@@ -48,7 +48,7 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }
 
-/// The standard deviation of the finite values; `None` if there is none.
+/// Returns the standard deviation of the finite values. `None` if there are none.
 #[must_use]
 pub fn deviation(values: &[f64]) -> Option<f64> {
     let centre = mean(values)?;
@@ -59,13 +59,13 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
     Some(mean(&squares)?.sqrt())
 }
 
-/// The sum of the finite values.
+/// Returns the sum of the finite values.
 #[must_use]
 pub fn sum(values: &[f64]) -> f64 {
     values.iter().filter(|v| v.is_finite()).sum()
 }
 
-/// Element-wise sum; a missing number counts as 0.
+/// Returns the element-wise sum; a missing number counts as 0.
 #[must_use]
 pub fn total<'a>(arrays: impl IntoIterator<Item = &'a [f64]>) -> Vec<f64> {
     let mut total: Vec<f64> = Vec::new();
@@ -80,8 +80,8 @@ pub fn total<'a>(arrays: impl IntoIterator<Item = &'a [f64]>) -> Vec<f64> {
     total
 }
 
-/// When after `from` the values have come below `limit` for at least `hold` seconds, before `to`; `None` if they do
-/// not.
+/// Returns the first time within `seconds` from which the values stay below `limit` for at least `hold` seconds.
+/// `None` if there is no such time.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 pub fn falls_below(

@@ -1,7 +1,7 @@
-//! Which program a client is, best effort: see [`pleach_linux::owner`].
+//! Identifies the program that opened a client connection, as far as possible: see [`pleach_linux::owner`].
 //!
-//! A look-up takes milliseconds, so it runs on a thread beside, and at most [`PER_WINDOW`] are made in [`LENGTH`];
-//! whoever comes beyond that stays unknown and is judged by its port.
+//! A look-up takes milliseconds, so it runs on another thread, and at most [`PER_WINDOW`] look-ups begin in
+//! [`LENGTH`]. A client beyond this limit remains unknown and is classified by its port.
 
 use std::{cell::Cell, net::SocketAddr, time::Duration};
 
@@ -9,19 +9,20 @@ use pleach_core::time::Instant;
 use pleach_linux::{clock, owner};
 use tokio::{task::spawn_blocking, time};
 
-/// Counts look-ups.
+/// Limits the number of look-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Apps {
     window: Cell<(Instant, u32)>,
 }
 
 impl Apps {
-    /// The name of the program of this host at `client`, which has connected to `proxy` as it sees it.
+    /// Returns the name of the local program whose socket at `client` is connected to `proxy`, as the proxy sees both
+    /// addresses.
     pub(crate) async fn find(&self, client: SocketAddr, proxy: SocketAddr) -> Option<String> {
         let canonical =
             |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         let (client, proxy) = (canonical(client), canonical(proxy));
-        // Clients elsewhere have no socket here, which is known at once.
+        // A client on another host has no socket here, so the search ends at once.
         let socket = owner::socket(client, proxy).ok()?;
         if !self.may_look(clock::now()) {
             return None;
@@ -42,8 +43,8 @@ impl Apps {
     }
 }
 
-/// The program decides which link is best, no more: a client does not wait longer for that.
+/// Maximum time that a client waits for the look-up. The program's name only helps to choose the best link.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Five percent of a core at 4 ms each.
+/// Maximum number of look-ups per [`LENGTH`]: 5 % of a core at 4 ms each.
 const PER_WINDOW: u32 = 16;
 const LENGTH: Duration = Duration::from_millis(1250);

@@ -1,10 +1,16 @@
 //! Connections to a server, raced over its addresses and over links (RFC 8305, with links as a second dimension).
 //!
-//! The first address is tried on the first link. If that has not worked after a while, the next address is tried
-//! beside it (the same once more, where it is the only one and the link carries something just now), and then the next link, until one connects; a failure starts the next attempt at once. The while is
-//! 250 ms between addresses of one link. A second link waits for three round trips of the first, since a slow link must
-//! not lose what it was chosen for only because it is slow, and one that carries something just now has 1.3 s, because
-//! a full link loses a first packet now and then.
+//! The first address is tried on the first link. If this attempt has not succeeded after a delay, a second attempt
+//! starts in parallel, to the next address. If only one address can be tried on the link, and the link has received
+//! data within the last second, the second attempt goes to the same address. The attempts continue on the next link,
+//! until one connects. A failed attempt starts the next one at once. The delays are:
+//!
+//! - 250 ms between addresses of one link.
+//! - Three RTTs of the first link before the second link, between 250 ms and 2 s, since a link that was chosen on
+//!   purpose must not lose the race only because its delay is long.
+//! - 1 s before the second link if the RTT of the first link is not known.
+//! - 1.3 s before the second link if the first link has received data within the last second, because a saturated link
+//!   sometimes loses the first packet.
 
 use std::{
     io,
@@ -23,7 +29,7 @@ use tokio::{
 use super::{hub::Hub, settings::Transparency, windows};
 use crate::{handshake::Failure, sched::LinkId};
 
-/// A connection, the link it is over, and the links that failed before it.
+/// An open connection, its link, and the links that failed before it.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) stream: TcpStream,
@@ -31,24 +37,25 @@ pub(crate) struct Opened {
     pub(crate) failed: Vec<LinkId>,
 }
 
-/// No connection.
+/// Why no connection could be opened.
 #[derive(Debug)]
 pub(crate) struct OpenError {
     pub(crate) failure: Failure,
-    /// What went wrong on each link.
+    /// The error on each link.
     pub(crate) text: String,
 }
 
-/// One thing to try.
+/// One connection attempt.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     link: Option<LinkId>,
     ip: IpAddr,
-    /// How long the attempts before it have for themselves.
+    /// Delay after the start of the previous attempt.
     wait: Duration,
 }
 
-/// Connects to `port` at one of `addresses`, over one of `links`, best first; without links, as the kernel routes.
+/// Connects to `port` at one of `addresses`, over one of `links` (best first). If `links` is empty, the kernel routes
+/// the connection.
 pub(crate) async fn open(
     hub: &Hub,
     links: &[LinkId],
@@ -93,7 +100,7 @@ pub(crate) async fn open(
     let outcome = time::timeout(PATIENCE, race).await;
     match outcome {
         Ok(Some((attempt, stream))) => {
-            // Links whose attempts had begun before the one that won.
+            // Links on which an attempt had begun before the successful one.
             let mut failed: Vec<LinkId> = attempts[..started]
                 .iter()
                 .filter_map(|tried| tried.link)
@@ -101,7 +108,7 @@ pub(crate) async fn open(
             failed.dedup();
             let winner = failed.iter().position(|link| Some(*link) == attempt.link);
             failed.truncate(winner.unwrap_or(0));
-            // A server that refuses is no fault of the link.
+            // A server that refuses the connection is not the link's fault.
             failed.retain(|link| {
                 let refused = |(tried, error): &(Attempt, io::Error)| {
                     tried.link == Some(*link) && error.kind() == io::ErrorKind::ConnectionRefused
@@ -118,7 +125,7 @@ pub(crate) async fn open(
     }
 }
 
-/// What to try, in order: of each link two addresses, then the rest.
+/// Returns the attempts in order: two addresses for each link, then the remaining addresses.
 fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
     if links.is_empty() {
         let direct = |ip: &IpAddr| Attempt {
@@ -142,7 +149,8 @@ fn attempts(hub: &Hub, links: &[LinkId], addresses: &[IpAddr]) -> Vec<Attempt> {
             if let [only] = covered[..]
                 && placer.is_alive(now, *id)
             {
-                // TCP repeats what a full queue lost after a second: so it is tried anew, as with another address.
+                // TCP retransmits a SYN that a full queue dropped only after a second. A second attempt to the same
+                // address is quicker.
                 covered.push(only);
             }
             let (skip, take) = if round == 0 {
@@ -179,7 +187,7 @@ async fn try_one(hub: &Hub, attempt: Attempt, port: u16) -> (Attempt, io::Result
     (attempt, connected)
 }
 
-/// Connects to `address` over `link`, with the window that a new connection is to have there.
+/// Connects to `address` over `link`, with the receive window that a new connection should have on this link.
 pub(super) async fn to(
     hub: &Hub,
     link: Option<LinkId>,
@@ -188,26 +196,28 @@ pub(super) async fn to(
     let socket = outgoing(hub, link, address.ip(), socket2::Type::STREAM)?;
     let window = link.and_then(|link| windows::first_window(hub, clock::now(), link));
     if let Some(bytes) = window {
-        // A kernel that cannot bound it does as it thinks good.
+        // If the kernel cannot limit the window, its own choice is used.
         let _ = tcp::begin_window(&socket, u32::try_from(bytes.get()).unwrap_or(u32::MAX));
     }
     let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
     socket.connect(address).await
 }
 
-/// Options of every TCP socket here: no delay for small segments, and dead peers are noticed.
+/// Sets the options of every TCP socket of the proxy: no delay for small segments, and keepalives to notice dead
+/// peers.
 pub(crate) fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(KEEPALIVE)
         .with_interval(KEEPALIVE)
         .with_retries(4);
-    // A socket that refuses works without.
+    // The connection works without these options.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&keepalive);
 }
 
-/// A socket towards `ip`, bound to the device of `link`, and to its source address if it has one.
+/// Returns a socket for connections to `ip`, bound to the device of `link`, and to the link's source address if it
+/// has one.
 pub(crate) fn outgoing(
     hub: &Hub,
     link: Option<LinkId>,
@@ -221,13 +231,13 @@ pub(crate) fn outgoing(
     };
     let socket = socket2::Socket::new(domain, kind.nonblocking().cloexec(), None)?;
     if hub.settings.transparent == Transparency::Redirect {
-        // So that it is not redirected in its turn.
+        // The mark keeps this connection from being redirected to the proxy.
         socket.set_mark(redirect::MARK)?;
     }
     if let Some(link) = link {
         let devices = hub.uplinks.devices.borrow();
         let device = devices.get(link.0).ok_or(io::ErrorKind::NotFound)?;
-        // Any user may do this since Linux 5.7.
+        // Since Linux 5.7 this needs no privileges.
         socket.bind_device(Some(device.name.as_bytes()))?;
         let source = device
             .source
@@ -240,7 +250,7 @@ pub(crate) fn outgoing(
     Ok(socket)
 }
 
-/// What to tell the client.
+/// Returns the error for the client.
 fn explain(hub: &Hub, tried: &[Attempt], failures: &[(Attempt, io::Error)]) -> OpenError {
     let placer = hub.placer.borrow();
     let name = |link: Option<LinkId>| match link {
@@ -273,7 +283,7 @@ fn explain(hub: &Hub, tried: &[Attempt], failures: &[(Attempt, io::Error)]) -> O
     }
 }
 
-/// An I/O error without Rust's "(os error N)".
+/// Returns the text of an I/O error without Rust's "(os error N)".
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
@@ -283,16 +293,17 @@ fn plain(error: &io::Error) -> String {
 }
 
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// RFC 8305, section 5: the connection attempt delay.
+/// Connection attempt delay of RFC 8305, section 5.
 const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
-/// A link of which no round trip is known has this long.
+/// Delay before the next link is tried if no RTT of this link is known.
 const UNKNOWN_LINK: Duration = Duration::from_secs(1);
-/// A link over which something came just now has as long as TCP takes to send a lost first packet again (RFC 6298).
+/// Delay before the next link is tried if this link has received data within the last second. It covers the
+/// retransmission of a lost SYN (RFC 6298).
 const LIVE_LINK: Duration = Duration::from_millis(1300);
-/// However slow a link is, the next is tried after this.
+/// Maximum delay before the next link is tried.
 const SLOW_LINK: Duration = Duration::from_secs(2);
-/// Before a client is told that nobody answers.
+/// Time after which the client is told that the server does not answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Addresses of a link before the next link's turn.
+/// Number of addresses tried on a link before the next link.
 const FIRST_ROUND: usize = 2;
 const MAX_ATTEMPTS: usize = 12;

@@ -1,12 +1,14 @@
-//! The lanes of an association, at the end that dials them: one on every link that may be used, as long as connections go over
-//! them and [`IDLE`] after that.
+//! The lanes of an association, at the end that dials them. A *lane* is one TCP connection to the peer over one link.
+//! There is one lane on every link that may be used, as long as connections use the association and for [`IDLE`]
+//! after that.
 //!
-//! A link whose lane died is dialled again at once if the lane had lived for long, or if a link comes; else 250 ms to 4 s after
-//! the last attempt, twice as long each time. An association of which no lane has been there for 10 s ends, and its connections
-//! with it; one that never had any ends when the last attempt has failed.
+//! A link whose lane died is dialled again at once if the lane had lived for long, or if a link becomes available.
+//! Otherwise the delay after the last attempt is 250 ms at first and doubles up to 4 s. An association that has had
+//! no lane for 10 s ends, together with its connections. An association that never had a lane ends when the last
+//! attempt has failed.
 //!
-//! One that the peer refuses ends at once, too: the peer has been restarted or has lost all lanes for 10 s, and has no state
-//! of it. The next connection begins another one, under another token.
+//! An association that the peer refuses ends at once: the peer has been restarted or has lost all lanes for 10 s, and
+//! has no state of the association. The next connection begins a new association, with another token.
 
 use std::{
     collections::BTreeMap,
@@ -43,23 +45,24 @@ type Dialing = Pin<Box<dyn Future<Output = (LinkId, io::Result<Shaken>)>>>;
 struct Dialer {
     hub: Rc<Hub>,
     association: Rc<Association>,
-    /// Number of the peer, and where it answers.
+    /// Number of the peer in the configuration, and the address at which it answers.
     peer: usize,
     to: SocketAddr,
     token: Token,
     next_lane: u16,
     dialing: FuturesUnordered<Dialing>,
-    /// Links being dialled, and those that failed or got a lane lately: when they may be tried again, and how long to
-    /// wait after that.
+    /// `busy`: links that are being dialled. `failed`: links whose attempt failed or that got a lane recently, with
+    /// the time from which they may be tried again and the delay after the next failure.
     busy: Vec<LinkId>,
     failed: BTreeMap<LinkId, (Instant, Duration)>,
-    /// The peer speaks another version of the protocol.
+    /// Whether the peer speaks another version of the protocol.
     is_foreign: bool,
 }
 
-/// The association with known peer `peer`, which answers at `to`: the one that is there, or a new one, whose lanes are dialled
-/// from now on. `is_named`: what is wanted of the peer has an address of its own, so that it does not matter at which of its
-/// addresses the peer is reached. `None`: there are too many, or no striping.
+/// Returns the association with known peer `peer`, which answers at `to`. If no such association exists, a new one is
+/// created and its lanes are dialled. `is_named` says that the destination at the peer has an address of its own, so
+/// that any association with the peer will do, whatever the peer's address. `None` if striping is off or there are
+/// too many associations.
 pub(super) fn association(
     hub: &Rc<Hub>,
     peer: usize,
@@ -87,7 +90,7 @@ pub(super) fn association(
     let mut dialer = Dialer::new(hub, &association, peer, to, token);
     spawn_local(async move {
         let (hub, association) = (Rc::clone(&dialer.hub), Rc::clone(&dialer.association));
-        // First, so that nobody else takes it up.
+        // Removed from the table first, so that no new connection uses the association.
         let why = dialer.keep().await;
         hub.peering.dialled.borrow_mut().remove(&(peer, to));
         association.end(why);
@@ -118,7 +121,7 @@ impl Dialer {
         }
     }
 
-    /// Keeps a lane on every link that may be used. Returns why it ended.
+    /// Maintains a lane on every link that may be used. Returns the reason why the association ended.
     async fn keep(&mut self) -> &'static str {
         let association = Rc::clone(&self.association);
         let hub = Rc::clone(&self.hub);
@@ -143,7 +146,7 @@ impl Dialer {
             }
             let again = self.failed.values().map(|(at, _)| *at);
             let again = again.filter(|at| *at > now).min();
-            // Costs change without notice: with budgets, and on battery.
+            // Costs change without notification, with budgets and on battery, so the wait is bounded.
             let again = again.map_or(MOST_WAIT, |at| at.since(now).max(LEAST_WAIT));
             let wait = again.min(IDLE.saturating_sub(idle).max(LEAST_WAIT));
             tokio::select! {
@@ -173,15 +176,15 @@ impl Dialer {
             lane,
             link: name.clone(),
         };
-        // It fits into an empty socket.
+        // The frame fits into the empty socket buffer, so this does not block.
         shaken.send(&join).await?;
-        // Until it has lived.
+        // A lane counts as a failure until it has lived for long enough.
         self.note_failure(link);
         drive::add_lane(&self.association, lane, Some(link), name, shaken);
         Ok(())
     }
 
-    /// Ends the lanes of links that lead there no more.
+    /// Ends the lanes of links that no longer lead to the peer.
     fn drop_lanes(&self) {
         let usable = lane_links(&self.hub, self.to.ip());
         for lane in self.association.lanes() {
@@ -194,8 +197,8 @@ impl Dialer {
     /// Dials the links that have no lane.
     fn dial(&mut self, now: Instant) {
         let lanes = self.association.lanes();
-        // One that was not dialled again so long after it could have been has had a lane that lived: what lives for less is
-        // no better than none.
+        // An entry that has not been renewed for this long belongs to a lane that lived, so its delay is reset. A
+        // lane that lives for a shorter time is no better than a failed attempt.
         let is_recent =
             |link: LinkId, may_at: Instant| now < may_at + MOST_WAIT || self.busy.contains(&link);
         self.failed.retain(|link, (at, _)| is_recent(*link, *at));
@@ -240,7 +243,8 @@ impl Dialer {
 
     fn next_lane(&mut self) -> LaneId {
         let lane = LaneId(self.next_lane);
-        // Lanes end at most every quarter of a second on each link: hours. Then the other end refuses one that is there.
+        // A link gets a new lane at most every 250 ms, so the number wraps only after hours. Then the peer refuses a
+        // number in use.
         self.next_lane = self.next_lane.wrapping_add(1);
         lane
     }
@@ -253,7 +257,8 @@ impl Dialer {
     }
 }
 
-/// The links for lanes to `ip`: those beside it if any are, of least cost.
+/// Returns the links for lanes to `ip`: among the usable links (only those in the same subnet as `ip`, if any), those
+/// of the lowest cost.
 fn lane_links(hub: &Hub, ip: IpAddr) -> Vec<LinkId> {
     let placer = hub.placer.borrow();
     let links = || {
@@ -283,13 +288,13 @@ pub(super) async fn connect_to(hub: &Hub, link: LinkId, to: SocketAddr) -> io::R
     Ok(stream)
 }
 
-/// Associations that this end keeps: peers are few.
+/// Maximum number of associations at this end. Peers are few.
 const MAX_ASSOCIATIONS: usize = 64;
-/// Lanes without a connection are kept for so long: a person reads a page, and asks for the next.
+/// Time for which lanes without a connection stay open: a person reads a page and then requests the next one.
 const IDLE: Duration = Duration::from_secs(60);
-/// For a connection, a handshake and a loss.
+/// Timeout for a connection and its handshake, with one lost packet.
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
-/// Between attempts on a link.
+/// Bounds of the delay between attempts on a link.
 const LEAST_WAIT: Duration = Duration::from_millis(250);
 const MOST_WAIT: Duration = Duration::from_secs(4);
 
@@ -305,7 +310,7 @@ mod tests {
         stripe::frame::Wanted,
     };
 
-    /// A dialer with links over these devices, to nobody.
+    /// Returns a dialer with links over `devices`, to a peer that does not exist.
     fn dialer(devices: &[&str]) -> (Dialer, Vec<LinkId>) {
         let mut hub = hub();
         hub.settings.stripe = Some(striping());
@@ -355,7 +360,7 @@ mod tests {
             dialer.association.end_lane(lane, "a middlebox");
             dialer.dial(clock::now());
             assert!(dialer.dialing.is_empty());
-            // One that lived since.
+            // A lane that has lived for long enough since.
             dialer.failed.insert(links[0], (Instant::ZERO, MOST_WAIT));
             dialer.dial(clock::now());
             assert!(!dialer.dialing.is_empty() && dialer.failed.is_empty());
@@ -365,7 +370,7 @@ mod tests {
     #[test]
     fn who_never_answers_is_given_up_after_one_attempt_a_link() {
         run(async {
-            // Nothing leads there from this device.
+            // No route from this device leads to the peer.
             let (mut dialer, _) = dialer(&["pleach-none"]);
             let wanted = Wanted { ip: None, port: 80 };
             let waiting = Carried::ask(&dialer.association, wanted, b"");

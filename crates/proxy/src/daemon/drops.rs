@@ -1,8 +1,8 @@
-//! What was not served, counted by reason.
+//! Counts requests that were not served, by reason.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
-/// See the module's head.
+/// Counters by reason.
 #[derive(Debug, Default)]
 pub(crate) struct Drops(RefCell<BTreeMap<&'static str, u64>>);
 
@@ -11,7 +11,7 @@ impl Drops {
         *self.0.borrow_mut().entry(reason).or_default() += 1;
     }
 
-    /// All of them.
+    /// Returns all counters.
     pub(crate) fn all(&self) -> BTreeMap<&'static str, u64> {
         self.0.borrow().clone()
     }

@@ -1,4 +1,4 @@
-//! Becoming the peer of another pleach by an invitation: the end that accepts one.
+//! Becomes the peer of another pleach by an invitation: the end that accepts the invitation.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -10,21 +10,22 @@ use crate::relay::stripe::handshake;
 /// Why an invitation was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
-    /// The owner of the key does not answer there. It has got nothing.
+    /// The owner of the key does not answer at this address. It has not received the claim.
     #[error("{0}")]
     Absent(io::Error),
-    /// It closed the connection when it had got the claim.
+    /// The owner closed the connection when it had received the claim.
     #[error("the claim is refused")]
     Refused,
-    /// It may have got the claim, and did not answer as it should.
+    /// The owner may have received the claim, but did not answer as specified.
     #[error("{0}")]
     Unanswered(io::Error),
 }
 
-/// Presents `claim` to the owner of `remote`, which answers at `to`. Once it returns, the owner knows `keys`.
+/// Presents `claim` to the owner of the public key `remote`, which answers at `to`. If the call succeeds, the owner
+/// has stored the public key of `keys`.
 ///
 /// # Errors
-/// Nobody answers there within some seconds, somebody else does, or the claim is refused.
+/// Fails if nobody answers at `to` within some seconds, if another host answers, or if the claim is refused.
 pub async fn enrol(
     to: SocketAddr,
     keys: &StaticKeys,
@@ -49,5 +50,6 @@ pub async fn enrol(
     }
 }
 
-/// For a connection or a handshake, the other end's disk, and a loss.
+/// Timeout for a connection with its handshake, and for the claim. It allows for one lost packet and the other end's
+/// disk.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! What links carried lately, and what was promised of them to answers in parts.
+//! Recent throughput of links, and the throughput promised to answers that are fetched in parts.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use pleach_core::{
 
 use crate::sched::LinkId;
 
-/// What links carried lately, and what was promised of them.
+/// Recent throughput of links, and the throughput promised to fetches that have just begun.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     looked_at: Option<Instant>,
-    /// What had come over each link then.
+    /// Bytes received over each link until `looked_at`.
     received: Vec<u64>,
-    /// What came over each before that; `None`: it was not looked at for too long.
+    /// Throughput of each link between the last two measurements. `None` if they were too far apart.
     rates: Option<Vec<Bitrate>>,
-    /// What all connections will probably still bring over each.
+    /// Bytes that all connections together will probably still receive over each link.
     pub(super) loads: Vec<Bytes>,
-    /// Fetches that have just begun, so that nothing is seen of them: until when.
+    /// Fetches that have just begun, so that `rates` does not contain them yet.
     pub(super) promised: Vec<Promise>,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct Promise {
     pub(super) link: LinkId,
     pub(super) rate: Bitrate,
     pub(super) until: Instant,
-    /// The number of the connection that began the answer.
+    /// Number of the connection to whose answer the fetch belongs.
     pub(super) whole: u64,
 }
 
 impl Flows {
-    /// Notes what has come over each link.
+    /// Records the number of bytes received over each link.
     pub(super) fn on_look(&mut self, now: Instant, received: Vec<u64>) {
         let time = self.looked_at.map(|at| now.since(at));
         let rates = |time: Duration| {
@@ -53,7 +53,8 @@ impl Flows {
         self.looked_at.is_none_or(|at| now.since(at) >= LOOK)
     }
 
-    /// What comes over `link`, with what is promised of it to other answers than `whole`'s: what that one is to bring is known there.
+    /// Returns the throughput of `link` plus the throughput promised on it to answers other than `whole`. The caller
+    /// knows what `whole` itself will receive.
     pub(super) fn taken(&self, link: LinkId, whole: u64) -> Option<Bitrate> {
         let seen = self.rates.as_ref()?.get(link.0)?.as_bps();
         let to_others = |promise: &&Promise| promise.link == link && promise.whole != whole;
@@ -63,9 +64,9 @@ impl Flows {
     }
 }
 
-/// How often links are looked at while somebody asks.
+/// Interval of the measurements, while any answer needs them.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// What was seen so long ago says nothing.
+/// Time after which the last measurement is too old to compute a rate from.
 const STALE: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Connections to servers that plain HTTP requests have used and others of the same client address may use: so a request finds
-//! one on whichever link suits it, opened, and with a window that has grown. A server may have tied a login to one: that
-//! is kept for the client connection that logged in, and such a client stays on it.
+//! Stores idle connections to servers: plain HTTP requests have used them, and later requests from the same client
+//! address may use them again. So a request can find an open connection with a grown congestion window on whichever
+//! link suits it. A server may have tied a login to one connection. Such a connection is reserved for the client
+//! connection that logged in, and this client stays on it.
 
 use std::{collections::BTreeMap, net::IpAddr, rc::Rc, time::Duration};
 
@@ -10,33 +11,34 @@ use tokio::net::TcpStream;
 
 use crate::{placer::Warm, sched::LinkId, target::Target};
 
-/// See the module's head.
+/// Idle connections to servers: see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// The latest last.
+    /// Idle connections by client address and server, the most recent last.
     streams: BTreeMap<(IpAddr, Target), Vec<Upstream>>,
-    /// How many connections clients have to the proxy.
+    /// Number of connections that each client has to the proxy.
     clients: BTreeMap<IpAddr, usize>,
 }
 
-/// A connection to a server that has no request to answer.
+/// A connection to a server that has no request under way.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) link: Option<LinkId>,
     pub(crate) stream: Rc<TcpStream>,
-    /// What has come over it.
+    /// Number of bytes received over the connection.
     pub(crate) received: Bytes,
-    /// Since when it waits.
+    /// Time since which the connection has been idle.
     pub(crate) since: Instant,
 }
 
 impl Kept {
-    /// `client` has one more connection to the proxy.
+    /// Notes that `client` has opened one more connection to the proxy.
     pub(super) fn come(&mut self, client: IpAddr) {
         *self.clients.entry(client).or_default() += 1;
     }
 
-    /// `client` has one less. With the last its connections to servers end.
+    /// Notes that `client` has closed a connection to the proxy. When the last one closes, the idle connections of
+    /// this client are closed.
     pub(super) fn leave(&mut self, client: IpAddr) {
         if let Some(count) = self.clients.get_mut(&client) {
             *count = count.saturating_sub(1);
@@ -47,7 +49,8 @@ impl Kept {
         }
     }
 
-    /// Keeps `upstream` for the next request of `client` to `target`; with [`MAX_KEPT`] there the oldest goes.
+    /// Stores `upstream` for the next request of `client` to `target`. If [`MAX_KEPT`] are already stored, the oldest
+    /// is closed.
     pub(super) fn put(&mut self, client: IpAddr, target: Target, upstream: Upstream) {
         let streams = self.streams.entry((client, target)).or_default();
         if streams.len() >= MAX_KEPT {
@@ -56,7 +59,8 @@ impl Kept {
         streams.push(upstream);
     }
 
-    /// Forgets what servers have closed, and returns what is left for `client` to `target`.
+    /// Removes the connections that servers have closed, and returns the remaining idle connections of `client` to
+    /// `target`.
     pub(super) fn warm(&mut self, now: Instant, client: IpAddr, target: &Target) -> Vec<Warm> {
         let Some(streams) = self.streams.get_mut(&(client, target.clone())) else {
             return Vec::new();
@@ -77,7 +81,8 @@ impl Kept {
         streams.iter().filter_map(warm).collect()
     }
 
-    /// A connection of `client` to `target` over `link`, the one over which most has come.
+    /// Removes and returns an idle connection of `client` to `target` over `link`: the connection that has received
+    /// most bytes.
     pub(super) fn take(
         &mut self,
         client: IpAddr,
@@ -85,7 +90,7 @@ impl Kept {
         link: Option<LinkId>,
     ) -> Option<Upstream> {
         let streams = self.streams.get_mut(&(client, target.clone()))?;
-        // Time may have passed since they were looked at.
+        // The server may have closed some since the last check.
         streams.retain(|one| is_quiet(&one.stream));
         let serving = streams.iter().enumerate();
         let serving = serving.filter(|(_, one)| one.link == link);
@@ -93,19 +98,19 @@ impl Kept {
         Some(streams.remove(at))
     }
 
-    /// Closes those over `link`: it leads elsewhere now.
+    /// Closes the idle connections over `link`, because the link leads to another network now.
     pub(super) fn forget(&mut self, link: LinkId) {
         for streams in self.streams.values_mut() {
             streams.retain(|one| one.link != Some(link));
         }
     }
 
-    /// How many there are.
+    /// Returns the number of idle connections.
     pub(super) fn len(&self) -> usize {
         self.streams.values().map(Vec::len).sum()
     }
 
-    /// Closes what has waited for longer than [`MAX_WAIT`].
+    /// Closes connections that have been idle for longer than [`MAX_WAIT`].
     pub(super) fn handle_window(&mut self, now: Instant) {
         self.streams.retain(|_, streams| {
             streams.retain(|one| now.since(one.since) <= MAX_WAIT);
@@ -114,34 +119,36 @@ impl Kept {
     }
 }
 
-/// The connection to a server over which a client connection has logged in.
+/// The server connection over which a client connection has logged in.
 #[derive(Debug, Default)]
 pub(super) struct Login {
-    /// The client has logged in so: its requests go over none that others use.
+    /// Whether the client connection has logged in, so that its requests must not use connections that other clients
+    /// share.
     pub(super) is_bound: bool,
-    /// While no request is under way.
+    /// The server connection, while no request is under way.
     pub(super) upstream: Option<(Target, Upstream)>,
 }
 
 impl Login {
-    /// The connection, if it leads to `target` and is still there.
+    /// Takes the connection, if it leads to `target` and is still open.
     pub(super) fn take(&mut self, target: &Target) -> Option<Upstream> {
         let (to, upstream) = self.upstream.take()?;
         (to == *target && is_quiet(&upstream.stream)).then_some(upstream)
     }
 }
 
-/// Whether nothing has come over `stream`, not even its end.
+/// Whether nothing is waiting to be read from `stream`, not even the end of the stream.
 fn is_quiet(stream: &TcpStream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     recv(stream, &mut [0; 1], flags).is_err_and(|error| error == rustix::io::Errno::AGAIN)
 }
 
-/// As many as a browser has to one server at a time, on each of three links.
+/// Maximum number of idle connections per client and server: the six that a browser opens to one server, on each of
+/// three links.
 const MAX_KEPT: usize = 18;
-/// Servers hang up after 5 s to 75 s.
+/// Time after which an idle connection is closed. Servers close idle connections after 5 s to 75 s.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// Who has sent nothing for this long begins with a small window again (RFC 5681, 4.1).
+/// Idle time after which a sender begins with a small congestion window again (RFC 5681, 4.1).
 const REST: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -153,7 +160,7 @@ mod tests {
 
     const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    /// A connection to `listener`, over link 0, 1, 2 ….
+    /// Returns a connection to `listener` over link number `link`.
     async fn upstream(listener: &TcpListener, link: usize) -> Upstream {
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).await;
         Upstream {

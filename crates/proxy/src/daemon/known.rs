@@ -1,7 +1,7 @@
-//! Whom this end trusts: a list that changes while the proxy runs.
+//! The peers that this end trusts: a list that changes while the proxy runs.
 //!
-//! The number of a peer is its place in the list, and is never used for another peer: associations and answers are kept by it.
-//! A peer that is removed leaves an empty place.
+//! The number of a peer is its index in the list. A number is never reused for another peer, because associations and
+//! answers are stored under it. A peer that is removed leaves an empty entry.
 
 use std::{cell::RefCell, fmt, rc::Rc, sync::Arc};
 
@@ -9,24 +9,24 @@ use pleach_core::wire::handshake::Claim;
 
 use super::settings::KnownPeer;
 
-/// See the module's head.
+/// The list of trusted peers: see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Known(RefCell<Vec<Option<Rc<KnownPeer>>>>);
 
 impl Known {
-    /// A list of `peers`, numbered from 0.
+    /// Returns a list of `peers`, numbered from 0.
     #[must_use]
     pub fn new(peers: Vec<KnownPeer>) -> Self {
         let places = peers.into_iter().map(|peer| Some(Rc::new(peer)));
         Self(RefCell::new(places.collect()))
     }
 
-    /// The peer of this number, unless it was removed.
+    /// Returns the peer with this number, unless it was removed.
     pub(crate) fn get(&self, number: usize) -> Option<Rc<KnownPeer>> {
         self.0.borrow().get(number).cloned().flatten()
     }
 
-    /// All peers with their numbers. O(n).
+    /// Returns all peers with their numbers. O(n).
     pub(crate) fn all(&self) -> Vec<(usize, Rc<KnownPeer>)> {
         let places = self.0.borrow();
         let places = places.iter().enumerate();
@@ -35,7 +35,7 @@ impl Known {
             .collect()
     }
 
-    /// The number of the peer with this key. O(n).
+    /// Returns the number of the peer with this key. O(n).
     pub(crate) fn find(&self, public_key: &[u8; 32]) -> Option<usize> {
         let is_it = |peer: &Option<Rc<KnownPeer>>| {
             peer.as_ref().is_some_and(|p| p.public_key == *public_key)
@@ -43,7 +43,7 @@ impl Known {
         self.0.borrow().iter().position(is_it)
     }
 
-    /// Adds a peer, or replaces what is known of the peer with this key; its number. O(n).
+    /// Adds a peer, or replaces the entry of the peer with the same key. Returns the peer's number. O(n).
     pub(crate) fn put(&self, peer: KnownPeer) -> usize {
         let found = self.find(&peer.public_key);
         let mut places = self.0.borrow_mut();
@@ -55,7 +55,8 @@ impl Known {
         number
     }
 
-    /// Makes the list the same as `peers`. Returns names that were added or changed, and numbers and names that were removed.
+    /// Makes the list equal to `peers`. Returns the names of peers that were added or changed, and the numbers and
+    /// names of peers that were removed.
     pub(crate) fn replace(&self, peers: Vec<KnownPeer>) -> (Vec<String>, Vec<(usize, String)>) {
         let mut removed = Vec::new();
         for (number, old) in self.all() {
@@ -78,16 +79,17 @@ impl Known {
     }
 }
 
-/// What decides on claims of invitations: the peer, as it was written down, if the claim proves an open invitation for the
+/// Decides on claims of invitations. Returns the peer as it was stored if the claim proves an open invitation for the
 /// owner of the public key.
 type Decide = dyn Fn(&Claim, &[u8; 32]) -> Option<KnownPeer> + Send + Sync;
 
-/// How peers that present an invitation become known. It may block; it is called on a thread of its own.
+/// Decides whether a peer that presents an invitation becomes a known peer. The decision may block: it runs on a
+/// separate thread.
 #[derive(Clone)]
 pub struct Enrolment(Arc<Decide>);
 
 impl Enrolment {
-    /// One that asks `decide`.
+    /// Wraps the function `decide`, which returns the stored peer if it grants the claim.
     #[must_use]
     pub fn new(
         decide: impl Fn(&Claim, &[u8; 32]) -> Option<KnownPeer> + Send + Sync + 'static,
@@ -95,7 +97,7 @@ impl Enrolment {
         Self(Arc::new(decide))
     }
 
-    /// The peer with `public_key`, if `claim` is granted.
+    /// Returns the peer with `public_key`, if `claim` is granted.
     pub(crate) async fn ask(&self, claim: Claim, public_key: [u8; 32]) -> Option<KnownPeer> {
         let decide = Arc::clone(&self.0);
         let decided = tokio::task::spawn_blocking(move || decide(&claim, &public_key));
@@ -130,7 +132,7 @@ mod tests {
         assert_eq!(known.get(0), None);
         assert_eq!(known.find(&[2; 32]), Some(1));
         assert_eq!(known.find(&[3; 32]), Some(2));
-        // The same key is the same peer, whatever it is called now.
+        // A peer is identified by its key, even if its name changes.
         assert_eq!(known.put(peer("d", 2)), 1);
         assert_eq!(known.all().len(), 2);
         assert_eq!(

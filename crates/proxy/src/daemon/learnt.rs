@@ -1,16 +1,17 @@
-//! What a proxy keeps over a restart, as plain data.
+//! State that a proxy stores across restarts, as plain data.
 
 use pleach_core::units::Bitrate;
 
 use crate::estimate::application::Demand;
 
-/// What is worth keeping over a restart.
+/// State that is stored across restarts.
 #[derive(Clone, Debug, Default)]
 pub struct Learnt {
-    /// What applications, and ports as `:PORT`, ask for.
+    /// Demand of applications, and of ports, written `:PORT`.
     pub demands: Vec<(String, Demand)>,
-    /// Of each link its name and what it carries up and down; zero if not known.
+    /// Name of each link, and its estimated capacity up and down; zero if the capacity is not known.
     pub links: Vec<(String, Bitrate, Bitrate)>,
-    /// What links with budgets carried in the months that began on a day, counted from 1970-01-01.
+    /// Bytes that links with budgets carried: name of the link, first day of the month (in days since 1970-01-01),
+    /// and bytes.
     pub usage: Vec<(String, i32, u64)>,
 }

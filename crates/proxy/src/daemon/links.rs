@@ -1,4 +1,4 @@
-//! From the devices of the host to where links lead.
+//! Derives the networks that each link reaches from the devices of the host.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::{
     sched::LinkId,
 };
 
-/// Takes over a new picture of the host's devices.
+/// Applies a new snapshot of the host's devices.
 pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
     let now = clock::now();
     let mut placer = hub.placer.borrow_mut();
@@ -54,7 +54,7 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
             hub.forget_kept(LinkId(index));
         }
         placer.set_reach(LinkId(index), reach);
-        // Without its address a connection cannot go on; without carrier it may.
+        // A connection cannot survive the loss of its address. It may survive a loss of carrier.
         let is_gone = found.is_none_or(|found| !found.is_up || found.addresses.is_empty());
         device.silent_since = (!is_up).then(|| device.silent_since.unwrap_or(now));
         if !is_up {
@@ -73,7 +73,8 @@ pub(super) fn apply(hub: &Hub, snapshot: &[LinkSnapshot]) {
     hub.uplinks.changed.notify_waiters();
 }
 
-/// Where `link` makes this host answer. With IPv6 the first address of a network is every router's (RFC 4291, 2.6.1).
+/// Returns the addresses of `link` at which this host answers. The first address of an IPv6 subnet is the anycast
+/// address of all its routers (RFC 4291, 2.6.1), so it counts as well.
 fn own_addresses(link: &LinkSnapshot) -> impl Iterator<Item = IpAddr> {
     let addresses = link.addresses.iter();
     addresses
@@ -86,12 +87,13 @@ fn own_addresses(link: &LinkSnapshot) -> impl Iterator<Item = IpAddr> {
         .flatten()
 }
 
-/// All networks directly on devices of this host.
+/// Returns all subnets of the devices of this host.
 pub(super) fn beside(snapshot: &[LinkSnapshot]) -> Vec<IpNet> {
     snapshot.iter().flat_map(neighbours).collect()
 }
 
-/// Whether a device is to be used when the user named none. Other tunnels are not: they run over the same lines.
+/// Whether a device is used as a link if the user named none. Devices of other tunnels are not, because these run
+/// over the same access lines.
 fn is_uplink(link: &LinkSnapshot) -> bool {
     (link.has_default_v4 || link.has_default_v6) && !link.is_loopback && !link.is_tunnel
 }
@@ -112,7 +114,7 @@ fn reach(link: &LinkSnapshot) -> Reach {
     }
 }
 
-/// The networks directly on `link`.
+/// Returns the subnets of the addresses of `link`.
 fn neighbours(link: &LinkSnapshot) -> Vec<IpNet> {
     let own = link.addresses.iter();
     let mut networks: Vec<IpNet> = own
@@ -124,7 +126,8 @@ fn neighbours(link: &LinkSnapshot) -> Vec<IpNet> {
     networks
 }
 
-/// Devices come and go under new names (ppp0, ppp1, …); so many are remembered.
+/// Maximum number of devices found automatically. Devices may return under new names (ppp0, ppp1, …), and old names
+/// stay in the list.
 const MAX_FOUND_LINKS: usize = 32;
 
 #[cfg(test)]

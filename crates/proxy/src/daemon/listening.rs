@@ -7,7 +7,7 @@ use std::{
 
 use tokio::net::TcpListener;
 
-/// Listens on `address`; the unspecified IPv6 address takes IPv4 too, unless it is to be `only_v6`.
+/// Listens on `address`. The unspecified IPv6 address accepts IPv4 connections too, unless `only_v6` is set.
 pub(super) fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
@@ -16,7 +16,7 @@ pub(super) fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListen
     )?;
     socket.set_reuse_address(true)?;
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        // Both families, or IPv6 alone where IPv4 has a listener of its own on the port.
+        // `only_v6` is set if IPv4 has its own listener on the same port.
         socket.set_only_v6(only_v6)?;
     }
     socket.bind(&address.into())?;
@@ -24,5 +24,5 @@ pub(super) fn listen(address: SocketAddr, only_v6: bool) -> io::Result<TcpListen
     TcpListener::from_std(socket.into())
 }
 
-/// Clients that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;

@@ -1,14 +1,17 @@
-//! Other pleaches: asking whether one answers at a destination, and connections to it over shared lanes. The lanes: `dialing`.
-//! Answering others: `answering`.
+//! Connections to other hosts that run pleach: asks whether a peer answers at a destination, and opens connections to
+//! it over shared lanes (TCP connections to the peer, one on each link). `dialing` dials the lanes; `answering`
+//! answers other hosts.
 //!
-//! Asking is one connection to `peer_port` of the destination, beside a plain connection to it, which waits for nothing. The
-//! answer is remembered ([`Places`](crate::stripe::peers::Places)). Later connections are striped at once; if that does
-//! not work within [`OPEN_PATIENCE`], they go plain, and so do those after them if the peer does not prove to be there, or
-//! those to the same target if it does not allow it.
+//! To ask, the proxy opens one connection to `peer_port` of the destination. In parallel it opens a plain connection
+//! to the destination, which does not wait for the answer. The answer is stored
+//! ([`Places`](crate::stripe::peers::Places)). Later connections are striped at once. If a striped connection does
+//! not open within [`OPEN_PATIENCE`], it is replaced by a plain one. Later connections are then plain as well: all of
+//! them if the peer has not completed a handshake, or those to the same target if the peer does not allow this
+//! target.
 //!
-//! Whoever answers at an address may be elsewhere: a port can be forwarded. So a peer is told the address that is wanted,
-//! and takes the connection on only if that is its own. It is asked for its own host, whatever the address, only where
-//! the user wrote that the address is the peer's.
+//! The host that answers at an address need not own the address: a port can be forwarded. So the request names the
+//! wanted address, and the peer accepts the connection only if the address is its own. The request leaves the address
+//! out, and so means the peer's own host, only if the user configured the address as the peer's.
 
 use std::{
     io,
@@ -36,15 +39,16 @@ use crate::{
     },
 };
 
-/// A connection over the lanes to a peer, and its place.
+/// A connection over the lanes to a peer, with its place in the count of striped connections.
 #[derive(Debug)]
 pub(crate) struct Striped {
     pub(crate) carried: Carried,
     _place: StripePlace,
 }
 
-/// Connects to `port` at one of `addresses` through a peer there, if one is known; otherwise asks, for later. `first` goes
-/// with the request, and may be said again over a plain connection.
+/// Connects to `port` at one of `addresses` through a peer, if a peer is known there. Otherwise asks whether a peer
+/// answers there, for later connections. `first` is sent with the request, and may be repeated over a plain
+/// connection.
 pub(crate) async fn open(
     hub: &Rc<Hub>,
     live: &Live,
@@ -53,7 +57,7 @@ pub(crate) async fn open(
     first: &[u8],
 ) -> Option<Striped> {
     let settings = hub.settings.stripe.as_ref()?;
-    // A rule says which link; without links there is nothing to stripe over.
+    // A rule that names the link excludes striping, and without links there is nothing to stripe over.
     if live.is_tied() || links.is_empty() {
         return None;
     }
@@ -104,7 +108,7 @@ pub(crate) async fn open(
             );
             places.note_refused(now, peer, wanted);
         }
-        // One that shook hands is there: it may be what it was asked for that does not answer.
+        // The peer has completed a handshake, so it is present. Perhaps only the destination did not answer.
         Ok(Some(Refusal::Busy | Refusal::Unreachable)) => {}
         Err(_) if association.is_met() => {}
         Err(error) => {
@@ -115,21 +119,21 @@ pub(crate) async fn open(
     None
 }
 
-/// How a peer takes connections on.
+/// A peer through which a destination can be reached.
 struct Way {
     peer: usize,
-    /// Where it answers.
+    /// Address at which the peer answers.
     to: SocketAddr,
-    /// What to ask it for; `None`: its own host, whatever addresses that has.
+    /// Address to request from the peer. `None` means the peer's own host, whatever its addresses.
     target: Option<IpAddr>,
 }
 
-/// The way to `target` through a peer, if one is known that allows it.
+/// Returns how to reach `target` through a peer, if a known peer allows it.
 fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> {
     let places = hub.peering.places.borrow();
     let (now, ip) = (clock::now(), target.ip());
     let may = |peer: usize| !places.is_refused(now, peer, target);
-    // Of an address that merely answered with the peer's greeting nobody knows whose it is.
+    // If an address has merely answered with the peer's greeting, its owner is not known.
     let is_configured = |peer: usize| {
         let known = settings.known.get(peer);
         known.is_some_and(|known| {
@@ -161,7 +165,7 @@ fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> 
     })
 }
 
-/// Finds out, beside everything else, whether a known peer answers at `ip`.
+/// Finds out in the background whether a known peer answers at `ip`.
 fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
     if hub.peering.asking.get() >= MAX_ASKING {
         return;
@@ -196,12 +200,13 @@ fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
     });
 }
 
-/// Before a connection to a peer that was there goes plain: a connection, a handshake, TCP's first timeout (RFC 6298
-/// section 2.1).
+/// Time after which a connection to a known peer is replaced by a plain one: a connection, a handshake and the
+/// initial TCP retransmission timeout (RFC 6298, section 2.1).
 const OPEN_PATIENCE: Duration = Duration::from_millis(3300);
-/// The same if the peer was heard from lately: on a full link the first packet may be lost, and then the second.
+/// As [`OPEN_PATIENCE`], for a peer that was heard from within [`HEARD`]. On a saturated link the first packet may be
+/// lost, and its retransmission as well.
 const HEARD_PATIENCE: Duration = Duration::from_secs(5);
-/// A peer that was heard from so lately is there, whatever becomes of one connection to it.
+/// A peer that was heard from within this time counts as present, even if one connection to it fails.
 const HEARD: Duration = Duration::from_secs(30);
 const ASK_PATIENCE: Duration = Duration::from_secs(5);
 const MAX_ASKING: usize = 8;
@@ -229,7 +234,7 @@ mod tests {
         },
     };
 
-    /// A hub that knows a peer at the address of the listener.
+    /// Returns a hub that knows a peer at the address of the returned listener.
     async fn hub_and_peer() -> (Rc<Hub>, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let mut hub = hub();
@@ -238,7 +243,7 @@ mod tests {
         settings.known = Known::new(vec![peer(None)]);
         settings.ask_port = listener.local_addr().expect("bound").port();
         hub.settings.stripe = Some(settings);
-        // The peer's address is to need a link.
+        // So that the peer's address requires a link.
         hub.uplinks.locals.borrow_mut().clear();
         note(&hub, Answer::Peer(0));
         (Rc::new(hub), listener)
@@ -261,14 +266,14 @@ mod tests {
         StaticKeys::from_private([4; 32])
     }
 
-    /// The peer shakes hands with who comes, who then joins an association that begins.
+    /// Accepts a lane as the peer. Its frame Join must begin a new association.
     async fn met(listener: &TcpListener) -> Shaken {
         let (shaken, _, is_new) = joined(listener).await;
         assert!(is_new);
         shaken
     }
 
-    /// The same: the association, and whether it begins.
+    /// Accepts a lane as the peer. Returns the token of its association, and whether the association is new.
     async fn joined(listener: &TcpListener) -> (Shaken, Token, bool) {
         let (stream, _) = listener.accept().await.expect("it came");
         let known = [*striping().keys.public()];
@@ -281,7 +286,7 @@ mod tests {
         (shaken, token, is_new)
     }
 
-    /// The next connection that is asked for on a lane, and its first bytes.
+    /// Returns the next connection that is requested on a lane, and its first bytes.
     async fn asked(lane: &mut Shaken) -> (ConnId, Wanted, Vec<u8>) {
         loop {
             let came = lane.receive().await.expect("a frame");
@@ -293,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Opens to port 80 while the peer does as `peer` says.
+    /// Opens a connection to port 80 while the future `peer` acts as the peer.
     async fn open_beside<T>(hub: &Rc<Hub>, peer: impl Future<Output = T>) -> (Option<Striped>, T) {
         let (live, links) = begin(hub, HERE);
         let to = (&[HERE][..], 80);
@@ -368,7 +373,7 @@ mod tests {
             };
             let (striped, wanted) = open_beside(&hub, refuse).await;
             assert!(striped.is_none());
-            // Who merely answered there may be elsewhere, so the address is said.
+            // The peer's address is not configured, so the request names the wanted address.
             assert_eq!(
                 wanted,
                 Wanted {
@@ -424,7 +429,7 @@ mod tests {
             };
             let (one, (lane, former)) = open_beside(&hub, first).await;
             let one = one.expect("open").carried;
-            // The peer is restarted.
+            // Restart of the peer.
             drop(lane);
             let (mut lane, token, is_new) = joined(&listener).await;
             assert_eq!((token, is_new), (former, false));

@@ -1,10 +1,15 @@
-//! Active probes: what a link carries, asked of servers that the user names.
+//! Active probes: measure the capacity of a link by downloads from servers that the user names.
 //!
-//! Connections tell what links carry while they move much. A link of which they have told nothing for longer than an
-//! estimate is taken as it is ([`Placer::is_stale`](crate::placer::Placer::is_stale)) is probed: one download over it,
-//! 12 MB or 2 s of it, booked as any bulk connection's. Only while the proxy is in use, so that an idle
-//! host stays idle; only over links that are free to use now, which one that is ahead of its budget is not; one at a time; and no link
-//! more often than every 5 minutes, whether the server answers or not. The paper probes all the time.
+//! Connections show the capacity of a link only while they move much data. A link whose capacity estimate has become
+//! too old ([`Placer::is_stale`](crate::placer::Placer::is_stale)) is probed: one download over it, at most 12 MB or
+//! 2 s. The estimator treats its bytes like those of any bulk connection. These rules limit the probes:
+//!
+//! - Links are probed only while the proxy is in use, so that an idle host stays idle.
+//! - Only links in ordinary use (`Cost::Rank`) are probed, not standby links or links that are ahead of their budget.
+//! - Only one link is probed at a time.
+//! - A link is probed at most every 5 minutes, whether or not the server answers.
+//!
+//! The paper probes all the time.
 
 use std::{io, time::Duration};
 
@@ -18,7 +23,7 @@ use tokio::{
 use super::{connect, hub::Hub, settings::Probe};
 use crate::{placer::Cost, sched::LinkId};
 
-/// Probes links that want it, until dropped. Without servers to ask it does nothing.
+/// Probes links that need it, until the future is dropped. Returns at once if no servers are configured.
 pub(super) async fn run(hub: &Hub) -> io::Result<()> {
     let probes = &hub.settings.probes;
     let mut turns = probes.iter().cycle();
@@ -50,7 +55,7 @@ pub(super) async fn run(hub: &Hub) -> io::Result<()> {
     Ok(())
 }
 
-/// The first link that is to be probed.
+/// Returns the first link that is to be probed.
 fn next(hub: &Hub, now: Instant, probed: &[Option<Instant>]) -> Option<LinkId> {
     let placer = hub.placer.borrow();
     let mut links = placer.links().iter().enumerate();
@@ -66,7 +71,7 @@ fn next(hub: &Hub, now: Instant, probed: &[Option<Instant>]) -> Option<LinkId> {
     found.map(|(index, _)| LinkId(index))
 }
 
-/// Downloads from `probe` over `link`; returns how much came.
+/// Downloads from `probe` over `link`. Returns the number of bytes received.
 async fn download(hub: &Hub, link: LinkId, probe: &Probe) -> io::Result<u64> {
     let addresses = hub.resolver.resolve(&probe.server).await;
     let addresses = addresses.map_err(io::Error::other)?;
@@ -97,12 +102,13 @@ async fn download(hub: &Hub, link: LinkId, probe: &Probe) -> io::Result<u64> {
     }
 }
 
-/// A probe moves no more than this, enough for a first estimate of links up to 75 Mbit/s; faster ones stay as good as the best.
+/// Maximum number of bytes per probe: enough for a first estimate of links up to 75 Mbit/s. Faster links remain
+/// indistinguishable from each other.
 const MOST_BYTES: u64 = 12_000_000;
-/// And takes no longer, from the answer's first byte on or before.
+/// Maximum duration of the download, from sending the request.
 const MOST_TIME: Duration = Duration::from_secs(2);
-/// No link is probed more often.
+/// Minimum interval between probes of one link.
 const PAUSE: Duration = Duration::from_secs(300);
-/// Nobody has asked the proxy for anything for so long: it is not in use.
+/// Time without new requests after which the proxy counts as not in use.
 const IDLE: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,8 +1,9 @@
-//! Names to addresses, by the host's own resolver.
+//! Resolves names to addresses by the host's own resolver.
 //!
-//! `getaddrinfo` blocks, so it runs on tokio's blocking threads. Answers, bad ones too, are kept for a short time,
-//! because browsers ask for one name many times at once; at most [`MAX_NAMES`] of them. Who asks for a name that is
-//! being looked up waits for that answer, and at most [`MAX_LOOKUPS`] names are looked up at a time.
+//! `getaddrinfo` blocks, so it runs on tokio's blocking threads. Answers, including failures, are cached for a short
+//! time, because browsers look up one name many times at once. The cache holds at most [`MAX_NAMES`] names. A request
+//! for a name that is already being looked up waits for the same answer. At most [`MAX_LOOKUPS`] look-ups run at a
+//! time.
 
 use std::{
     cell::RefCell,
@@ -23,11 +24,11 @@ use tokio::{sync::Semaphore, task::spawn_blocking, time};
 
 use crate::target::{Host, Target};
 
-/// Remembers answers.
+/// Looks names up and caches the answers.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     known: RefCell<BTreeMap<String, (Answer, Instant)>>,
-    /// Look-ups that somebody waits for. Weak: one nobody waits for any more must not keep its place.
+    /// Look-ups in progress. The references are weak, so that a look-up without waiting requests is dropped.
     running: RefCell<BTreeMap<String, WeakShared<Lookup>>>,
     places: Arc<Semaphore>,
 }
@@ -46,10 +47,11 @@ impl Default for Resolver {
 }
 
 impl Resolver {
-    /// The addresses of `target`, at least one, in the order to try them: the resolver's, families alternating.
+    /// Returns the addresses of `target`, at least one, in the order in which to try them: the resolver's order, with
+    /// address families alternating.
     ///
     /// # Errors
-    /// A line on why there is none.
+    /// Fails with a one-line reason if there is no address.
     pub(crate) async fn resolve(&self, target: &Target) -> Answer {
         let name = match &target.host {
             Host::Ip(ip) => return Ok(vec![*ip]),
@@ -87,14 +89,14 @@ impl Resolver {
     }
 }
 
-/// Asks the host's resolver.
+/// Looks `name` up with the host's resolver.
 async fn look_up(places: Arc<Semaphore>, name: String) -> Answer {
     let find = async {
         let place = places.acquire_owned().await.map_err(io::Error::other)?;
         let name = name.clone();
         let find = move || {
             let found = (name.as_str(), 0).to_socket_addrs();
-            // Not before: the thread stays in `getaddrinfo` though nobody waits for it any more.
+            // Release the place only now: the thread stays in `getaddrinfo` even if no request waits for it any more.
             drop(place);
             found
         };
@@ -122,7 +124,7 @@ async fn look_up(places: Arc<Semaphore>, name: String) -> Answer {
     }
 }
 
-/// RFC 8305, section 4: families in turn, beginning with the first address's.
+/// Alternates address families, beginning with the family of the first address (RFC 8305, section 4).
 fn alternate(ips: Vec<IpAddr>) -> Vec<IpAddr> {
     let first_is_v6 = ips.first().is_some_and(IpAddr::is_ipv6);
     let (one, other): (Vec<_>, Vec<_>) =
@@ -139,7 +141,7 @@ fn alternate(ips: Vec<IpAddr>) -> Vec<IpAddr> {
     }
 }
 
-/// The resolver's own words.
+/// Returns the resolver's message without Rust's prefix.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.strip_prefix("failed to lookup address information: ")
@@ -147,13 +149,15 @@ fn plain(error: &io::Error) -> String {
         .to_owned()
 }
 
-/// How long an answer is waited for.
+/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 const MEMORY: Duration = Duration::from_secs(30);
-/// Long enough for the many requests of one page, short enough for a network that has just come.
+/// Cache lifetime of failures: long enough for the many requests of one page, short enough for a network that has
+/// just become available.
 const BAD_MEMORY: Duration = Duration::from_secs(2);
 const MAX_NAMES: usize = 1024;
-/// Fewer than the runtime has blocking threads, so that programs are still found when names are not.
+/// Maximum number of concurrent look-ups. Fewer than the runtime's blocking threads, so that programs can be
+/// identified while the resolver hangs.
 const MAX_LOOKUPS: usize = 12;
 
 #[cfg(test)]
@@ -169,7 +173,7 @@ mod tests {
         runtime.block_on(async {
             let resolver = Resolver::default();
             let target = Target::new(Host::Name("localhost".to_owned()), 80).expect("port");
-            // No place is free, so that nothing is answered until both have asked and one has gone.
+            // All places are taken, so no look-up completes until both requests wait and one of them is dropped.
             let limit = u32::try_from(MAX_LOOKUPS).expect("few");
             let all = resolver.places.acquire_many(limit).await.expect("open");
             let mut first = Box::pin(resolver.resolve(&target));

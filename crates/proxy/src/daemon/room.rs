@@ -1,4 +1,4 @@
-//! What links have room for just now: beside what they carry, for answers that could come over several ([`crate::parts`]).
+//! Free capacity of the links at present, for answers that can be fetched over several links ([`crate::parts`]).
 
 use std::{net::IpAddr, time::Duration};
 
@@ -17,7 +17,8 @@ use crate::{
     sched::LinkId,
 };
 
-/// The links that could bring some of `parts`, which `live` began to bring from one of `addresses`, and what others leave of them.
+/// Returns the links that could bring some of `parts`, with the capacity that other connections leave. `live` began
+/// the answer, and `addresses` are those of its server.
 pub(crate) fn lanes(
     hub: &Hub,
     now: Instant,
@@ -52,7 +53,8 @@ pub(crate) fn lanes(
         let round_trips = if is_warm { 1 } else { 2 };
         let round_trip = round_trip.unwrap_or(UNKNOWN);
         let start = round_trip * round_trips + MARGIN;
-        // What others leave for a moment they will take again while they have enough to do.
+        // Other connections that leave capacity unused for a moment will use it again if they still have enough data to
+        // move.
         let load = flows.loads.get(link.0).copied().unwrap_or(Bytes::ZERO);
         let load = load.get().saturating_sub(parts.left_on(link).get());
         let is_known = placer.known_download(link).is_some();
@@ -73,7 +75,7 @@ pub(crate) fn lanes(
     links.into_iter().filter_map(lane).collect()
 }
 
-/// Notes that a fetch that is `planned` is about to bring some of what `live` began to bring.
+/// Records that the fetch `planned`, which belongs to the answer of `live`, is about to begin.
 pub(crate) fn promise(hub: &Hub, now: Instant, live: &Live, planned: &Plan) {
     let promise = Promise {
         link: planned.link,
@@ -84,7 +86,7 @@ pub(crate) fn promise(hub: &Hub, now: Instant, live: &Live, planned: &Plan) {
     hub.flows.borrow_mut().promised.push(promise);
 }
 
-/// Round trip of a link of which none is known, nor of any other.
+/// Assumed RTT of a link if no RTT is known of any link.
 const UNKNOWN: Duration = Duration::from_millis(100);
-/// What a server takes to answer, and we to ask.
+/// Time added to the RTTs for sending the request and for the server's processing.
 const MARGIN: Duration = Duration::from_millis(5);

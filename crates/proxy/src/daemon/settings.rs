@@ -1,4 +1,4 @@
-//! What the user says about a proxy, checked.
+//! The user's settings of a proxy, after validation.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,89 +18,90 @@ use crate::target::{Host, Target};
 /// A proxy's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where clients come to.
+    /// Address on which the proxy listens for clients.
     pub listen: SocketAddr,
-    /// Which clients are served; `None`: this host, and private networks, but for what is on a link's side.
+    /// Networks whose clients are served. `None`: this host and private networks, except the networks on the links.
     pub allow: Option<Vec<IpNet>>,
-    /// Most clients at a time; the next is closed at once.
+    /// Maximum number of concurrent clients. Further clients are disconnected at once.
     pub max_connections: usize,
-    /// A connection that moved nothing for this long is closed.
+    /// Time without data after which a connection is closed.
     pub idle: Duration,
-    /// Scheduler, rules, stickiness.
+    /// Scheduler, rules and stickiness.
     pub placer: PlacerConfig,
-    /// The links; empty: every interface with a default route.
+    /// The links. If empty, every interface with a default route is a link.
     pub links: Vec<LinkConfig>,
-    /// Striping of connections to other pleaches; `None`: this one has no key.
+    /// Striping of connections to other pleaches. `None` if this host has no key.
     pub stripe: Option<StripeSettings>,
-    /// What is done with connections of programs that know no proxy.
+    /// How connections of programs that do not know the proxy are served.
     pub transparent: Transparency,
-    /// Servers to ask what links carry, in turn; empty: none is asked.
+    /// Servers for capacity probes, used in rotation. If empty, links are not probed.
     pub probes: Vec<Probe>,
-    /// When links that take less energy are filled first.
+    /// When links that need less energy are preferred.
     pub save_energy: SaveEnergy,
-    /// Whether servers may send no more at a time than keeps links full.
+    /// Whether receive windows are limited so that links are full but their queues are short.
     pub short_queues: bool,
-    /// Whether answers to plain HTTP requests may come over several links, by ranges of their bytes.
+    /// Whether answers to plain HTTP requests may be fetched over several links, by byte ranges.
     pub ranges: bool,
-    /// For the record of what was changed in the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
+    /// Directory for the record of changes to the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
 }
 
-/// How connections to other pleaches are striped, and who may ask this one.
+/// How connections to other pleaches are striped, and which peers may connect to this host.
 #[derive(Clone, Debug)]
 pub struct StripeSettings {
-    /// This end's keys.
+    /// Keys of this end.
     pub keys: Arc<StaticKeys>,
-    /// Whom to trust.
+    /// Peers that this end trusts.
     pub known: Known,
-    /// How invited peers become known; `None`: no invitation is accepted.
+    /// How invited peers become known. `None`: invitations are not accepted.
     pub enrolment: Option<Enrolment>,
-    /// Which lane a chunk takes, of what this end sends.
+    /// Policy that assigns outgoing chunks to lanes.
     pub striping: Striping,
-    /// Where others answer; 0: nobody is asked.
+    /// Port at which other hosts are asked whether they are peers; 0: no host is asked.
     pub ask_port: u16,
-    /// Where this one answers; `None`: it does not.
+    /// Address on which this host listens for peers. `None`: it does not listen.
     pub listen: Option<SocketAddr>,
-    /// Where others may go beside this host's own addresses.
+    /// Destinations that peers may reach through this host, in addition to its own addresses.
     pub allow: Vec<IpNet>,
-    /// Most striped connections at a time.
+    /// Maximum number of concurrent striped connections.
     pub max: usize,
 }
 
-/// Another pleach.
+/// Another host that runs pleach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownPeer {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
-    /// Its public key.
+    /// Public key of the peer.
     pub public_key: [u8; 32],
-    /// Where it answers for hosts other than its own, and which; both or none.
+    /// Address at which the peer answers for other hosts, and the networks of these hosts.
     pub serves: Option<(SocketAddr, Vec<IpNet>)>,
 }
 
-/// How programs that know no proxy are served.
+/// How programs that do not know the proxy are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Transparency {
-    /// Not at all.
+    /// Such programs are not served.
     #[default]
     Off,
-    /// Connections of this host, and those it forwards, are redirected to the proxy.
+    /// Connections of this host, and connections that it forwards, are redirected to the proxy.
     Redirect,
-    /// Sockets of this host's programs in a cgroup are bound to links by the kernel; `None`: the root, all programs.
+    /// The kernel binds sockets of programs in this cgroup to links. `None`: the root cgroup, which contains all
+    /// programs.
     Cgroup(Option<PathBuf>),
 }
 
-/// A server that has something to download.
+/// A server with a file to download for capacity probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Where it is.
+    /// Name or address, and port of the server.
     pub server: Target,
-    /// What to ask for, from the `/` on.
+    /// Path of the file, beginning with `/`.
     pub path: String,
 }
 
 impl Probe {
-    /// Reads `http://HOST[:PORT][/PATH]`; `None` for anything else.
+    /// Reads `http://HOST[:PORT][/PATH]`. `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("http://")?;
@@ -119,30 +120,30 @@ impl Probe {
     }
 }
 
-/// When links that take less energy are filled first.
+/// When links that need less energy are preferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SaveEnergy {
-    /// All the time.
+    /// Always.
     Always,
-    /// Energy does not matter.
+    /// Never: energy does not matter.
     #[default]
     Never,
-    /// While the host runs on its battery.
+    /// While the host runs on battery.
     OnBattery,
 }
 
 /// A link and its device.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// What the placer knows of it.
+    /// Properties that the placer uses.
     pub settings: LinkSettings,
-    /// Network device; may be absent.
+    /// Name of the network device, which may be absent.
     pub device: String,
-    /// Source addresses, at most one of a family; none: the kernel's choice.
+    /// Source addresses, at most one per address family. If empty, the kernel chooses.
     pub source: Vec<IpAddr>,
 }
 
-/// Networks that are private, this host's own among them.
+/// Returns the private networks, including the loopback networks.
 pub(super) fn private_networks() -> Vec<IpNet> {
     let texts = [
         "127.0.0.0/8",

@@ -1,4 +1,5 @@
-//! What one TCP connection has of its link: its rate, its part, and the receive window that bounds it.
+//! The use that one TCP connection makes of its link: its rate, its fair share, and the receive window that limits
+//! it.
 
 use std::time::Duration;
 
@@ -8,23 +9,24 @@ use tokio::net::TcpStream;
 
 use crate::window::Sharer;
 
-/// What a connection has of its link.
+/// Use that a TCP connection makes of its link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
-    /// Its shortest round trip; zero before it is connected.
+    /// Minimum RTT of the connection; zero before it is connected.
     pub(super) base: Duration,
-    /// The round trip as who receives sees it; zero if that was not seen.
+    /// RTT as measured by the receiver; zero if it has not been measured.
     round_trip: Duration,
-    /// Bytes from the server when it was last looked at, and its rate since, smoothed.
+    /// `seen`: bytes received from the server until the last measurement. `rate`: smoothed receive rate. `part`: fair
+    /// share of the link.
     pub(super) seen: u64,
     pub(super) rate: Bitrate,
     pub(super) part: Option<Bitrate>,
-    /// The bound that is in force.
+    /// Limit of the receive window that is in force.
     pub(super) bound: Option<Bytes>,
 }
 
 impl Share {
-    /// That of a connection over `stream`, on which `seen` bytes have come.
+    /// Begins for a connection over `stream` that has received `seen` bytes.
     pub(crate) fn begin(stream: &TcpStream, seen: u64) -> Self {
         let mut share = Self {
             seen,
@@ -36,7 +38,7 @@ impl Share {
         share
     }
 
-    /// Notes what TCP says of round trips.
+    /// Updates the RTTs from the kernel's TCP statistics.
     pub(crate) fn on_tcp(&mut self, info: &TcpInfo) {
         if info.min_rtt > Duration::ZERO {
             self.base = info.min_rtt;
@@ -44,13 +46,14 @@ impl Share {
         self.round_trip = info.receiver_rtt;
     }
 
-    /// Takes the bound off `stream`, which serves another connection next.
+    /// Removes the limit from `stream`, which the next request will use.
     pub(crate) fn end(mut self, stream: &TcpStream) {
         self.put(stream, None, true);
     }
 
     pub(super) fn sharer(&self) -> Sharer {
-        // A window is filled once in a round trip, at most; where that is not known, it may be.
+        // A connection is limited by its window only if it fills the window about once per RTT. If the RTT is not
+        // known, assume so.
         let is_filled = |bound: Bytes| {
             let on_the_way = self.rate.bytes_in(self.round_trip);
             self.round_trip == Duration::ZERO || on_the_way.get() * 2 >= bound.get()
@@ -62,8 +65,8 @@ impl Share {
         }
     }
 
-    /// Puts `bound` in force. One that is in force already is repeated where something moves, because the kernel may have set
-    /// another.
+    /// Applies the limit `bound`. A limit that is already in force is applied again if `moves` is set, that is, if
+    /// the connection moves data, because the kernel may have changed it.
     pub(super) fn put(&mut self, stream: &TcpStream, bound: Option<Bytes>, moves: bool) {
         let is_near = |old: Bytes, new: Bytes| old.get().abs_diff(new.get()) * 10 < old.get();
         match (self.bound, bound) {
@@ -72,7 +75,7 @@ impl Share {
             _ => {}
         }
         let bytes = bound.map(|bytes| u32::try_from(bytes.get()).unwrap_or(u32::MAX));
-        // A socket that refuses goes on as the kernel thinks good.
+        // If the socket refuses, the kernel's own window remains.
         if tcp::bound_window(stream, bytes).is_ok() {
             self.bound = bound;
         }

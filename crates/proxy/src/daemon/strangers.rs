@@ -1,15 +1,16 @@
-//! Connections to the peer port whose owners have not said who they are.
+//! Connections to the peer port that have not yet authenticated.
 
 use std::{collections::VecDeque, rc::Rc};
 
 use tokio::sync::Notify;
 
-/// Those who have not said who they are, at most [`MAX_STRANGERS`], the oldest first.
+/// Connections that have not authenticated, at most [`MAX_STRANGERS`], the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Strangers(VecDeque<Rc<Notify>>);
 
 impl Strangers {
-    /// Enters one, which leaves when it is notified: when too many newer ones have come. Silence must not keep peers out.
+    /// Adds a connection. Its [`Notify`] fires when too many newer ones have been added; the connection must then be
+    /// closed. So silent connections cannot keep peers out.
     pub(super) fn enter(&mut self) -> Rc<Notify> {
         if self.0.len() >= MAX_STRANGERS
             && let Some(oldest) = self.0.pop_front()

@@ -1,10 +1,10 @@
-//! Places among the striped connections of a proxy.
+//! Counts the striped connections of a proxy, to limit their number.
 
 use std::rc::Rc;
 
 use super::{hub::Hub, settings::StripeSettings};
 
-/// A place among the striped connections; given back when dropped.
+/// One striped connection in the count; dropping it decrements the count.
 #[derive(Debug)]
 pub(super) struct StripePlace(Rc<Hub>);
 

@@ -1,7 +1,8 @@
-//! What makes links dearer for a while: budgets that run short, and a host on its battery. Looked at once a second.
+//! Makes links temporarily more expensive: when their budget runs short, and when the host runs on battery. Checked
+//! once a second.
 //!
-//! A budget is charged what its device carried, as the kernel counts: everybody's packets with their headers, as the
-//! provider sees them. What it carries while no proxy runs is not counted.
+//! All bytes that a device carries are charged to its link's budget, as the kernel counts them: the packets of all
+//! programs with their headers, as the provider sees them. Bytes carried while no proxy runs are not counted.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,16 +11,16 @@ use pleach_linux::{clock, power, procnet};
 use super::{hub::Hub, settings::SaveEnergy};
 use crate::{budget::Standing, placer::Placer, sched::LinkId};
 
-/// See the module's head.
+/// Budgets and power supply: see the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Thrift {
-    /// Counters of devices when they were last looked at.
+    /// Byte counters of the devices at the last check.
     seen: BTreeMap<String, u64>,
     windows: u32,
 }
 
 impl Thrift {
-    /// Once a window of the estimators.
+    /// Called once per window of the estimators. Every fourth call checks.
     pub(super) fn handle_window(&mut self, hub: &Hub) {
         self.windows = self.windows.wrapping_add(1);
         if self.windows % WINDOWS_EACH != 1 {
@@ -29,7 +30,7 @@ impl Thrift {
         placer.saves_energy = match hub.settings.save_energy {
             SaveEnergy::Always => true,
             SaveEnergy::Never => false,
-            // A host that tells of no supplies has no battery.
+            // A host that reports no power supplies has no battery.
             SaveEnergy::OnBattery => {
                 power::is_on_battery(Path::new(power::SUPPLIES)).unwrap_or(false)
             }
@@ -53,7 +54,7 @@ impl Thrift {
             let bytes = counters.get(&name).map_or(0, |(received, sent)| {
                 let total = received.saturating_add(*sent);
                 let seen = self.seen.insert(name, total).unwrap_or(total);
-                // A device that was plugged in again counts from 0.
+                // A device that was unplugged and plugged in again counts from 0.
                 total.checked_sub(seen).unwrap_or(total)
             });
             let Some(standing) = placer.charge(LinkId(index), now, bytes) else {

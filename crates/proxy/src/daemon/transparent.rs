@@ -1,7 +1,7 @@
-//! Transparent mode: connections that the kernel redirects here, and the redirect itself.
+//! Transparent mode: the redirect in the kernel, and the connections that it redirects to the proxy.
 //!
-//! They come to listeners of their own, on a port the kernel chose, one for each family; whoever connects there without
-//! having been redirected is sent away.
+//! Redirected connections arrive at separate listeners, one for each address family, on a port chosen by the kernel.
+//! A connection to these listeners that was not redirected is closed.
 
 use std::{
     cell::RefCell,
@@ -16,23 +16,24 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::listening::listen;
 
-/// See the module's head.
+/// Listeners and redirect of the transparent mode.
 #[derive(Debug)]
 pub(crate) struct Transparent {
     v4: TcpListener,
-    /// `None` on a host without IPv6.
+    /// IPv6 listener. `None` on a host without IPv6.
     v6: Option<TcpListener>,
     port: u16,
     redirect: Redirect,
-    /// The networks and devices left alone by what is applied now.
+    /// Networks and devices that the applied redirect exempts.
     applied: RefCell<Option<(Vec<IpNet>, Vec<String>)>>,
 }
 
 impl Transparent {
-    /// Opens the listeners and reserves the redirect of the proxy on port `name`; nothing is redirected yet.
+    /// Opens the listeners and reserves the redirect of the proxy on port `name`. Nothing is redirected before
+    /// [`Self::apply`].
     ///
     /// # Errors
-    /// As [`Redirect::begin`].
+    /// Fails as [`Redirect::begin`] does.
     pub(crate) fn start(base: &Path, name: u16) -> io::Result<Self> {
         let redirect = Redirect::begin(base, name)?;
         let v4 = listen((Ipv4Addr::UNSPECIFIED, 0).into(), false)?;
@@ -47,10 +48,11 @@ impl Transparent {
         })
     }
 
-    /// The next redirected connection: with whom, and where it wanted to go.
+    /// Accepts the next redirected connection. Returns its stream, the client's address, and the original
+    /// destination.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// Fails if the process is out of descriptors or memory.
     pub(crate) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, Option<SocketAddr>)> {
         let v6 = async {
             match &self.v6 {
@@ -66,8 +68,8 @@ impl Transparent {
         Ok((stream, from, wanted))
     }
 
-    /// Redirects all but what goes to `direct`, the networks beside this host, and what comes in by `uplinks`, the
-    /// devices of the links.
+    /// Redirects all connections except those to `direct`, the subnets of this host's devices, and those that arrive
+    /// on `uplinks`, the devices of the links.
     pub(crate) fn apply(&self, mut direct: Vec<IpNet>, uplinks: Vec<String>) {
         direct.sort_unstable();
         direct.dedup();

@@ -1,4 +1,4 @@
-//! What the host's devices give: the links' side of the host, and which addresses need no link.
+//! Devices and addresses of the host: those of the links, and the addresses that need no link.
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,47 +13,47 @@ use tokio::sync::Notify;
 use super::{kept::Upstream, settings::LinkConfig};
 use crate::sched::LinkId;
 
-/// See the module's head.
+/// Devices and addresses of the host, as last seen.
 #[derive(Debug, Default)]
 pub(crate) struct Uplinks {
     /// Device and source addresses of each link, by id.
     pub(crate) devices: RefCell<Vec<Device>>,
-    /// Networks directly on devices that are no links, the loopback device's among them.
+    /// Subnets of devices that are not links, including the loopback device.
     pub(crate) locals: RefCell<Vec<IpNet>>,
     /// This host's own addresses on all its devices.
     pub(crate) own: RefCell<BTreeSet<IpAddr>>,
-    /// What the kernel's hook did, by link; empty without it.
+    /// Sockets and bytes of each link that the kernel's hook in a cgroup has bound; empty without the hook.
     pub(crate) bound: RefCell<Vec<Bound>>,
-    /// The link that is being probed, and what came by the probe since the last window.
+    /// The link that is being probed, and the bytes received by the probe since the last window.
     pub(crate) probing: Cell<Option<(LinkId, u64)>>,
-    /// Links lead elsewhere than before.
+    /// Notified when links or their addresses may have changed.
     pub(crate) changed: Notify,
 }
 
-/// A link's side of the host.
+/// Device and addresses of a link.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) source: Vec<IpAddr>,
-    /// What it was seen to have.
+    /// Addresses that the device had in the last snapshot.
     pub(crate) addresses: Vec<IpNet>,
-    /// Since when it leads nowhere, though the device and its address are there.
+    /// Time since which the link leads nowhere, although the device and its address exist. `None` if the link works.
     pub(crate) silent_since: Option<Instant>,
 }
 
-/// What the hook did, by link.
+/// Sockets and bytes of one link, when a hook in a cgroup binds sockets to links.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bound {
-    /// Sockets bound to it.
+    /// Number of sockets that the hook bound to the link.
     pub(crate) sockets: u64,
-    /// What its device sent since the start, headers included.
+    /// Bytes that the link's device has sent since the start, headers included.
     pub(crate) tx_bytes: u64,
-    /// What its device received.
+    /// Bytes that the link's device has received since the start, headers included.
     pub(crate) rx_bytes: u64,
 }
 
 impl Uplinks {
-    /// The links that the user named, on devices of which nothing is known yet.
+    /// Creates the links that the user named. The state of their devices is not known yet.
     pub(super) fn new(links: &[LinkConfig]) -> Self {
         let device = |link: &LinkConfig| Device {
             name: link.device.clone(),
@@ -67,13 +67,13 @@ impl Uplinks {
         }
     }
 
-    /// Devices of all links.
+    /// Returns the device names of all links.
     pub(crate) fn device_names(&self) -> Vec<String> {
         let devices = self.devices.borrow();
         devices.iter().map(|device| device.name.clone()).collect()
     }
 
-    /// Whether the link of `upstream` has its address still.
+    /// Whether the link of `upstream` still has the local address of the connection.
     pub(super) fn has_address_of(&self, upstream: &Upstream) -> bool {
         let devices = self.devices.borrow();
         let device = upstream.link.and_then(|link| devices.get(link.0));

@@ -1,4 +1,4 @@
-//! Divides links among the connections over them ([`crate::window`]).
+//! Divides the capacity of links among the connections over them ([`crate::window`]).
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     window::{self, Caution, Sharer},
 };
 
-/// A TCP connection over a link: a plain connection's, or a lane of a striped one.
+/// A TCP connection over a link: a plain connection to a server, or a lane that carries striped connections.
 enum Member {
     Plain(Rc<Live>),
     Lane(Rc<Lane>),
@@ -29,7 +29,7 @@ impl Member {
         }
     }
 
-    /// Bytes that have come over it.
+    /// Number of bytes received over the connection.
     fn down(&self) -> u64 {
         match self {
             Self::Plain(live) => live.down.get(),
@@ -49,14 +49,14 @@ impl Member {
     }
 }
 
-/// The TCP connection of `live`, by link.
+/// Returns the TCP connection of `live` and its link.
 fn plain(live: &Rc<Live>) -> Option<(LinkId, Member)> {
     let is_there = live.upstream.borrow().is_some();
     let link = live.link.get().filter(|_| is_there)?;
     Some((link, Member::Plain(Rc::clone(live))))
 }
 
-/// The TCP connections over links. Those of lanes that others dialled are theirs to divide.
+/// Returns the TCP connections over links. Lanes that a peer dialled are excluded: the peer divides its own links.
 fn members(hub: &Hub) -> Vec<(LinkId, Member)> {
     let live = hub.table.live.borrow();
     let dialled = hub.peering.dialled.borrow();
@@ -65,7 +65,8 @@ fn members(hub: &Hub) -> Vec<(LinkId, Member)> {
     live.values().filter_map(plain).chain(lanes).collect()
 }
 
-/// Divides anew what links carry whose connections moved something since the last time, `elapsed` ago.
+/// Updates the receive rates since the last call, `elapsed` ago, and divides the links over which any connection
+/// received data.
 pub(super) fn divide_links(hub: &Hub, now: Instant, elapsed: Duration) {
     let mut of_links: BTreeMap<LinkId, Vec<Member>> = BTreeMap::new();
     let mut is_busy = vec![false; hub.uplinks.devices.borrow().len()];
@@ -98,7 +99,8 @@ pub(super) fn divide_links(hub: &Hub, now: Instant, elapsed: Duration) {
     }
 }
 
-/// The window with which a connection over `link` begins, as one of those that have not shown to be idle; `None`: the kernel's.
+/// Returns the initial receive window for a new connection over `link`, which counts as one of those that are not
+/// idle. `None`: the kernel chooses.
 pub(crate) fn first_window(hub: &Hub, now: Instant, link: LinkId) -> Option<Bytes> {
     if !hub.settings.short_queues {
         return None;
@@ -130,7 +132,8 @@ pub(crate) fn join_link(hub: &Hub, live: &Live, stream: &TcpStream) {
     }
 }
 
-/// Gives each of the connections `sharing` a link that carries `rate` its window; whether any is bound.
+/// Sets the receive windows of the connections `sharing` a link of capacity `rate`. Returns whether any window is
+/// limited.
 fn divide(now: Instant, rate: Bitrate, caution: &mut Caution, sharing: &[Member]) -> bool {
     let sharers: Vec<Sharer> = sharing
         .iter()
@@ -151,7 +154,7 @@ fn divide(now: Instant, rate: Bitrate, caution: &mut Caution, sharing: &[Member]
     is_any_bound
 }
 
-/// Time between two looks: what a connection leaves is the others' after that.
+/// Interval between two divisions. Capacity that a connection stops using is given to the others after this time.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -172,7 +175,7 @@ mod tests {
         stripe::{frame::LaneId, sched::Striping},
     };
 
-    /// A connection over the only link, to a server here.
+    /// Returns a connection over the only link, to a local server.
     fn connection(hub: &Hub, listener: &TcpListener) -> Rc<Live> {
         let (live, _) = begin(hub, [10, 0, 0, 1].into());
         let address = listener.local_addr().expect("bound");
@@ -184,7 +187,8 @@ mod tests {
         live
     }
 
-    /// Bounds of windows after a while in which each connection took as much per look as told.
+    /// Returns the limits of the windows after 20 intervals, in each of which the connections receive the given
+    /// number of bytes.
     fn bounds(hub: &Hub, taken: &[(&Rc<Live>, u64)]) -> Vec<Option<u64>> {
         for _ in 0..20 {
             for (live, bytes) in taken {
@@ -208,7 +212,7 @@ mod tests {
         assert_eq!(first_window(&hub, clock::now(), link), None);
         assert_eq!(bounds(&hub, &[(&a, 25_000), (&b, 25_000)]), [None, None]);
 
-        // 25 kB a look are 4 Mbit/s, 30 ms of which are 15 kB.
+        // 25 kB per interval are 4 Mbit/s; 30 ms at this rate are 15 kB.
         let carries = |mbps: u64| {
             let mut placer = hub.placer.borrow_mut();
             let link = placer.link_mut(link).expect("there");
@@ -223,7 +227,7 @@ mod tests {
         assert!(near(both[0], 15_000) && near(both[1], 15_000), "{both:?}");
         let one = bounds(&hub, &[(&a, 50_000), (&b, 0)]);
         assert!(near(one[0], 30_000), "{one:?}");
-        // A link that carries more than the kernel's windows.
+        // A link that is so fast that the kernel's windows are not limited.
         carries(800);
         assert_eq!(bounds(&hub, &[(&a, 25_000), (&b, 25_000)]), [None, None]);
     }

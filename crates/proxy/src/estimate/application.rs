@@ -1,49 +1,53 @@
-//! How much a connection of an application will move.
+//! How much data a connection of an application will move.
 //!
-//! The paper's equation 1, on each connection's end: `C = (1 - a) C + a CC` with `a` = 1/8, kept per application (the
-//! process's name) and per destination port, which serves where no process is known. What was never seen before is
-//! taken for the median of the last connections, at the beginning 22.38 kB, the paper's web page. At most
-//! [`MAX_KEYS`] applications and ports are remembered; the one unused for longest goes first.
+//! The estimate follows the paper's equation 1, updated at the end of each connection: `C = (1 - a) C + a CC` with
+//! `a` = 1/8. It is stored per application (the process's name) and per destination port, which is used if the
+//! process is not known. An application and port never seen before are expected to move the median of recent
+//! connections; at the beginning 22.38 kB, the paper's web page. At most [`MAX_KEYS`] applications and ports are
+//! stored. The least recently used entry is removed first.
 //!
-//! What comes of one question (ours) is kept alike: a browser asks for one thing after the other over a connection.
+//! Two more averages are computed in the same way, in addition to the paper:
 //!
-//! Beside the mean it keeps, ours, how far connections lie from it, smoothed alike: of sizes that vary, what a connection has
-//! moved says little about what is left ([`Expected::left`]). Neither is kept over a restart.
+//! - The bytes of one answer, because a browser sends several requests over one connection.
+//! - The deviation of connections from the mean. If sizes vary, the bytes that a connection has moved say little
+//!   about the bytes that are left ([`Expected::left`]).
+//!
+//! Neither of these two is stored across a restart.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use pleach_core::{time::Instant, units::Bytes};
 
-/// What is remembered of one application or port.
+/// Mean amount of data per connection of one application or port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Bytes to servers in a connection.
+    /// Number of bytes to servers per connection.
     pub up: u64,
-    /// Bytes from servers in a connection.
+    /// Number of bytes from servers per connection.
     pub down: u64,
 }
 
-/// What a connection is expected to move.
+/// Amount of data that a connection is expected to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// In the mean.
+    /// Mean amount of data per connection.
     pub demand: Demand,
-    /// How far connections lie from that, in the mean; zero where nothing is known of it.
+    /// Mean deviation of connections from the mean amount; zero if it is not known.
     pub deviation: Bytes,
-    /// What comes of one question, in the mean.
+    /// Mean amount of data per request and its answer.
     pub answer: Bytes,
 }
 
-/// Remembers demands.
+/// Estimates for applications and ports.
 #[derive(Debug, Default)]
 pub struct Demands {
     known: BTreeMap<String, (Expected, Instant)>,
-    /// Sizes of the last connections, for the median.
+    /// Sizes of the most recent connections, for the median.
     recent: VecDeque<u64>,
 }
 
 impl Demand {
-    /// Both directions.
+    /// Returns the sum of both directions.
     #[must_use]
     pub fn total(self) -> Bytes {
         Bytes::new(self.up.saturating_add(self.down))
@@ -51,7 +55,7 @@ impl Demand {
 }
 
 impl Expected {
-    /// No more and no less than `demand`.
+    /// Returns the expectation of exactly `demand`, without deviation.
     #[must_use]
     pub fn exactly(demand: Demand) -> Self {
         Self {
@@ -61,16 +65,17 @@ impl Expected {
         }
     }
 
-    /// What a connection that has moved `moved` will probably still move.
+    /// Returns how many bytes a connection that has moved `moved` bytes will probably still move.
     ///
-    /// Of sizes that do not vary, the rest of the mean. Of sizes that vary as exponential ones do, the mean again, whatever it
-    /// has moved; in between, in proportion. One beyond the mean is half-way between that and as much again, which holds for
-    /// sizes without a scale.
+    /// If sizes do not vary, the connection moves the rest of the mean. If sizes vary like exponentially distributed
+    /// ones, the expected rest is the whole mean, however much was moved. In between, the rest is interpolated by the
+    /// deviation. A connection beyond the mean is expected to move half of the mean plus half of the bytes moved so
+    /// far: a compromise between the whole mean and as much again, as holds for sizes without a characteristic scale.
     #[must_use]
     pub fn left(self, moved: Bytes) -> Bytes {
         let (mean, moved) = (self.demand.total().get(), moved.get());
         let left = if moved < mean {
-            // Exponential sizes lie 2/e of their mean from it.
+            // The mean absolute deviation of exponentially distributed sizes is 2/e of their mean.
             let exponential = (u128::from(mean) * 736 / 1000).max(1);
             let deviation = u128::from(self.deviation.get()).min(exponential);
             let again = u128::from(moved) * deviation / exponential;
@@ -83,7 +88,7 @@ impl Expected {
 }
 
 impl Demands {
-    /// What a connection of `app` to `port` will probably move.
+    /// Returns the amount of data that a connection of `app` to `port` will probably move.
     #[must_use]
     pub fn expected(&self, app: Option<&str>, port: u16) -> Expected {
         let of_app = app.and_then(|app| self.known.get(app));
@@ -94,7 +99,7 @@ impl Demands {
         }
     }
 
-    /// Notes the end of a connection of `app` to `port` that moved `moved`, in answer to so many `questions`.
+    /// Records the end of a connection of `app` to `port` that moved `moved` bytes for `questions` requests.
     pub fn note(
         &mut self,
         now: Instant,
@@ -133,13 +138,13 @@ impl Demands {
         self.recent.push_back(moved.total().get());
     }
 
-    /// All that is known, for keeping: name of the application, or `:PORT`.
+    /// Returns all estimates, to be stored: name of the application or `:PORT`, and demand.
     pub fn known(&self) -> impl Iterator<Item = (&str, Demand)> {
         let entries = self.known.iter();
         entries.map(|(key, (expected, _))| (key.as_str(), expected.demand))
     }
 
-    /// Takes back what [`Self::known`] gave to an earlier run.
+    /// Loads the estimates that [`Self::known`] returned in an earlier run.
     pub fn restore(&mut self, now: Instant, known: impl IntoIterator<Item = (String, Demand)>) {
         let room = MAX_KEYS.saturating_sub(self.known.len());
         let entries = known.into_iter().take(room);
@@ -147,7 +152,7 @@ impl Demands {
             .extend(entries.map(|(key, demand)| (key, (Expected::exactly(demand), now))));
     }
 
-    /// What somebody never seen before will move.
+    /// Returns the expected demand of an application and port never seen before.
     fn prior(&self) -> Demand {
         let mut sizes: Vec<u64> = self.recent.iter().copied().collect();
         let middle = sizes.len() / 2;
@@ -163,18 +168,18 @@ impl Demands {
     }
 }
 
-/// No process is called so.
+/// Returns the key of a port. No process has such a name.
 fn port_key(port: u16) -> String {
     format!(":{port}")
 }
 
-/// `(1 - 1/8) old + 1/8 new`, rounded to nearest.
+/// Returns `(1 - 1/8) old + 1/8 new`, rounded to nearest.
 fn smoothed(old: u64, new: u64) -> u64 {
     let sum = 7 * u128::from(old) + u128::from(new) + 4;
     u64::try_from(sum / 8).unwrap_or(u64::MAX)
 }
 
-/// Most applications and ports remembered.
+/// Maximum number of applications and ports stored.
 pub const MAX_KEYS: usize = 1024;
 
 /// The paper's mean web connection, 22.38 kB.
@@ -206,7 +211,7 @@ mod tests {
             };
             expected.left(Bytes::new(moved)).get()
         };
-        // The same size each time; as exponential sizes lie; half as far.
+        // Deviation zero; that of exponential sizes; half of that.
         assert_eq!([left(0, 0), left(0, 600)], [1000, 400]);
         assert_eq!([left(736, 0), left(736, 600)], [1000, 1000]);
         assert_eq!([left(368, 600), left(5000, 600)], [700, 1000]);
@@ -250,7 +255,7 @@ mod tests {
         demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000), 1);
         let first = (7 * FIRST_DEMAND + 1_000_000 + 4) / 8;
         assert_eq!(expects(&demands, Some("ftp"), 21), down(first));
-        // Known by the port to whoever comes next, while the application has a mind of its own.
+        // A new application gets the estimate of the port; an application with an estimate of its own does not.
         assert_eq!(expects(&demands, Some("scp"), 21), down(first));
         for _ in 0..100 {
             demands.note(Instant::ZERO, Some("ftp"), 21, down(1_000_000), 1);

@@ -1,8 +1,8 @@
 //! HTTP/1 proxying (RFC 9110, 9112): CONNECT, and requests with an absolute URL.
 //!
-//! A plain request is rewritten: origin form, the host of the URL in `Host`, no hop-by-hop fields. `Via` is left
-//! out, against RFC 9110 section 7.6.3: this proxy is a part of the user's own host, and servers treat what comes with
-//! `Via` worse (no compression).
+//! A plain request is rewritten: origin form, the host of the URL in `Host`, no hop-by-hop fields. The field `Via` is
+//! omitted, against RFC 9110 section 7.6.3: this proxy is part of the user's own host, and servers treat requests
+//! with `Via` worse (no compression).
 
 use super::{Failure, MAX_HEAD_BYTES, Protocol, Refusal, Request, Step, refuse};
 use crate::{
@@ -13,14 +13,14 @@ use crate::{
     target::{Host, Target},
 };
 
-/// Reads a request head, once all of it is there. `searched`: how much of `buffer` was looked at before.
+/// Reads a request head once it is complete. `searched` is the number of bytes of `buffer` that were searched before.
 pub(super) fn request(buffer: &mut Vec<u8>, searched: &mut usize) -> Step {
     if !has_end(buffer, searched) {
         return Step::More;
     }
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
-    // A line that has not ended after this many bytes will not become a request line.
+    // An incomplete head of this many bytes is refused.
     let len = match parsed.parse(buffer) {
         Ok(httparse::Status::Complete(len)) if len <= MAX_HEAD_BYTES => len,
         Ok(httparse::Status::Partial) if buffer.len() < MAX_HEAD_BYTES => return Step::More,
@@ -93,7 +93,7 @@ fn plain(
     head.extend_from_slice(b"\r\n");
     let named = connection_options(fields);
     for field in fields {
-        // `Host` is written anew.
+        // `Host` has been written above.
         if !field.name.eq_ignore_ascii_case("host") && !is_hop_by_hop(field.name, &named) {
             push(&mut head, field.name, field.value);
         }
@@ -107,7 +107,7 @@ fn plain(
     Ok(request)
 }
 
-/// Whether a field logs the connection in, and not the request alone (RFC 4559; NTLM).
+/// Whether a field authenticates the whole connection and not only the request (RFC 4559; NTLM).
 fn binds(field: &httparse::Header<'_>) -> bool {
     let scheme = field.value.split(|byte| *byte == b' ').next();
     field.name.eq_ignore_ascii_case("authorization")
@@ -116,7 +116,7 @@ fn binds(field: &httparse::Header<'_>) -> bool {
         })
 }
 
-/// Host and port of `HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT`; `None` if the port is no number.
+/// Splits `HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT`. `None` if the port is not a number.
 fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     let colon = match authority.rfind(']') {
         Some(bracket) => authority[bracket..].find(':').map(|at| bracket + at),
@@ -135,7 +135,8 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// An address, or a name as hosts have them: it goes into a head, and to a resolver.
+/// Reads an address, or a name with only the characters of host names, because it is copied into a head and passed to
+/// a resolver.
 fn host_of(text: &str) -> Option<Host> {
     let is_host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     Host::parse(text).filter(|host| match host {
@@ -144,7 +145,7 @@ fn host_of(text: &str) -> Option<Host> {
     })
 }
 
-/// An answer of this proxy itself, which closes the connection after it.
+/// Returns an answer of the proxy itself, after which the connection closes.
 pub(super) fn error_page(status: &str, text: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\

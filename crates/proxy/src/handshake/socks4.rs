@@ -1,11 +1,11 @@
-//! SOCKS4, and 4a, where the proxy looks the name up: CONNECT only.
+//! SOCKS4, and 4a, in which the proxy resolves the name. Only CONNECT is supported.
 
 use std::net::Ipv4Addr;
 
 use super::{Protocol, Request, Step, refuse};
 use crate::target::{Host, Target};
 
-/// Reads the whole request: version, command, port, address, user, and with 4a a name.
+/// Reads the whole request: version, command, port, address and user, and a name in 4a.
 pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
     let &[_, command, port_high, port_low, a, b, c, d, ..] = buffer.as_slice() else {
         return Step::More;
@@ -19,7 +19,7 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
         Ok(None) => return Step::More,
         Err(step) => return step,
     };
-    // 0.0.0.x with x not zero stands for "a name follows".
+    // SOCKS4a: an address 0.0.0.x with x other than zero means that a name follows.
     let (host, end) = if [a, b, c] == [0, 0, 0] && d != 0 {
         let name_end = match text_end(buffer, user_end) {
             Ok(Some(end)) => end,
@@ -45,7 +45,7 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
     }))
 }
 
-/// Where the text that begins at `start` has ended, behind its zero byte.
+/// Returns the position after the zero byte that ends the text at `start`. `None` if the text is incomplete.
 fn text_end(buffer: &[u8], start: usize) -> Result<Option<usize>, Step> {
     let text = &buffer[start..];
     match text.iter().position(|byte| *byte == 0) {

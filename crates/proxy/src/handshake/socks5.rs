@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::{Command, Failure, Protocol, Request, Step, refuse};
 use crate::target::{Host, Target};
 
-/// Reads the client's methods and takes "none" if it is among them.
+/// Reads the client's authentication methods, and chooses "no authentication" if the client offers it.
 pub(super) fn greeting(buffer: &mut Vec<u8>, is_greeted: &mut bool) -> Step {
     let Some(&count) = buffer.get(1) else {
         return Step::More;
@@ -50,7 +50,7 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
         return Step::More;
     };
     let target = match (host, command) {
-        // A client that does not know yet where it will send from says zero.
+        // A client that does not know its source address yet sends an unspecified address.
         (host, Command::UdpAssociate) => Some(Target {
             host: host.unwrap_or(Host::Ip(Ipv4Addr::UNSPECIFIED.into())),
             port,
@@ -72,8 +72,8 @@ pub(super) fn request(buffer: &mut Vec<u8>) -> Step {
     }))
 }
 
-/// Reads address type, address and port; returns them with their length. The host is `None` if it cannot be one.
-/// `None`: not all of it is there, or the type is unknown.
+/// Reads address type, address and port, and returns host, port and their length. The host is `None` if it is
+/// invalid. The result is `None` if the bytes are incomplete or the type is unknown.
 fn address(bytes: &[u8]) -> Option<(Option<Host>, u16, usize)> {
     let (&kind, rest) = bytes.split_first()?;
     let (host, used) = match kind {
@@ -98,7 +98,7 @@ fn address(bytes: &[u8]) -> Option<(Option<Host>, u16, usize)> {
     Some((host, u16::from_be_bytes(port), 1 + used + 2))
 }
 
-/// The reply with `code` and an address.
+/// Returns the reply with `code` and the address `bound`.
 #[must_use]
 pub(super) fn reply(code: u8, bound: SocketAddr) -> Vec<u8> {
     let mut reply = vec![5, code, 0];
@@ -106,16 +106,17 @@ pub(super) fn reply(code: u8, bound: SocketAddr) -> Vec<u8> {
     reply
 }
 
-/// The reply to UDP ASSOCIATE: datagrams go to `relay`.
+/// Returns the reply to UDP ASSOCIATE: the client has to send its datagrams to `relay`.
 #[must_use]
 pub fn associated(relay: SocketAddr) -> Vec<u8> {
     reply(SUCCEEDED, relay)
 }
 
-/// A datagram of the client for `target`, and where its payload begins; `None` for fragments and nonsense.
+/// Reads the header of a client's datagram. Returns its target and the position of the payload. `None` for fragments
+/// and invalid headers.
 #[must_use]
 pub fn datagram(bytes: &[u8]) -> Option<(Target, usize)> {
-    // Two reserved bytes, then the number of the fragment: fragments are optional, and nobody sends them.
+    // Two reserved bytes, then the fragment number. Fragments are optional, and clients do not send them.
     let [_, _, 0, address_bytes @ ..] = bytes else {
         return None;
     };
@@ -143,7 +144,7 @@ fn push_address(out: &mut Vec<u8>, address: SocketAddr) {
     out.extend_from_slice(&address.port().to_be_bytes());
 }
 
-/// RFC 1928, section 6.
+/// Returns the reply code (RFC 1928, section 6).
 pub(super) fn code_of(failure: Failure) -> u8 {
     match failure {
         Failure::General => GENERAL_FAILURE,
@@ -154,7 +155,7 @@ pub(super) fn code_of(failure: Failure) -> u8 {
     }
 }
 
-/// What stands for no address.
+/// Address in replies that have no address to report.
 pub(super) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 pub(super) const SUCCEEDED: u8 = 0;

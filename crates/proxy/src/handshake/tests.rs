@@ -1,7 +1,7 @@
 use super::*;
 use crate::{http::body::BadChunk, target::Host};
 
-/// Feeds `bytes` in pieces of `size` and returns what was replied and how it ended.
+/// Feeds `bytes` in pieces of `size`. Returns the replies and the last step.
 fn talk(bytes: &[u8], size: usize) -> (Vec<u8>, Step) {
     let mut handshake = Handshake::new();
     let mut replies = Vec::new();
@@ -13,7 +13,7 @@ fn talk(bytes: &[u8], size: usize) -> (Vec<u8>, Step) {
                 Step::More => break,
                 Step::Reply(reply) => replies.extend(reply),
                 Step::Request(mut request) => {
-                    // What has not been fed yet would be read later.
+                    // The pieces that were not fed would be read by the connection.
                     request.rest.extend(pieces.flatten());
                     return (replies, Step::Request(request));
                 }
@@ -24,7 +24,7 @@ fn talk(bytes: &[u8], size: usize) -> (Vec<u8>, Step) {
     (replies, Step::More)
 }
 
-/// The request in `bytes`, the same however they are cut.
+/// Returns the request in `bytes`, after checking that it does not depend on how the bytes are split.
 #[track_caller]
 fn request(bytes: &[u8]) -> Request {
     let whole = talk(bytes, bytes.len());
@@ -258,7 +258,7 @@ fn http_bodies_end_where_the_request_ends() {
     let sent = b"3;x=y\r\nabc\r\n0a \r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n";
     let with_more = [sent.as_slice(), b"GET http://other/"].concat();
     assert_eq!(chunked.clone().take(&with_more), Ok(sent.len()));
-    // Byte by byte it is the same.
+    // The result is the same byte by byte.
     for (at, byte) in with_more.iter().enumerate() {
         assert_eq!(chunked.is_done(), at >= sent.len());
         assert_eq!(chunked.take(&[*byte]), Ok(usize::from(at < sent.len())));
@@ -277,7 +277,7 @@ fn http_bodies_end_where_the_request_ends() {
         "\r\n",
         "xyz\r\n",
         "fffffffffffffffff\r\n",
-        // Where others see another end.
+        // Other implementations see the end of the body elsewhere.
         "3\nabc\r\n",
         "3\rabc",
         "3 3\r\n",
@@ -332,7 +332,7 @@ fn heads_have_a_limit() {
     assert!(Handshake::new().timed_out().reply.is_empty());
 }
 
-/// No bytes panic, and what is understood is the same however it is cut.
+/// No input causes a panic, and the result does not depend on how the input is split.
 #[test]
 fn random_bytes_do_no_harm() {
     let mut seed = 7_u64;

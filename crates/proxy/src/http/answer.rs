@@ -1,7 +1,7 @@
-//! The head of an answer: rewritten for the client, with where its body ends (RFC 9112, 6.3).
+//! The head of an answer: rewrites it for the client, and finds where the body ends (RFC 9112, 6.3).
 //!
-//! Heads are read as browsers read them: folded lines and stray spaces are borne, since servers send such. What tells two
-//! lengths is refused all the same.
+//! Heads are parsed as leniently as browsers do: folded lines and stray spaces are accepted, because some servers
+//! send them. A head with contradictory lengths is refused nevertheless.
 
 use core::ops::Range;
 
@@ -11,59 +11,59 @@ use super::{
     ranges::{self, Resource},
 };
 
-/// What an answer is to.
+/// The request to which an answer belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// A HEAD request.
+    /// Whether the request's method is HEAD.
     pub for_head: bool,
-    /// The last request of the client connection.
+    /// Whether this is the last request of the client connection.
     pub is_last: bool,
-    /// A request of which not all has gone to the server.
+    /// Whether a part of the request has not been sent to the server yet.
     pub is_partial: bool,
 }
 
 /// The head of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Bytes it took.
+    /// Length of the head in bytes.
     pub len: usize,
     /// The status code.
     pub status: u16,
-    /// What the client gets in its place.
+    /// Head that the client receives instead.
     pub rewritten: Vec<u8>,
-    /// What follows; `None`: all until the server closes.
+    /// Body of the answer. `None` if it ends when the server closes the connection.
     pub body: Option<Body>,
-    /// The server waits for another request.
+    /// Whether the server keeps the connection open for another request.
     pub is_kept: bool,
-    /// The client may send another one.
+    /// Whether the client may send another request on its connection.
     pub may_go_on: bool,
-    /// What it holds, if the server gives parts of that.
+    /// The resource that the answer holds, if the server sends parts of it on request.
     pub resource: Option<Resource>,
-    /// If it holds a part: which bytes of what.
+    /// If the answer holds a part: the byte range, and the resource.
     pub part: Option<(Range<u64>, Resource)>,
 }
 
 impl Head {
-    /// Whether the answer proper is still to come (RFC 9110, 15.2).
+    /// Whether this is an interim answer, before the final one (RFC 9110, 15.2).
     #[must_use]
     pub fn is_interim(&self) -> bool {
         self.status < 200
     }
 }
 
-/// What is no head of an answer.
+/// Why bytes are not a valid head of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHead {
-    /// It is HTTP/1, but where the body ends cannot be told, or the head does not: why.
+    /// The bytes are HTTP/1, but the end of the head or of the body is ambiguous. The text gives the reason.
     Ambiguous(&'static str),
-    /// Not HTTP.
+    /// The bytes are not HTTP.
     Foreign,
 }
 
-/// Reads the head at the beginning of `bytes`; `None`: it is not complete.
+/// Reads the head at the beginning of `bytes`. `None` if the head is incomplete.
 ///
 /// # Errors
-/// [`NoHead`].
+/// Fails with [`NoHead`] if `bytes` do not begin with a valid head.
 pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Response::new(&mut fields);
@@ -74,7 +74,7 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
             return Err(NoHead::Ambiguous("the head of the answer is too long"));
         }
         Err(_) if !bytes.starts_with(NAME) => return Err(NoHead::Foreign),
-        // A client that bears it may see another end than we.
+        // A more lenient client might see the end of the answer elsewhere.
         Err(_) => return Err(NoHead::Ambiguous("the head of the answer is no HTTP/1")),
     };
     let (Some(version), Some(status @ 100..)) = (parsed.version, parsed.code) else {
@@ -89,7 +89,7 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
     let has_end = body.is_some() && !is_doubtful;
     let is_kept =
         has_end && !options.contains("close") && (version > 0 || options.contains("keep-alive"));
-    // A server that leaves before it has the whole request makes nothing of what still comes.
+    // A server that closes before it has received the whole request would misinterpret the remaining bytes.
     let may_go_on = has_end && !asked.is_last && (is_kept || !asked.is_partial);
 
     let resource = match body {
@@ -98,7 +98,7 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
     };
     let part = (status == 206).then(|| ranges::part(fields)).flatten();
 
-    // A proxy answers in its own version (RFC 9110, 6.2).
+    // A proxy answers with its own HTTP version (RFC 9110, 6.2).
     let mut rewritten = format!("HTTP/1.1 {status:03} ").into_bytes();
     rewritten.extend_from_slice(parsed.reason.unwrap_or_default().as_bytes());
     rewritten.extend_from_slice(b"\r\n");
@@ -110,12 +110,12 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
     for field in fields {
         let is_length = field.name.eq_ignore_ascii_case("content-length");
         if is_length && (is_doubtful || has_length) {
-            // Said once, however often the server did.
+            // The length is written once, even if the server sent it repeatedly.
             if let Some(length) = length.take() {
                 push(&mut rewritten, field.name, length.as_bytes());
             }
         } else if !is_hop_by_hop(field.name, &options) {
-            // A folded value becomes a line (RFC 9112, 5.2).
+            // A folded value becomes one line (RFC 9112, 5.2).
             let is_fold = |byte: &u8| matches!(byte, b'\r' | b'\n');
             let value = field.value.iter();
             let value: Vec<u8> = value
@@ -140,10 +140,11 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
     }))
 }
 
-/// Where a body ends.
+/// How the end of a body is found.
 struct Framing {
     body: Option<Body>,
-    /// It has a length and a coding: that holds, and the connection ends with it (RFC 9112, 6.3).
+    /// Whether a transfer coding leaves doubt: it comes with a length or in HTTP/1.0, or does not end with `chunked`.
+    /// The coding applies, and the connection closes after the answer (RFC 9112, 6.3).
     is_doubtful: bool,
 }
 
@@ -195,7 +196,7 @@ fn framing(
     Ok(sure(Some(Body::Length(length))))
 }
 
-/// What servers send that is not as it should be, and browsers bear.
+/// Accepts malformed heads that servers send and browsers accept.
 fn lenient() -> httparse::ParserConfig {
     let mut config = httparse::ParserConfig::default();
     config
@@ -205,12 +206,12 @@ fn lenient() -> httparse::ParserConfig {
     config
 }
 
-/// 101, which is not asked for here: what would follow is another protocol.
+/// Status 101, which this proxy never asks for: the following bytes would belong to another protocol.
 const SWITCHING_PROTOCOLS: u16 = 101;
-/// How all of HTTP/1 begins.
+/// First bytes of every HTTP/1 answer.
 pub const NAME: &[u8] = b"HTTP/";
 const MAX_FIELDS: usize = 256;
-/// Longest head of an answer; browsers take as much.
+/// Maximum length in bytes of the head of an answer; browsers accept as much.
 pub const MAX_HEAD_BYTES: usize = 256 << 10;
 
 #[cfg(test)]
@@ -311,7 +312,7 @@ mod tests {
             let found = read(text.as_bytes(), asked).expect("HTTP").expect("whole");
             assert_eq!(found.may_go_on, goes_on, "{text}");
         }
-        // The server's end is not the client's.
+        // The server closes, but the client connection stays open.
         let found = head("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n");
         assert!(!found.is_kept && found.may_go_on);
         let old = head("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n");
@@ -373,7 +374,7 @@ mod tests {
             read(endless.as_bytes(), Asked::default()),
             Err(NoHead::Ambiguous(_))
         ));
-        // Clients that bear these would see an end where we see none.
+        // Clients that accept these heads would see an end where the proxy sees none.
         for text in [
             "HTTP/2 200 OK\r\nContent-Length: 1\r\n\r\n",
             "HTTP/1.1 042 Early\r\nContent-Length: 0\r\n\r\n",

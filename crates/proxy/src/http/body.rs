@@ -1,25 +1,25 @@
-//! Where the body of a message ends.
+//! Finds where the body of a message ends.
 //!
-//! What comes after a request's would be another request, perhaps for another server, and must not reach this one; what comes
-//! after an answer's is another answer. So bodies are measured while they are passed on unchanged (RFC 9112, section 6): by
-//! their length, or chunk by chunk.
+//! Bytes after the body of a request belong to another request, perhaps for another server, and must not reach this
+//! server. Bytes after the body of an answer belong to another answer. So bodies are measured while they are
+//! forwarded unchanged (RFC 9112, section 6): by their length, or chunk by chunk.
 
-/// The body of a message, as far as it has not passed yet.
+/// The part of a message's body that has not been forwarded yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// `Transfer-Encoding: chunked`.
     Chunked(Chunks),
-    /// This many bytes more.
+    /// Number of bytes still to come.
     Length(u64),
-    /// No message: everything belongs to the connection.
+    /// Not an HTTP message: all further bytes belong to the connection.
     Tunnel,
 }
 
-/// Where in a chunked body we are.
+/// Parser state in a chunked body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunks {
     state: State,
-    /// Bytes of the current chunk, or of the line that is being read.
+    /// Remaining bytes of the current chunk, or bytes of the current line.
     left: u64,
 }
 
@@ -27,29 +27,29 @@ pub struct Chunks {
 enum State {
     /// In the data of a chunk.
     Data,
-    /// Before the line end behind the data, and within it.
+    /// Before and within the line end after the data.
     DataCr,
     DataLf,
-    /// Behind a chunk's length, where nothing but an extension may come.
+    /// After a chunk's length, where only an extension may follow.
     Blank,
-    /// Behind the last line.
+    /// After the last line.
     Done,
     /// In a chunk's extension, up to the end of the line.
     Extension,
     /// In a chunk's length.
     Size,
-    /// In the line end behind length and extension.
+    /// Within the line end after length and extension.
     SizeLf,
-    /// Before a chunk's length: a digit must come.
+    /// Before a chunk's length: a digit must follow.
     Start,
-    /// In a trailer line of so far `left` bytes.
+    /// In a trailer line, of which `left` bytes have been read.
     Trailer,
-    /// In its line end.
+    /// In the line end of a trailer line.
     TrailerLf,
 }
 
 impl Body {
-    /// One in chunks, from its beginning on.
+    /// Returns a chunked body at its beginning.
     #[must_use]
     pub const fn chunked() -> Self {
         Self::Chunked(Chunks {
@@ -58,11 +58,11 @@ impl Body {
         })
     }
 
-    /// What the fields of a request of HTTP/1.`version` say of its body.
+    /// Returns the body that the fields of an HTTP/1.`version` request announce.
     ///
     /// # Errors
-    /// They contradict each other, or name another coding: the request must be refused, because others might read it
-    /// otherwise.
+    /// Fails if the fields contradict each other or name another coding. The request must then be refused, because
+    /// other implementations might see the end of the body elsewhere.
     pub fn of_request(version: u8, fields: &[httparse::Header<'_>]) -> Result<Self, &'static str> {
         let mut length = None;
         let mut is_chunked = false;
@@ -77,7 +77,7 @@ impl Body {
                 }
                 length = Some(number);
             } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
-                // RFC 9112, 6.1: the framing is taken to be faulty.
+                // RFC 9112, 6.1: such framing is faulty.
                 if version == 0 {
                     return Err("Transfer-Encoding in HTTP/1.0");
                 }
@@ -94,10 +94,10 @@ impl Body {
         }
     }
 
-    /// How many of `bytes`, the next that came, belong to the body; counts them as passed.
+    /// Returns how many of the next bytes `bytes` belong to the body, and counts them as forwarded.
     ///
     /// # Errors
-    /// The body is not chunked as it should be.
+    /// Fails if the chunks are malformed.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
         match self {
             Self::Chunked(chunks) => chunks.take(bytes),
@@ -111,7 +111,7 @@ impl Body {
         }
     }
 
-    /// Whether all of it has passed.
+    /// Whether the whole body has been forwarded.
     #[must_use]
     pub fn is_done(&self) -> bool {
         match self {
@@ -122,7 +122,7 @@ impl Body {
     }
 }
 
-/// A chunked body that is none.
+/// A malformed chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body is not chunked as it should be")]
 pub struct BadChunk;
@@ -147,7 +147,8 @@ impl Chunks {
         Ok(at)
     }
 
-    /// One byte of a line. Line ends are two bytes: where others read one, or none, they would see other chunks.
+    /// Processes one byte of a line. A line end must be two bytes: implementations that accept other line ends would
+    /// see other chunks.
     fn take_byte(&mut self, byte: u8) -> Result<(), BadChunk> {
         match (self.state, byte) {
             (State::Start, _) => {
@@ -189,5 +190,5 @@ impl Chunks {
     }
 }
 
-/// Nobody honest sends chunks of a tebibyte.
+/// Maximum length of a chunk in bytes. A chunk of a tebibyte can only be an attack or an error.
 const MAX_CHUNK: u64 = 1 << 40;

@@ -1,8 +1,8 @@
-//! Where a head ends, and which of its fields are for the next hop only (RFC 9110, 7.6.1).
+//! Finds the end of a head, and the fields that are hop-by-hop (RFC 9110, 7.6.1).
 
 use std::collections::BTreeSet;
 
-/// What the fields `Connection` and `Proxy-Connection` name, in lower case.
+/// Returns the names that the fields `Connection` and `Proxy-Connection` list, in lower case.
 pub(crate) fn connection_options(fields: &[httparse::Header<'_>]) -> BTreeSet<String> {
     let is_one = |name: &str| {
         name.eq_ignore_ascii_case("connection") || name.eq_ignore_ascii_case("proxy-connection")
@@ -15,9 +15,9 @@ pub(crate) fn connection_options(fields: &[httparse::Header<'_>]) -> BTreeSet<St
         .collect()
 }
 
-/// Whether the field `name` ends at this proxy: the fixed ones, and those that `Connection` `named`.
+/// Whether the field `name` is hop-by-hop: the fixed names, and the names that `Connection` listed (`named`).
 pub(crate) fn is_hop_by_hop(name: &str, named: &BTreeSet<String>) -> bool {
-    // `Transfer-Encoding` and `Trailer` stay, because bodies are passed on as they are.
+    // `Transfer-Encoding` and `Trailer` remain, because bodies are forwarded unchanged.
     const FIXED: [&str; 8] = [
         "connection",
         "http2-settings",
@@ -36,7 +36,7 @@ pub(crate) fn is_hop_by_hop(name: &str, named: &BTreeSet<String>) -> bool {
     !KEPT.iter().any(is) && named.contains(&name.to_ascii_lowercase())
 }
 
-/// The members of a list field.
+/// Returns the members of a list field.
 pub(crate) fn list_members(value: &[u8]) -> impl Iterator<Item = &str> {
     core::str::from_utf8(value)
         .unwrap_or_default()
@@ -53,13 +53,14 @@ pub(crate) fn push(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Whether an empty line is in `buffer`. Each byte is looked at once, however small the pieces are that it comes in.
+/// Whether `buffer` contains an empty line. `searched` counts the bytes searched before, so that each byte is
+/// searched only once, however small the pieces are.
 pub(crate) fn has_end(buffer: &[u8], searched: &mut usize) -> bool {
-    // The end of the line before may have been seen already.
+    // The end of the line before may have been searched already.
     let from = searched.saturating_sub(2);
     *searched = buffer.len();
     let mut line_ends = buffer[from..].split(|byte| *byte == b'\n');
-    // What follows the last line end has not ended.
+    // The bytes after the last line end are not a complete line.
     line_ends.next_back();
     line_ends.skip(1).any(|line| matches!(line, b"" | b"\r"))
 }

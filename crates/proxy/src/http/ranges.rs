@@ -1,23 +1,24 @@
-//! Parts of what a server has, asked for by byte range (RFC 9110, section 14), so that one answer can come over several links.
+//! Byte ranges of a server's resource (RFC 9110, section 14), so that one answer can be fetched over several links.
 //!
-//! Only what names itself by a strong entity tag is taken for the same thing when it is asked for again (RFC 9110, 8.8.3): the request
-//! tells the tag in `If-Range`, and a server whose thing has changed answers with all of it, which is no part.
+//! Only a resource with a strong entity tag is considered the same when it is requested again (RFC 9110, 8.8.3). The
+//! request carries the tag in `If-Range`, and a server whose resource has changed answers with the whole resource
+//! instead of a part.
 
 use core::ops::Range;
 
 use super::fields::{list_members, push};
 
-/// Something that a server gives parts of.
+/// A resource of which the server sends parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Its length in bytes.
+    /// Length of the resource in bytes.
     pub len: u64,
-    /// Its strong entity tag.
+    /// Strong entity tag of the resource.
     pub tag: Vec<u8>,
 }
 
-/// What the whole answer with `fields` and a body of `len` bytes says of its parts; `None`: that there are none, or not what they would
-/// be parts of.
+/// Returns the resource in a complete answer with `fields` and a body of `len` bytes. `None` if the server sends no
+/// parts or the resource has no strong entity tag.
 #[must_use]
 pub fn resource(fields: &[httparse::Header<'_>], len: u64) -> Option<Resource> {
     let mut units = values(fields, "accept-ranges").flat_map(list_members);
@@ -26,7 +27,8 @@ pub fn resource(fields: &[httparse::Header<'_>], len: u64) -> Option<Resource> {
     Some(Resource { len, tag })
 }
 
-/// Which bytes of which resource the answer with `fields` to a request for a part holds; `None`: that cannot be told.
+/// Returns the byte range and the resource in the answer with `fields` to a request for a part. `None` if the fields
+/// do not state both.
 #[must_use]
 pub fn part(fields: &[httparse::Header<'_>]) -> Option<(Range<u64>, Resource)> {
     let mut told = values(fields, "content-range");
@@ -43,8 +45,8 @@ pub fn part(fields: &[httparse::Header<'_>]) -> Option<(Range<u64>, Resource)> {
     Some((first..last + 1, Resource { len, tag }))
 }
 
-/// The request whose head is `head` for the bytes `range` of what is tagged `tag`, if it is that still. Conditions of the whole are
-/// left out: they have been found to hold.
+/// Returns a request for the bytes `range` of the resource with entity tag `tag`, based on the request with the head
+/// `head`. The conditions of the original request are left out, because the server has already evaluated them.
 #[must_use]
 pub fn request(head: &[u8], range: &Range<u64>, tag: &[u8]) -> Vec<u8> {
     let mut asked = Vec::with_capacity(head.len() + 100);
@@ -59,7 +61,7 @@ pub fn request(head: &[u8], range: &Range<u64>, tag: &[u8]) -> Vec<u8> {
     asked
 }
 
-/// Whether the request whose head is `head` asks for something whole that may be asked for again.
+/// Whether the request with the head `head` is a GET request for a whole resource, so that it may be repeated.
 #[must_use]
 pub fn asks_for_all(head: &[u8]) -> bool {
     let mut lines = head.split(|byte| *byte == b'\n');
@@ -77,7 +79,7 @@ fn is_condition(line: &[u8]) -> bool {
     names.iter().any(|name| has_name(line, name))
 }
 
-/// Whether `line` of a head is a field called `name`.
+/// Whether `line` of a head is a field with this `name`.
 fn has_name(line: &[u8], name: &str) -> bool {
     let found = line.split(|byte| *byte == b':').next().unwrap_or_default();
     found.len() < line.len() && found.eq_ignore_ascii_case(name.as_bytes())
@@ -93,14 +95,14 @@ fn values<'a>(
     named.map(|field| field.value)
 }
 
-/// The entity tag, if there is one and it is strong: in quotes, without `W/`.
+/// Returns the entity tag, if there is exactly one and it is strong: in quotes, without `W/`.
 fn strong_tag(fields: &[httparse::Header<'_>]) -> Option<Vec<u8>> {
     let mut tags = values(fields, "etag");
     let (tag, None) = (tags.next()?.trim_ascii(), tags.next()) else {
         return None;
     };
     let inner = tag.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    // RFC 9110, 8.8.3: visible characters but the quote, and what is beyond ASCII.
+    // RFC 9110, 8.8.3: visible characters except the quote, and bytes beyond ASCII.
     let is_tag = |byte: &u8| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..=0xff);
     inner.iter().all(is_tag).then(|| tag.to_vec())
 }

@@ -19,7 +19,7 @@ fn lane(link: LinkId, mbps: u64) -> Lane {
     }
 }
 
-/// An answer of `len` bytes of which the first connection brings `mbps`, looked at after 100 ms of that.
+/// Returns an answer of `len` bytes whose first connection has brought data at `mbps` Mbit/s for 100 ms.
 fn answer(len: u64, mbps: u64) -> Parts {
     let mut parts = Parts::new(ms(0), Some(WIFI), len, 0);
     parts.on_first(ms(90), mbps * 12_500);
@@ -27,7 +27,7 @@ fn answer(len: u64, mbps: u64) -> Parts {
     parts
 }
 
-/// The same, looked at 200 ms later.
+/// Returns an answer as [`answer`] does, 200 ms later.
 fn older(len: u64, mbps: u64) -> Parts {
     let mut parts = answer(len, mbps);
     parts.on_first(ms(290), mbps * 25_000);
@@ -38,7 +38,8 @@ fn older(len: u64, mbps: u64) -> Parts {
 #[test]
 fn both_links_are_done_at_the_same_time() {
     let mut parts = answer(1_250_000, 20);
-    // 1 MB is left: 0.4 s by the first; 10 Mbit/s from 40 ms on make a third of 0.36 s' worth.
+    // 1 MB is left, 0.4 s for the first connection. LTE brings 10 Mbit/s from 40 ms on, a third of the bytes of the
+    // remaining 0.36 s.
     let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
     assert_eq!((plan.link, plan.range.clone()), (LTE, 950_000..1_250_000));
     assert_eq!(
@@ -62,7 +63,7 @@ fn what_saves_little_is_left_alone() {
         None
     );
     assert_eq!(answer(9_000_000, 20).plan(ms(100), &[], false), None);
-    // The own link has enough to do with the first connection.
+    // The first connection's own link still has enough of this answer to bring.
     assert_eq!(
         answer(9_000_000, 20).plan(ms(100), &[lane(WIFI, 20)], false),
         None
@@ -92,14 +93,15 @@ fn what_has_just_begun_is_not_taken_for_slow() {
     let lanes = [lane(WIFI, 20), lane(LTE, 10)];
     assert_eq!(answer(200_000, 2).plan(ms(100), &lanes, false), None);
     assert!(older(200_000, 2).plan(ms(300), &lanes, false).is_some());
-    // Others leave no more of its link.
+    // Other connections leave no more capacity on the first connection's link.
     let lanes = [lane(WIFI, 2), lane(LTE, 10)];
     assert!(answer(200_000, 2).plan(ms(100), &lanes, false).is_some());
 }
 
 #[test]
 fn what_a_link_has_left_is_not_given_away_twice() {
-    // It will soon bring what its link has left, so it needs no help there: neither a long one nor a short one.
+    // The young connection will soon use the free capacity of its link, so a second connection there does not help,
+    // whatever the length.
     for len in [250_000, 400_000, 500_000] {
         let plan = answer(len, 2).plan(ms(100), &[lane(WIFI, 20)], false);
         assert_eq!(plan, None, "{len}");
@@ -156,7 +158,7 @@ fn what_falls_silent_far_from_the_end_is_fetched_elsewhere_once_no_more_may_be_k
             parts.on_bytes(now, key, &[0; 50_000]);
         }
         assert!(parts.ahead() <= AHEAD);
-        // The first connection brings no more from here on, and does not end either.
+        // The first connection brings no more bytes, and does not close either.
         while parts.is_first_done() && !parts.next_bytes().is_empty() {
             let len = parts.next_bytes().len();
             parts.on_passed(len);
@@ -178,7 +180,7 @@ fn no_small_pieces_are_asked_for_while_as_much_is_kept_as_may_be() {
             let is_last = plan.range.end == 40_000_000;
             small += u64::from(plan.range.end - plan.range.start < MIN_CHUNK && !is_last);
         }
-        // What was asked for is there at once, what comes first is slow.
+        // Fetches bring their bytes at once, while the first connection is slow.
         let fetches = parts.fetches.iter();
         let keys: Vec<u64> = fetches.map(|fetch| fetch.key).collect();
         for key in keys {
@@ -206,7 +208,8 @@ fn a_link_that_others_fill_is_not_chosen_for_its_short_round_trip() {
     };
     let plan = parts.plan(ms(100), &[near, lane(LTE, 5)], false);
     assert_eq!(plan.expect("nobody brings it").link, LTE);
-    // Where all are full, one of them is taken all the same, and is not taken for resting when it has just begun.
+    // If all links are saturated, one is used nevertheless. Its fetch does not count as stalled when it has just
+    // begun.
     let mut parts = answer(170_000, 8);
     parts.end_first();
     let lanes = [lane(LTE, 0), near];
@@ -214,7 +217,7 @@ fn a_link_that_others_fill_is_not_chosen_for_its_short_round_trip() {
     let plan = plan.expect("nobody brings it");
     assert_eq!(plan.link, WIFI);
     parts.accept(ms(130), plan.key, 100_000);
-    // Others leave room a moment later.
+    // The other link has free capacity a moment later.
     let lanes = [lane(LTE, 10), near];
     assert_eq!(parts.plan(ms(131), &lanes, false), None, "asked for twice");
 }
@@ -293,7 +296,7 @@ fn a_fetch_of_which_nothing_comes_is_told() {
     parts.end_fetch(ms(100), plan.key);
     assert_eq!(parts.first_end(), 1_250_000, "nothing was promised");
     assert!(!parts.wants(plan.key));
-    // The next has twice the time to begin, and then longer.
+    // The next fetch may take twice as long until the server begins, and 2 s without data after that.
     parts.on_first(ms(700), 1);
     let plan = parts.plan(ms(700), &[lane(LTE, 10)], false).expect("room");
     assert_eq!(parts.look(ms(1780)), [0; 0]);
@@ -418,7 +421,7 @@ fn no_more_than_a_window_is_kept_ahead() {
     assert!(parts.delivered() > 300 << 20, "{}", parts.delivered());
 }
 
-/// Bytes `at` and so many more of what is fetched.
+/// Returns `len` bytes of the content from position `at`.
 fn content(pattern: &[u8], at: u64, len: usize) -> &[u8] {
     let begin = usize::try_from(at % u64::from(PERIOD)).expect("small");
     &pattern[begin..begin + len]
@@ -426,7 +429,8 @@ fn content(pattern: &[u8], at: u64, len: usize) -> &[u8] {
 
 const PERIOD: u8 = 251;
 
-/// Connections that come, break, rest and are refused in any order: what is passed on is the answer, in order, and whole unless hopeless.
+/// Connections arrive, break, stall and are refused in any order. The client receives the bytes of the answer in
+/// order, and all of them unless the transfer is hopeless.
 #[test]
 fn whatever_happens_bytes_leave_in_order_and_once() {
     let pattern: Vec<u8> = (0..PERIOD).collect();
@@ -466,7 +470,7 @@ fn whatever_happens_bytes_leave_in_order_and_once() {
                         if rng.below(4) == 0 {
                             parts.end_fetch(now, plan.key);
                         } else {
-                            // Bytes of the first connection that are on their way.
+                            // Bytes of the first connection that are on their way to the client.
                             let left = parts.first_end().saturating_sub(parts.delivered());
                             let taken = parts.delivered() + rng.below(5_000).min(left);
                             parts.accept(now, plan.key, taken);

@@ -1,15 +1,15 @@
-//! When a link is used, as the user says or its budget.
+//! When a link is used: the user's setting, or the consequence of the link's budget.
 
 /// When a link is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
-    /// Always; lower ranks are filled first.
+    /// Always. Links of lower rank are filled first.
     Rank(u8),
-    /// After all ranks: it has a budget, and has carried more than it has earned of it.
+    /// After all ranks: the link has a budget, and has carried more than it has earned so far.
     Thrift,
-    /// Only while no link of another kind is up.
+    /// Only while no link of lower cost is up.
     Standby,
-    /// Not at all.
+    /// Never.
     Never,
 }
 

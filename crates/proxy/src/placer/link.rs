@@ -1,4 +1,4 @@
-//! What a link is to the placer: what the user says of it, and where it leads.
+//! Properties of a link that the placer uses: the user's settings, and the destinations that it reaches.
 
 use std::net::IpAddr;
 
@@ -8,59 +8,59 @@ use pleach_core::units::Bitrate;
 use super::cost::Cost;
 use crate::budget::Budget;
 
-/// A link as the user describes it.
+/// The user's settings of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkSettings {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// When it is used.
+    /// When the link is used.
     pub cost: Cost,
-    /// Share under weighted round robin; `None`: its rate.
+    /// Weight under weighted round robin. `None`: the link's rate is its weight.
     pub weight: Option<u16>,
     /// Rate to servers, if the user knows it.
     pub upload: Option<Bitrate>,
     /// Rate from servers, if the user knows it.
     pub download: Option<Bitrate>,
-    /// What it may carry in a month; `None`: as much as it can.
+    /// Monthly budget. `None`: unlimited.
     pub budget: Option<Budget>,
-    /// What a byte over it takes of the battery, in the user's units; compared with other links' only.
+    /// Energy per byte over this link, in units of the user's choice. It is only compared with other links' energy.
     pub energy: u16,
 }
 
-/// What using a link is worth now; those of the least are used, then the next.
+/// Present price of using a link. The links of the lowest price are used first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price {
-    /// The user's cost, or a higher one if its budget says so.
+    /// The user's cost, or a higher cost because of the budget.
     pub cost: Cost,
-    /// Energy, while that is saved; else 0.
+    /// Energy per byte while energy is saved, otherwise 0.
     pub energy: u16,
 }
 
-/// Where a link leads now.
+/// Destinations that a link reaches at present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// To any IPv4 address.
+    /// Whether it reaches the IPv4 Internet.
     pub v4: bool,
-    /// To any IPv6 address.
+    /// Whether it reaches the IPv6 Internet.
     pub v6: bool,
-    /// Networks directly on it.
+    /// Subnets of the link.
     pub neighbours: Vec<IpNet>,
 }
 
 impl Reach {
-    /// Whether it leads to `ip`.
+    /// Whether the link reaches `ip`.
     #[must_use]
     pub fn covers(&self, ip: IpAddr) -> bool {
         (if ip.is_ipv4() { self.v4 } else { self.v6 }) || self.is_neighbour(ip)
     }
 
-    /// Whether `ip` is directly on it.
+    /// Whether `ip` is in a subnet of the link.
     #[must_use]
     pub fn is_neighbour(&self, ip: IpAddr) -> bool {
         self.neighbours.iter().any(|net| net.contains(&ip))
     }
 
-    /// Whether it leads nowhere.
+    /// Whether the link reaches no destination.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         !self.v4 && !self.v6 && self.neighbours.is_empty()

@@ -1,7 +1,8 @@
-//! The answer to one plain HTTP request, passed on to its end and no further, so that both connections can serve another one.
+//! Forwards the answer to one plain HTTP request exactly to its end, so that both connections can serve another
+//! request.
 //!
-//! The head is read and rewritten ([`crate::http::answer`]); the body moves in the kernel where its length is known, and
-//! through memory where it comes in chunks. What is no HTTP/1 is passed on unread until the server closes.
+//! The head is read and rewritten ([`crate::http::answer`]). A body of known length is moved inside the kernel; a
+//! chunked body is copied through memory. An answer that is not HTTP/1 is forwarded unread until the server closes.
 
 use std::{io, time::Duration};
 
@@ -24,19 +25,19 @@ use crate::{
     },
 };
 
-/// Which connections may serve another request.
+/// Which connections may serve another request after an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub(super) client: bool,
     pub(super) server: bool,
-    /// The answer told where it ends, and did.
+    /// Whether the answer stated its end and was forwarded completely.
     pub(super) is_whole: bool,
-    /// The server takes no more of the request, if there is more.
+    /// Whether the server accepts no more bytes of the request.
     pub(super) has_enough: bool,
 }
 
 impl Kept {
-    /// None, after an answer of which only the server's end tells that it is over.
+    /// No connection, after an answer that ends only when the server closes.
     const NONE: Self = Self {
         client: false,
         server: false,
@@ -45,10 +46,10 @@ impl Kept {
     };
 }
 
-/// Passes on one answer to `asked`, which can be asked for `again`.
+/// Forwards the answer to the request `asked`. `again` allows parts of the answer to be requested again.
 ///
 /// # Errors
-/// Either side's, or the answer breaks off; what was passed on is a part then.
+/// Fails if either connection fails or the answer breaks off. The client has then received only a part of the answer.
 pub(super) async fn pass(
     hub: &Hub,
     from: &TcpStream,
@@ -64,15 +65,15 @@ pub(super) async fn pass(
     pass_body(hub, from, to, (*head, rest), again, live).await
 }
 
-/// How an answer begins.
+/// Beginning of an answer.
 enum Beginning {
-    /// Its head, and what came behind it.
+    /// The head, and the bytes that arrived after it.
     Head(Box<Head>, Vec<u8>),
-    /// It is over: refused, or passed on unread.
+    /// The answer has been dealt with: refused, or forwarded unread.
     Over(Kept),
 }
 
-/// Passes on interim answers, and reads the head of the answer proper.
+/// Forwards interim answers, and reads the head of the final answer.
 async fn read_head(
     hub: &Hub,
     from: &TcpStream,
@@ -85,7 +86,7 @@ async fn read_head(
     let mut interim_left = MAX_INTERIM;
     let mut searched = 0;
     loop {
-        // Empty lines before it belong to nothing.
+        // Skip empty lines before the head.
         let empty = came.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
         let empty = empty.count();
         came.drain(..empty);
@@ -98,7 +99,8 @@ async fn read_head(
             }
             continue;
         }
-        // All of the request has gone: nothing has come to its end but that yet.
+        // `is_half_closed` means that the whole request has been sent: the direction from the server has not ended
+        // yet.
         let is_partial = !live.is_half_closed.get();
         match answer::read(
             &came,
@@ -138,7 +140,7 @@ async fn read_head(
     }
 }
 
-/// Passes on an answer from its rewritten head to the end of its body.
+/// Forwards an answer from its rewritten head to the end of its body.
 async fn pass_body(
     hub: &Hub,
     from: &TcpStream,
@@ -165,7 +167,7 @@ async fn pass_body(
     let len = body.take(&rest).map_err(io::Error::other)?;
     first.extend_from_slice(&rest[..len]);
     if let (Body::Length(missing), Some(id)) = (&body, live.id) {
-        // Better than what is expected of such a connection is to know.
+        // The exact size is known now, so it replaces the estimate.
         let down = live.down.get().saturating_add(first.len() as u64);
         let all = Demand {
             up: live.up.get(),
@@ -202,17 +204,18 @@ async fn pass_body(
     }
     Ok(Kept {
         client: may_go_on,
-        // What comes unasked is an answer to nobody.
+        // Bytes beyond the answer belong to no request, so the connection is not used again.
         server: is_kept && !is_beyond && !is_cut,
         is_whole: true,
         has_enough: !is_kept,
     })
 }
 
-/// Passes on all until the server closes, or until it has nothing more to say while the client asks for something else.
+/// Forwards all bytes until the server closes, or until the server is silent while the client has sent another
+/// request.
 ///
 /// # Errors
-/// Either side's.
+/// Fails if either connection fails.
 async fn pass_unread(hub: &Hub, from: &TcpStream, to: &TcpStream, live: &Live) -> io::Result<()> {
     let down = DownMeter(live);
     tokio::select! {
@@ -221,7 +224,7 @@ async fn pass_unread(hub: &Hub, from: &TcpStream, to: &TcpStream, live: &Live) -
     }
 }
 
-/// Tells the client that the server's answer cannot be passed on.
+/// Reports to the client that the server's answer cannot be forwarded.
 async fn refuse(why: &str, to: &TcpStream, live: &Live) -> io::Result<Kept> {
     let text = format!("{}: {why}", live.purpose.target);
     let page = Protocol::HttpRequest.failure(Failure::General, &text);
@@ -233,8 +236,9 @@ async fn refuse(why: &str, to: &TcpStream, live: &Live) -> io::Result<Kept> {
     })
 }
 
-/// Waits until the client of a plain request sends another one though nothing more comes back: then the server has
-/// ignored that the connection ends after its answer, and only an end makes the client ask anew.
+/// Waits until the client of a plain request has sent another request and the server is silent. The server has then
+/// ignored that the connection ends after its answer. Closing the client's connection makes the client send its
+/// request anew.
 pub(super) async fn another_request(client: &TcpStream, live: &Live) {
     while !live.is_ahead.get() {
         if client.readable().await.is_err() {
@@ -242,11 +246,11 @@ pub(super) async fn another_request(client: &TcpStream, live: &Live) {
         }
         let peek = || Ok(recv(client, &mut [0; 1], RecvFlags::PEEK)?.0);
         match client.try_io(Interest::READABLE, peek) {
-            // While its one request is still coming, that is what there is to read.
+            // While the request is still being sent, the readable bytes may belong to its body.
             Ok(len) if len > 0 && live.is_half_closed.get() => live.is_ahead.set(true),
             Ok(len) if len > 0 => time::sleep(ANSWER_PAUSE).await,
             Err(error) if pipe::is_transient(&error) => {}
-            // It says no more; whether its answer is complete, the server's end will tell.
+            // The client has closed. Whether the answer is complete is known when the server closes.
             Ok(_) | Err(_) => std::future::pending().await,
         }
     }
@@ -259,7 +263,7 @@ pub(super) async fn another_request(client: &TcpStream, live: &Live) {
     }
 }
 
-/// A server that answers pauses for less than this.
+/// Maximum pause that is expected within an answer.
 const ANSWER_PAUSE: Duration = Duration::from_secs(2);
-/// Before an answer proper come at most so many interim ones.
+/// Maximum number of interim answers before the final one.
 const MAX_INTERIM: u32 = 64;

@@ -1,4 +1,4 @@
-//! What relays have in common: counting what a connection moves, and reading from it.
+//! Counts a connection's bytes and reads from its sockets, for several modes.
 
 use std::io;
 
@@ -10,7 +10,8 @@ use crate::daemon::{
     live::{Live, Stop},
 };
 
-/// Counts bytes to the server.
+/// Counts bytes to the server. A *question* (request) begins with the first bytes that the client sends after bytes
+/// from the server.
 pub(super) struct UpMeter<'a>(pub(super) &'a Live);
 
 impl Meter for UpMeter<'_> {
@@ -22,7 +23,7 @@ impl Meter for UpMeter<'_> {
         }
     }
 
-    // The server, or the link, is what upward estimates are about.
+    // Upward estimates concern the link, so a server that reads slowly is not reported.
     fn held_up(&self, _is_held_up: bool) {}
 }
 
@@ -39,7 +40,7 @@ impl Meter for DownMeter<'_> {
     }
 }
 
-/// Adds to `came` what there is, and returns how much that was; nothing at the end.
+/// Appends the available bytes to `came` and returns their number; zero at the end of the stream.
 pub(super) async fn read(hub: &Hub, from: &TcpStream, came: &mut Vec<u8>) -> io::Result<usize> {
     loop {
         from.readable().await?;
@@ -55,7 +56,7 @@ pub(super) async fn read(hub: &Hub, from: &TcpStream, came: &mut Vec<u8>) -> io:
     }
 }
 
-/// Why a connection's task was told to stop.
+/// Returns the error that says why a connection's task was stopped.
 pub(super) fn stopped(live: &Live) -> io::Error {
     io::Error::other(live.stop_reason.get().map_or("stopped", Stop::text))
 }

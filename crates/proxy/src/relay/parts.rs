@@ -1,8 +1,10 @@
-//! The body of an answer to a plain HTTP request, over several links where these have room ([`crate::parts`]).
+//! The body of an answer to a plain HTTP request, fetched over several links that have free capacity
+//! ([`crate::parts`]).
 //!
-//! The connection over which it began brings it as any other, in the kernel. Beside it, parts are fetched by range requests and kept in
-//! memory until it is their turn. From where a part begins, what the first connection still brings is not wanted: its window is
-//! closed on that point, and it ends there. If a connection breaks, or its link does, what it lacks is fetched as a part.
+//! The first connection, over which the answer began, is forwarded inside the kernel as usual. In parallel, parts are
+//! fetched by range requests and buffered in memory until all bytes before them have been forwarded. The first
+//! connection is not needed beyond the beginning of the next part: its receive window is limited to that point, and
+//! it ends there. If a connection or its link fails, the missing bytes are fetched as a part.
 
 use std::{
     cell::{Cell, RefCell},
@@ -33,42 +35,42 @@ use crate::{
     parts::{Parts, Plan},
 };
 
-/// How what is being answered can be asked for once more.
+/// How the resource of an answer can be requested again.
 #[derive(Debug)]
 pub(super) struct Again {
-    /// The request's head.
+    /// Head of the original request.
     pub(super) head: Vec<u8>,
-    /// The server's addresses.
+    /// Addresses of the server.
     pub(super) addresses: Vec<IpAddr>,
 }
 
-/// An answer on its way.
+/// An answer that is being forwarded.
 struct Transfer<'a> {
     hub: &'a Hub,
     live: &'a Live,
     again: &'a Again,
     resource: Resource,
     parts: RefCell<Parts>,
-    /// What the first connection is still to bring, of what has not left its socket.
+    /// Number of bytes that the first connection is still to bring, without those already read from its socket.
     missing: Cell<u64>,
     is_client_gone: Cell<bool>,
-    /// What it keeps ahead of the client, as the hub knows it.
+    /// Number of bytes buffered ahead of the client, as counted in the hub's total.
     ahead: Cell<u64>,
     planned_at: Cell<Option<Instant>>,
-    /// Something has changed.
+    /// Notified when the state of the transfer changes.
     pulse: Notify,
 }
 
-/// Whether it is worth while to ask for parts of `resource`, of which `missing` bytes have not come.
+/// Whether parts are worth requesting if `missing` bytes of the answer have not arrived.
 pub(super) fn is_large(missing: u64) -> bool {
     missing >= MIN_MISSING
 }
 
-/// Passes on the last `missing` bytes of `resource`, which `from` brings, to `to`. Whether `from` brought them all, so that it
-/// may serve another request.
+/// Forwards the last `missing` bytes of `resource`, which `from` is sending, to `to`. Returns whether `from` brought
+/// all of them, so that the connection may serve another request.
 ///
 /// # Errors
-/// The client's, or what is missing cannot be had any more.
+/// Fails if the client's connection fails, or if missing bytes cannot be fetched any more.
 pub(super) async fn pass(
     hub: &Hub,
     from: &TcpStream,
@@ -105,7 +107,7 @@ pub(super) async fn pass(
 }
 
 impl Transfer<'_> {
-    /// Passes on what the first connection brings, then what was fetched.
+    /// Forwards the bytes of the first connection, then the fetched bytes.
     async fn deliver(&self, from: &TcpStream, to: &TcpStream) -> io::Result<bool> {
         let meter = FirstMeter(self, from);
         let first = async {
@@ -116,7 +118,7 @@ impl Transfer<'_> {
             }
             Ok(())
         };
-        // Where another takes over, nothing is waited for.
+        // Once a part has taken over, do not wait for the first connection.
         let taken_over = async {
             loop {
                 self.pulse.notified().await;
@@ -145,7 +147,7 @@ impl Transfer<'_> {
         self.live.is_held_up.set(false);
         self.foretell(0);
         self.live.upstream.take();
-        // It may have more on the way: a plain end would let it send on.
+        // The server may have sent more. A reset stops it; an ordinary close would let it continue to send.
         let _ = SockRef::from(from).set_linger(Some(Duration::ZERO));
         let _ = SockRef::from(from).shutdown(std::net::Shutdown::Both);
         self.pulse.notify_waiters();
@@ -163,7 +165,7 @@ impl Transfer<'_> {
             if bytes.is_empty() {
                 let wait = time::timeout(GRACE, self.pulse.notified());
                 if wait.await.is_err() && !self.parts.borrow().is_fetching() {
-                    // No link leads there any more.
+                    // No link has led to the server for the whole grace period.
                     return Err(cause.take().unwrap_or_else(broken_off));
                 }
                 continue;
@@ -175,7 +177,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// Begins fetches and looks after them; never ends.
+    /// Begins fetches and supervises them; never returns.
     async fn fetch_all(&self) -> std::convert::Infallible {
         let mut running = FuturesUnordered::new();
         loop {
@@ -185,7 +187,7 @@ impl Transfer<'_> {
             tokio::select! {
                 Some(()) = running.next(), if !running.is_empty() => {}
                 () = time::sleep(LOOK) => {}
-                // What nobody brings is to be asked for at once.
+                // Bytes that no connection is to bring must be requested at once.
                 () = self.pulse.notified(), if self.parts.borrow().is_first_done() => {}
             }
             let silent = self.parts.borrow_mut().look(clock::now());
@@ -202,7 +204,7 @@ impl Transfer<'_> {
         let all = &self.hub.buffers.ahead;
         all.set((all.get() + self.ahead.get()).saturating_sub(before));
         if self.live.is_held_up.get() {
-            // The client is what is slow.
+            // The client is the bottleneck.
             return None;
         }
         let is_fresh = |at: Instant| now.since(at) < PLANS_APART;
@@ -224,7 +226,7 @@ impl Transfer<'_> {
         Some(plan)
     }
 
-    /// Fetches one part.
+    /// Fetches the planned part.
     async fn fetch(&self, plan: Plan) {
         let key = plan.key;
         let bytes = Bytes::new(plan.range.end - plan.range.start);
@@ -247,7 +249,7 @@ impl Transfer<'_> {
         self.pulse.notify_waiters();
     }
 
-    /// Waits until nothing more is wanted of fetch `key`.
+    /// Waits until fetch `key` need not bring more bytes.
     async fn unwanted(&self, key: u64) {
         while self.parts.borrow().wants(key) {
             self.pulse.notified().await;
@@ -272,7 +274,7 @@ impl Transfer<'_> {
         };
         let mut came = Vec::new();
         let head = match self.ask(&stream, &request, part, &mut came).await {
-            // The server was just hanging up.
+            // The server had just closed the idle connection.
             Err(_) if is_kept && came.is_empty() => {
                 before = Bytes::ZERO;
                 stream = self.connect(plan, part).await?;
@@ -325,7 +327,8 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// The server has begun to send what fetch `key` asked for, and the first connection ends there.
+    /// Notes that the server has begun to send the part of fetch `key`. The first connection ends where the part
+    /// begins.
     fn accept(&self, key: u64) {
         let mut parts = self.parts.borrow_mut();
         let before = parts.first_end();
@@ -336,7 +339,7 @@ impl Transfer<'_> {
         self.foretell(self.missing.get());
     }
 
-    /// Tells the placer that the first connection brings `missing` bytes more.
+    /// Informs the placer that the first connection will bring `missing` more bytes.
     fn foretell(&self, missing: u64) {
         if let Some(id) = self.live.id {
             let all = Demand {
@@ -347,7 +350,7 @@ impl Transfer<'_> {
         }
     }
 
-    /// A new connection for `part`.
+    /// Opens a new connection for `part`.
     async fn connect(&self, plan: &Plan, part: &Live) -> io::Result<Rc<TcpStream>> {
         let (addresses, port) = (&self.again.addresses, self.live.purpose.target.port);
         let opened = connect::open(self.hub, &[plan.link], addresses, port).await;
@@ -357,7 +360,8 @@ impl Transfer<'_> {
         Ok(Rc::new(opened.stream))
     }
 
-    /// Says `request` over `stream` and reads the head of what is answered, into `came` with what came behind it.
+    /// Sends `request` over `stream` and reads the head of the answer into `came`, with the bytes that arrived after
+    /// it.
     async fn ask(
         &self,
         stream: &Rc<TcpStream>,
@@ -373,7 +377,7 @@ impl Transfer<'_> {
             match answer::read(came, Asked::default()) {
                 Ok(Some(head)) if head.is_interim() => {
                     came.drain(..head.len);
-                    // The answer proper may have come along with it.
+                    // The final answer may have arrived together with the interim one.
                     continue;
                 }
                 Ok(Some(head)) => return Ok(head),
@@ -390,7 +394,7 @@ impl Transfer<'_> {
     }
 }
 
-/// A part's entry in the table of connections.
+/// The entry of a part in the table of connections; dropping it removes the entry.
 struct PartOf<'a>(&'a Hub, Rc<Live>);
 
 impl Drop for PartOf<'_> {
@@ -399,7 +403,7 @@ impl Drop for PartOf<'_> {
     }
 }
 
-/// Counts what the first connection brings.
+/// Counts the bytes of the first connection.
 struct FirstMeter<'a>(&'a Transfer<'a>, &'a TcpStream);
 
 impl Meter for FirstMeter<'_> {
@@ -411,7 +415,7 @@ impl Meter for FirstMeter<'_> {
             transfer.pulse.notify_waiters();
         }
         if parts.first_end() < transfer.resource.len {
-            // What it sends beyond its end would be for nothing.
+            // Bytes beyond its end would be discarded, so the server should not send them.
             bound_end(from, transfer.missing.get());
         }
     }
@@ -425,14 +429,15 @@ impl Meter for FirstMeter<'_> {
     }
 }
 
-/// Lets the other end of `stream` send no more than `left`, if that costs no speed: a buffer that is too small for so much would be
-/// set to what the system allows by hand, which is less than the kernel gives by itself.
+/// Limits the receive window of `stream` to `left` bytes, if this does not reduce the throughput. A limit larger than
+/// the present buffer would replace the kernel's automatic buffer size by the system's maximum for sizes set by
+/// programs, which is smaller.
 fn bound_end(stream: &TcpStream, left: u64) {
     let size = SockRef::from(stream).recv_buffer_size();
     let holds = size.is_ok_and(|size| u64::try_from(size).is_ok_and(|size| size / 4 >= left));
     if holds || left <= LITTLE_LEFT {
         let left = u32::try_from(left).unwrap_or(u32::MAX);
-        // A socket that refuses goes on as the kernel thinks good.
+        // If the socket refuses, the kernel's own window remains.
         let _ = tcp::bound_window(stream, Some(left));
     }
 }
@@ -444,7 +449,7 @@ impl Drop for Transfer<'_> {
     }
 }
 
-/// Counts what a part's request takes.
+/// Counts the bytes of a part's request.
 struct UpMeter<'a>(&'a Live);
 
 impl Meter for UpMeter<'_> {
@@ -455,7 +460,7 @@ impl Meter for UpMeter<'_> {
     fn held_up(&self, _is_held_up: bool) {}
 }
 
-/// Notes whether the client keeps up with what was fetched, which was counted when it came.
+/// Records whether the client keeps up with the fetched bytes. These bytes were counted when they arrived.
 struct HeldMeter<'a>(&'a Live);
 
 impl Meter for HeldMeter<'_> {
@@ -466,17 +471,19 @@ impl Meter for HeldMeter<'_> {
     }
 }
 
-/// Any system lets programs have buffers for so much.
+/// Number of bytes for which every system allows programs to set a buffer.
 const LITTLE_LEFT: u64 = 64 << 10;
-/// Less is there at once, or lost and sent again whole.
+/// Minimum number of missing bytes for fetching parts. Fewer bytes arrive in one burst, or are lost and retransmitted
+/// together.
 const MIN_MISSING: u64 = 4 << 10;
-/// What is kept of all answers together ahead of their clients, in bytes; with more, only what clients wait for is fetched.
+/// Number of bytes that all answers together may buffer ahead of their clients. Beyond it, only bytes for which
+/// clients wait are fetched.
 const MAX_AHEAD: u64 = 128 << 20;
-/// So long a client waits while no link leads anywhere.
+/// Time that a client waits while no link leads to the server.
 const GRACE: Duration = Duration::from_secs(10);
-/// Where there was nothing to plan there is nothing for so long.
+/// Minimum interval between two planning attempts if the first one found nothing to fetch.
 const PLANS_APART: Duration = Duration::from_millis(5);
-/// How often it is looked for links with room.
+/// Interval of looking for links with free capacity.
 const LOOK: Duration = Duration::from_millis(30);
 
 #[cfg(test)]
@@ -491,7 +498,7 @@ mod tests {
         relay::stripe::tests::run,
     };
 
-    /// A connection to a server here, and the server's side.
+    /// Returns a connection to a local server, and the server's side.
     async fn connected() -> (Rc<TcpStream>, TcpStream) {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = TcpListener::bind(any).await.expect("a port");

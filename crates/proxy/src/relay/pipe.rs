@@ -1,9 +1,9 @@
-//! One direction of a connection, moved inside the kernel: `splice(2)` from one socket into a pipe and out into the
+//! Moves one direction of a connection inside the kernel: `splice(2)` from one socket into a pipe and out into the
 //! other.
 //!
-//! A pipe is taken from a pool when there is something to move and given back when it is empty, so an idle connection
-//! has none, and a busy proxy needs only as many as there are receivers that do not keep up. Where sockets cannot be
-//! spliced, or pipes run out, bytes are copied through a buffer.
+//! A pipe is taken from a pool when there are bytes to move and returned when it is empty. So an idle connection has
+//! no pipe, and a busy proxy needs only as many pipes as there are receivers that do not keep up. If sockets cannot
+//! be spliced, or pipes run out, bytes are copied through a buffer.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
 
-/// A pipe, empty whenever it is in the pool.
+/// A pipe, which is empty whenever it is in the pool.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     from: OwnedFd,
@@ -23,11 +23,11 @@ pub(crate) struct Pipe {
     size: usize,
 }
 
-/// Pipes that wait for work.
+/// Pool of idle pipes.
 #[derive(Debug, Default)]
 pub struct PipePool {
     idle: RefCell<Vec<Pipe>>,
-    /// The kernel refused to splice or to make pipes.
+    /// Whether the kernel has refused to splice.
     is_useless: Cell<bool>,
 }
 
@@ -40,7 +40,7 @@ impl PipePool {
             return Some(pipe);
         }
         let (from, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // A user with many pipes gets small ones (pipe(7)); they serve, too.
+        // A user with many pipes gets small ones (pipe(7)), which suffice.
         let size = fcntl_setpipe_size(&into, PIPE_BYTES).unwrap_or(SMALL_PIPE_BYTES);
         Some(Pipe { from, into, size })
     }
@@ -53,20 +53,20 @@ impl PipePool {
     }
 }
 
-/// What a direction reports while it moves.
+/// Receives reports on one direction of a connection.
 pub trait Meter {
-    /// So many bytes were taken over by the receiver's kernel.
+    /// Called when the receiver's kernel has accepted `bytes` bytes.
     fn moved(&self, bytes: u64);
-    /// Whether the receiver does not keep up.
+    /// Called with `true` when the receiver stops keeping up, and with `false` when it continues.
     fn held_up(&self, is_held_up: bool);
-    /// The receiver takes no more: what broke is its side.
+    /// Called when the receiver's side of the connection has failed.
     fn refused(&self) {}
 }
 
-/// Moves all that comes from `from` to `to`, then closes that direction of `to`.
+/// Moves all bytes from `from` to `to` until the end, then closes that direction of `to`.
 ///
 /// # Errors
-/// Either side's. What was taken from one and not given to the other is lost with the connection.
+/// Fails if either connection fails. Bytes that were read from `from` but not written to `to` are lost.
 pub async fn pump(
     pool: &PipePool,
     from: &TcpStream,
@@ -77,11 +77,11 @@ pub async fn pump(
     finish(to)
 }
 
-/// Moves the next `bytes` that come from `from` to `to`, or what comes until the end if that is less; returns how many are
+/// Moves the next `bytes` bytes from `from` to `to`, or fewer if the stream ends before. Returns how many bytes are
 /// missing.
 ///
 /// # Errors
-/// As [`pump`].
+/// Fails as [`pump`] does.
 pub(crate) async fn pass(
     pool: &PipePool,
     from: &TcpStream,
@@ -94,11 +94,11 @@ pub(crate) async fn pass(
     Ok(missing.get())
 }
 
-/// Moves the next bytes that come from `from` to `to` until none is `missing`, or to the end. It counts down as they leave `from`,
-/// and may be lowered meanwhile.
+/// Moves bytes from `from` to `to` until `missing` is zero or the stream ends. `missing` is counted down as bytes are
+/// read from `from`, and the caller may lower it meanwhile.
 ///
 /// # Errors
-/// As [`pump`].
+/// Fails as [`pump`] does.
 pub(crate) async fn pass_missing(
     pool: &PipePool,
     from: &TcpStream,
@@ -153,7 +153,7 @@ pub(crate) async fn pass_missing(
     Ok(())
 }
 
-/// The same without pipes.
+/// Moves bytes as [`pass_missing`] does, but copies them through a buffer instead of a pipe.
 async fn copy(
     from: &TcpStream,
     to: &TcpStream,
@@ -208,7 +208,7 @@ pub(crate) async fn write_all(
     Ok(())
 }
 
-/// Says that nothing more comes. A receiver that is gone already is no error of this direction.
+/// Closes the sending direction of `to`. It is not an error if the receiver has already disconnected.
 pub(crate) fn finish(to: &TcpStream) -> io::Result<()> {
     match SockRef::from(to).shutdown(std::net::Shutdown::Write) {
         Err(error) if error.kind() != io::ErrorKind::NotConnected => Err(error),
@@ -223,10 +223,10 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// What a pipe holds at most; more gains nothing on loopback (`./dev bench proxy`).
+/// Maximum capacity of a pipe in bytes; a larger one gains nothing on loopback (`./dev bench proxy`).
 const PIPE_BYTES: usize = 512 << 10;
-/// What the kernel gives when it does not give that.
+/// Capacity in bytes that the kernel grants if it refuses [`PIPE_BYTES`].
 const SMALL_PIPE_BYTES: usize = 64 << 10;
 const COPY_BYTES: usize = 16 << 10;
-/// Idle pipes kept; the rest is closed.
+/// Maximum number of idle pipes in the pool. Further pipes are closed.
 const MAX_IDLE: usize = 64;

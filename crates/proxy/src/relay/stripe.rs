@@ -1,14 +1,16 @@
-//! Striped mode: a TCP connection joined to one of another pleach's, over the lanes of an association; DBAS's packet-oriented
-//! mode. What is sent, when and on which lane is [`crate::stripe`]'s matter; here are the sockets.
+//! Striped mode: a TCP connection continued by another pleach, over the lanes of an association; DBAS's
+//! packet-oriented mode. A *lane* is a TCP connection between the two over one link. [`crate::stripe`] decides what
+//! is sent, when, and on which lane; this module contains the sockets.
 //!
-//! | module | what |
+//! | module | content |
 //! | --- | --- |
 //! | `handshake` | a lane before it belongs to an association |
 //! | `lane`, `drive` | a lane's socket; its task |
-//! | `association` | the lanes to a peer, and who waits for what |
-//! | `carried` | one connection over them |
+//! | `association` | the lanes to a peer, and the connections that wait for them |
+//! | `carried` | one connection over the lanes |
 //!
-//! Both ends of a connection run this; the end that asked also dials the lanes ([`crate::daemon`], `dialing`).
+//! Both ends of a connection run this code. The end that opens the connection also dials the lanes
+//! ([`crate::daemon`], `dialing`).
 
 pub(crate) mod association;
 pub(crate) mod carried;
@@ -31,11 +33,11 @@ use crate::{
     http::Body,
 };
 
-/// The end that asked: serves `client`, whose `request` goes over `carried`, until both directions have ended. `sent`: how many
-/// bytes of what the client says went with the request for the connection.
+/// Serves `client` at the end that opened the connection: its `request` goes over `carried`, until both directions
+/// have ended. `sent` is the number of the client's bytes that were sent along with the request for the connection.
 ///
 /// # Errors
-/// What broke the connection; the client is reset then.
+/// Fails with the reason why the connection broke. The client's connection is then reset.
 pub(crate) async fn relay(
     hub: &Hub,
     client: &TcpStream,
@@ -79,10 +81,10 @@ pub(crate) async fn relay(
     end(hub.half_closed_idle(), client, carried, outcome).await
 }
 
-/// The end that was asked: joins `carried` to `target` until both directions have ended.
+/// Serves the end that was asked for the connection: joins `carried` to `target` until both directions have ended.
 ///
 /// # Errors
-/// What broke the connection; the target is reset then.
+/// Fails with the reason why the connection broke. The connection to the target is then reset.
 pub(crate) async fn answer(
     hub: &Hub,
     target: &TcpStream,
@@ -113,7 +115,7 @@ pub(crate) async fn answer(
     end(hub.half_closed_idle(), target, carried, outcome).await
 }
 
-/// Takes a request's body from `from`; what follows it stays unread.
+/// Reads a request's body from `from`; bytes after the body stay unread.
 async fn take_body(
     hub: &Hub,
     from: &TcpStream,
@@ -138,12 +140,12 @@ async fn take_body(
         };
         carried.take(&read, &live.up).await;
     }
-    // After a request nothing more goes up.
+    // Nothing is sent after a request.
     carried.finish();
     Ok(())
 }
 
-/// Reads `len` bytes away, which were only looked at before.
+/// Reads and discards `len` bytes that were only peeked at before.
 async fn skip(from: &TcpStream, mut len: usize) -> io::Result<()> {
     let mut sink = [0; 1024];
     while len > 0 {
@@ -159,15 +161,16 @@ async fn skip(from: &TcpStream, mut len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// How a connection ended that did not break.
+/// How a connection ended without an error.
 enum End {
-    /// A request was answered, and the client has another one; it is not to wait for the server.
+    /// The request was answered, and the client has sent another request, which must not wait for the server.
     Answered,
-    /// In both directions.
+    /// Both directions have ended.
     Both,
 }
 
-/// Lets the other end deliver what was taken, as long as that gets on within `limit`; resets `stream` if the connection broke.
+/// Waits until the other end has delivered all bytes, as long as it makes progress within `limit`. Resets `stream` if
+/// the connection broke.
 async fn end(
     limit: Duration,
     stream: &TcpStream,
@@ -176,10 +179,11 @@ async fn end(
 ) -> io::Result<()> {
     match outcome {
         Ok(End::Answered) => Ok(()),
-        // What is under way may need to be sent again on another lane. `stream` has ended, and keeps what it was given.
+        // Bytes in flight may have to be retransmitted on another lane. `stream` has ended, and keeps the bytes that
+        // were written to it.
         Ok(End::Both) => carried.delivered(limit).await,
         Err(error) => {
-            // A socket that refuses is closed plainly.
+            // If the socket refuses, the connection is closed normally.
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
             Err(error)
         }

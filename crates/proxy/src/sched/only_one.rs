@@ -1,4 +1,5 @@
-//! DBAS's "only one" scheduler: what operating systems do, and the baseline. The first link that is there.
+//! DBAS's "only one" scheduler: the first available link. This is the behaviour of operating systems, and the
+//! baseline.
 
 use super::{LinkId, LinkView};
 

@@ -1,8 +1,8 @@
-//! DBAS's connection-oriented round robin: links in rotation, whatever they carry.
+//! DBAS's connection-oriented round robin: links in rotation, whatever their load.
 
 use super::{LinkId, LinkView};
 
-/// Remembers whose turn it was.
+/// Stores the link that was chosen last.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
     last: Option<LinkId>,

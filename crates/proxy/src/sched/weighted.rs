@@ -1,14 +1,15 @@
-//! DBAS's connection-oriented weighted round robin: more connections for links that carry more.
+//! DBAS's connection-oriented weighted round robin: links of higher rate get more connections.
 //!
-//! Smooth: each turn every link earns its weight, the richest is chosen and pays the sum, so that a link of weight 3
-//! beside one of weight 1 gets A A B A and not A A A B. Weights are the estimated rates unless the user gave some.
+//! The rotation is smooth: for each connection every link earns its weight, and the link with most credit is chosen
+//! and pays the sum of all weights. So links of weights 3 and 1 are chosen in the order A A B A and not A A A B. The
+//! weights are the estimated rates, unless the user configured weights.
 
 use super::{LinkId, LinkView};
 
-/// Remembers each link's credit, in kbit/s or the user's units.
+/// Stores each link's credit, in kbit/s or the user's units.
 #[derive(Debug, Default)]
 pub struct Weighted {
-    /// By link id.
+    /// Credit by link id.
     credits: Vec<i128>,
 }
 
@@ -18,7 +19,7 @@ impl Weighted {
         if self.credits.len() <= highest {
             self.credits.resize(highest + 1, 0);
         }
-        // Weights of the user count only if all have one: rates and shares do not mix.
+        // The user's weights apply only if all links have one, because rates and the user's units cannot be mixed.
         let by_user = links.iter().all(|link| link.weight.is_some());
         let weight = |link: &LinkView| {
             let by_rate = i128::from(link.rate.as_bps() / 1000).max(1);
@@ -26,7 +27,8 @@ impl Weighted {
         };
         let sum: i128 = links.iter().map(weight).sum();
         for link in links {
-            // Weights change with the estimates; what was earned under others must not count for long.
+            // Weights change with the estimates. The limit keeps credit earned under old weights from counting for
+            // long.
             let earned = self.credits[link.id.0] + weight(link);
             self.credits[link.id.0] = earned.clamp(-sum, sum);
         }

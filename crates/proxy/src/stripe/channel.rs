@@ -1,4 +1,4 @@
-//! A lane's bytes: greeting, handshake, then sealed frames.
+//! Byte stream of a lane, that is, of one TCP connection to a peer: greeting, handshake, then encrypted frames.
 //!
 //! ```text
 //! answering end                        asking end
@@ -8,8 +8,9 @@
 //! length, sealed frame          ◄─►    ChaCha20-Poly1305, nonce: number of the frame, associated data: length
 //! ```
 //!
-//! A length is 16 bits, big-endian. ChaCha20-Poly1305 because TCP connections live long and its key bears 2^64 frames.
-//! Nothing is believed before the first frame opens: an initiation may be a replay.
+//! A length is 16 bits, big-endian. The cipher is ChaCha20-Poly1305 because TCP connections live long and its key may
+//! encrypt 2^64 frames. The connecting end is authenticated only when its first frame has been decrypted, because an
+//! initiation may be a replay.
 
 use pleach_core::{
     ids::PathId,
@@ -26,11 +27,11 @@ use pleach_core::{
 
 use super::frame::MAX_FRAME;
 
-/// First bytes of a greeting: name and version. Version 1 had lanes for each connection.
+/// First bytes of a greeting: name and version. In version 1 each connection had lanes of its own.
 pub const MAGIC: [u8; 8] = *b"pleach\0\x02";
 /// Length of a greeting in bytes.
 pub const GREETING_LEN: usize = MAGIC.len() + 32;
-/// Longest record after its length, in bytes.
+/// Maximum length of a record in bytes, without the length field.
 pub const MAX_RECORD: usize = MAX_FRAME + TAG_LEN;
 
 /// Why a lane's bytes cannot be read.
@@ -39,20 +40,20 @@ pub enum ChannelError {
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// The greeting is that of another version of the protocol.
+    /// The greeting belongs to another version of the protocol.
     #[error(
         "the peer speaks version {0} of the striping protocol, this end version 2: use the same release at both ends"
     )]
     Version(u8),
-    /// A length that no record has.
+    /// A record has an invalid length.
     #[error("a record of {0} bytes")]
     Length(usize),
-    /// A record that was not sealed by the other end.
+    /// A record was not encrypted by the other end.
     #[error("a record does not authenticate")]
     Seal,
 }
 
-/// The greeting of the owner of `public`, with 16 fresh random bytes.
+/// Returns the greeting of the owner of `public`. `nonce` must be fresh random bytes.
 #[must_use]
 pub fn greeting(public: &[u8; 32], nonce: [u8; 16]) -> [u8; GREETING_LEN] {
     let mut out = [0; GREETING_LEN];
@@ -62,10 +63,11 @@ pub fn greeting(public: &[u8; 32], nonce: [u8; 16]) -> [u8; GREETING_LEN] {
     out
 }
 
-/// Which of `known` sent the greeting; `None`: none, or it is no greeting.
+/// Returns which of the `known` public keys belongs to the sender of the greeting. `None` if none does, or if the
+/// bytes are not a greeting.
 ///
 /// # Errors
-/// It is that of a known peer, in another version of the protocol.
+/// Fails if the greeting belongs to a known peer, but to another version of the protocol.
 pub fn recognise<'a>(
     greeting: &[u8; GREETING_LEN],
     mut known: impl Iterator<Item = &'a [u8; 32]>,
@@ -83,10 +85,11 @@ pub fn recognise<'a>(
     Ok(found)
 }
 
-/// Starts a handshake with the owner of `remote`: the initiation to send, after its length. `seed`: fresh and secret.
+/// Begins a handshake with the owner of `remote`. Returns the initiation to send, with its length in front. `seed`
+/// must be fresh and secret.
 ///
 /// # Errors
-/// The key is none.
+/// Fails if `remote` is not a valid public key.
 pub fn initiate(
     local: &StaticKeys,
     remote: &[u8; 32],
@@ -96,11 +99,11 @@ pub fn initiate(
     Ok((initiator, with_length(&datagram)))
 }
 
-/// The same for an end that the owner of `remote` does not know yet and that presents its `claim`. `time`: nanoseconds since
-/// 1970.
+/// Begins a handshake as [`initiate`] does, for an end that the owner of `remote` does not know yet. The initiation
+/// carries the invitation `claim`. `time` is in nanoseconds since 1970.
 ///
 /// # Errors
-/// The key is none.
+/// Fails if `remote` is not a valid public key.
 pub fn initiate_with_claim(
     local: &StaticKeys,
     remote: &[u8; 32],
@@ -117,24 +120,25 @@ pub fn initiate_with_claim(
     Ok((initiator, with_length(&datagram)))
 }
 
-/// Reads an initiation: its `remote_static` says who sent it.
+/// Reads an initiation. Its field `remote_static` is the sender's public key.
 ///
 /// # Errors
-/// It is none to this key.
+/// Fails if the datagram is not an initiation for the owner of `local`.
 pub fn read_initiation(local: &StaticKeys, datagram: &[u8]) -> Result<Incoming, ChannelError> {
     Ok(Responder::read_initiation(local, datagram)?)
 }
 
-/// Answers an initiation: the channel, and the response to send, after its length. `seed`: fresh and secret.
+/// Answers an initiation. Returns the two directions of the channel and the response to send, with its length in
+/// front. `seed` must be fresh and secret.
 ///
 /// # Errors
-/// The ends have no version or suite in common.
+/// Fails if the ends have no version or cipher suite in common.
 pub fn respond(
     incoming: Incoming,
     seed: impl Into<Secret>,
 ) -> Result<(Sealer, Opener, Vec<u8>), ChannelError> {
     let [family, version] = incoming.hello.protocol_version.to_be_bytes();
-    // Only an initiation with a claim has a time.
+    // Only an initiation with a claim contains a time.
     let offered = Hello {
         time: None,
         ..incoming.hello
@@ -150,7 +154,7 @@ pub fn respond(
 /// Reads the response to `initiator`'s initiation.
 ///
 /// # Errors
-/// It is none.
+/// Fails if the datagram is not a valid response.
 pub fn read_response(
     mut initiator: Initiator,
     datagram: &[u8],
@@ -158,10 +162,10 @@ pub fn read_response(
     Ok(channel(initiator.read_response(datagram)?))
 }
 
-/// The length before a handshake's message, checked.
+/// Reads and checks the length in front of a handshake message.
 ///
 /// # Errors
-/// None is so long.
+/// Fails if no handshake message has this length.
 pub fn handshake_len(bytes: [u8; 2]) -> Result<usize, ChannelError> {
     let len = usize::from(u16::from_be_bytes(bytes));
     if (1..=MAX_LEN).contains(&len) {
@@ -171,7 +175,7 @@ pub fn handshake_len(bytes: [u8; 2]) -> Result<usize, ChannelError> {
     }
 }
 
-/// Seals frames.
+/// Encrypts the frames of one direction of a lane.
 #[derive(Debug)]
 pub struct Sealer {
     key: SealingKey,
@@ -179,10 +183,10 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Appends `frame` to `out`, sealed.
+    /// Encrypts `frame` and appends it to `out`.
     ///
     /// # Panics
-    /// Never for frames of at most [`MAX_FRAME`] bytes.
+    /// Does not panic for frames of at most [`MAX_FRAME`] bytes.
     pub fn seal(&mut self, frame: &[u8], out: &mut Vec<u8>) {
         let len = u16::try_from(frame.len() + TAG_LEN).expect("frames are shorter");
         let len = len.to_be_bytes();
@@ -195,19 +199,20 @@ impl Sealer {
     }
 }
 
-/// Finds and opens frames in the bytes of a lane. Keeps less than two records.
+/// Finds and decrypts the frames of one direction of a lane. Buffers less than two records.
 #[derive(Debug)]
 pub struct Opener {
     key: OpeningKey,
     count: u64,
     buffer: Vec<u8>,
-    /// Before it, all was read.
+    /// Number of bytes in the buffer that have been read.
     start: usize,
     filled: usize,
 }
 
 impl Opener {
-    /// Where to put the next bytes; never empty if [`Self::next_frame`] was called until there was none.
+    /// Returns the free space for the next bytes. It is never empty if [`Self::next_frame`] has been called until it
+    /// returned `None`.
     pub fn space(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.filled, 0);
         self.filled -= self.start;
@@ -215,15 +220,15 @@ impl Opener {
         &mut self.buffer[self.filled..]
     }
 
-    /// Notes that `len` bytes were put there.
+    /// Notes that `len` bytes were written to [`Self::space`].
     pub fn on_filled(&mut self, len: usize) {
         self.filled = (self.filled + len).min(self.buffer.len());
     }
 
-    /// The next frame; `None`: more bytes are needed.
+    /// Returns the next frame. `None` if more bytes are needed.
     ///
     /// # Errors
-    /// The lane is of no use any more.
+    /// Fails if a record is invalid. The lane must then be closed.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, ChannelError> {
         let unread = &mut self.buffer[self.start..self.filled];
         let Some((header, rest)) = unread.split_first_chunk_mut::<2>() else {
@@ -275,8 +280,9 @@ fn with_length(datagram: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes(), datagram].concat()
 }
 
-/// Of what goes over lanes; far from the tunnel's, so that neither takes the other for itself.
+/// Protocol version in the handshakes of lanes. It is far from the tunnel's version, so that neither protocol accepts
+/// the other's handshakes.
 const VERSION: u16 = 0x5302;
-/// There is one session on a TCP connection.
+/// Session index: a TCP connection has only one session.
 const INDEX: u32 = 1;
 const NO_PATH: PathId = PathId(0);

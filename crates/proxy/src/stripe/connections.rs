@@ -1,15 +1,16 @@
-//! The connections of an association at one end: their states, and their turns to send.
+//! The connections that share the lanes of an association, at one end: their states, and the order in which they
+//! send.
 //!
-//! | state | at | what may come | what follows |
+//! | state | at | frames that may arrive | next states |
 //! | --- | --- | --- | --- |
-//! | opening | the asking end | opened, refused, reset; a chunk or a window, which overtook "opened" | open, refused, broken |
-//! | asked | the answering end | reset | open (accepted) or refused, as the user of the association says; broken |
+//! | opening | asking end | opened, refused, reset; a chunk or window that overtook "opened" | open, refused, broken |
+//! | asked | answering end | reset | open or refused, as the user of the association decides; broken |
 //! | open | both | chunks, the end, windows, reset | broken; closed by its user once both streams were delivered |
-//! | refused, broken | both | everything, which is ignored | closed by its user |
+//! | refused, broken | both | all frames, which are ignored | closed by its user |
 //!
-//! Connections that have something to send take turns, a chunk each; the first chunk of a stream goes before those of others,
-//! as with the new flows of FQ-CoDel (RFC 8290, section 4.1), so that a small answer does not wait for large ones. One without
-//! credit waits until the peer gives some, and holds up nobody.
+//! Connections with data to send take turns, one chunk each. The first chunk of a stream precedes the chunks of other
+//! streams, as with the new flows of FQ-CoDel (RFC 8290, section 4.1), so that a small answer does not wait for large
+//! ones. A connection without credit waits until the peer grants some, and does not block the other connections.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -25,23 +26,23 @@ use super::{
     receiver::Receiver,
 };
 
-/// How a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The peer asked for it; this end has not answered.
+    /// The peer requested the connection; this end has not answered.
     Asked,
-    /// It is over at one end; here, if this end says so.
+    /// The connection is broken at one end: at this end if `by_peer` is false.
     Broken {
-        /// Whether the peer said so.
+        /// Whether the peer reported it.
         by_peer: bool,
-        /// Why.
+        /// Reason.
         why: Broken,
     },
-    /// Bytes go both ways.
+    /// Both ends can send.
     Open,
-    /// This end asked for it; the peer has not answered.
+    /// This end requested the connection; the peer has not answered.
     Opening,
-    /// The peer does not make it.
+    /// The peer refused the connection.
     Refused(Refusal),
 }
 
@@ -49,42 +50,42 @@ pub enum State {
 #[derive(Debug)]
 pub struct Connection {
     pub(super) state: State,
-    /// What goes out.
+    /// Outgoing stream.
     pub out: Outgoing,
-    /// What came in.
+    /// Incoming stream.
     pub receiver: Receiver,
-    /// It has a place among those that want to send.
+    /// Whether the connection is in one of the queues `fresh` and `ready`.
     is_queued: bool,
-    /// It has a place among those that have a window to tell.
+    /// Whether the connection is in the queue `telling`.
     is_telling: bool,
 }
 
-/// See the module's head.
+/// All connections of an association at one end.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     all: BTreeMap<ConnId, Connection>,
     urgent: VecDeque<Item>,
-    /// Those that have a window to tell, each once: the window of the moment when it is sent.
+    /// Queue of connections with a window update to send. The update is created when it is sent.
     telling: VecDeque<ConnId>,
-    /// Those that have sent nothing yet, and the others.
+    /// `fresh`: queue of connections that have sent nothing yet. `ready`: queue of the others with data to send.
     fresh: VecDeque<ConnId>,
     ready: VecDeque<ConnId>,
     blocked: BTreeSet<ConnId>,
     pending_bytes: usize,
-    /// Credit beyond the first windows.
+    /// Sum of the credit beyond the initial windows, in bytes.
     granted_bytes: u64,
-    /// Those of which something is new.
+    /// Connections that have changed since the last [`Self::take_changed`].
     changed: BTreeSet<ConnId>,
 }
 
 impl Connection {
-    /// How it stands.
+    /// Returns the connection's state.
     #[must_use]
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Whether both streams were delivered to their ends.
+    /// Whether both streams were delivered completely.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.out.is_done() && self.receiver.is_done()
@@ -92,7 +93,7 @@ impl Connection {
 }
 
 impl Connections {
-    /// Enters one; `false`: there are too many.
+    /// Adds a connection. Returns `false` if there are too many.
     pub(super) fn enter(&mut self, id: ConnId, state: State) -> bool {
         let has_room = self.all.len() < MAX_CONNECTIONS;
         if has_room {
@@ -108,7 +109,7 @@ impl Connections {
         has_room
     }
 
-    /// Takes one out.
+    /// Removes a connection.
     pub(super) fn remove(&mut self, id: ConnId) -> Option<Connection> {
         let found = self.all.remove(&id)?;
         self.blocked.remove(&id);
@@ -137,28 +138,29 @@ impl Connections {
         self.all.len()
     }
 
-    /// Bytes taken from applications and not cut.
+    /// Returns the number of bytes that were accepted from applications and not yet cut into chunks.
     pub(super) fn pending_bytes(&self) -> usize {
         self.pending_bytes
     }
 
-    /// Has `item` sent before all chunks.
+    /// Queues `item` to be sent before all chunks.
     pub(super) fn push(&mut self, item: Item) {
         self.urgent.push_back(item);
     }
 
-    /// Drops the request for `id` if it has not been sent. O(urgent items).
+    /// Removes the request for `id` from the queue if it has not been sent. O(urgent items).
     pub(super) fn withdraw(&mut self, id: ConnId) {
         let is_it = |item: &Item| matches!(item, Item::Open(conn, ..) if *conn == id);
         self.urgent.retain(|item| !is_it(item));
     }
 
-    /// How many wait to be sent before all chunks; windows, one a connection at most, do not count.
+    /// Returns the number of items that wait to be sent before all chunks. Window updates, at most one per
+    /// connection, do not count.
     pub(super) fn urgent_count(&self) -> usize {
         self.urgent.len()
     }
 
-    /// Notes that something is new of a connection.
+    /// Notes that a connection has changed.
     pub(super) fn note(&mut self, id: ConnId) {
         self.changed.insert(id);
     }
@@ -167,13 +169,13 @@ impl Connections {
         core::mem::take(&mut self.changed)
     }
 
-    /// How many bytes [`Self::write`] takes of a connection now.
+    /// Returns how many bytes [`Self::write`] accepts for a connection at present.
     pub(super) fn room(&self, id: ConnId) -> usize {
         let left = MAX_PENDING_ALL.saturating_sub(self.pending_bytes);
         self.all.get(&id).map_or(0, |found| found.out.room(left))
     }
 
-    /// Takes `bytes` for a connection, as far as there is room. Returns how many were.
+    /// Accepts bytes from `bytes` for a connection, as many as the buffers permit. Returns their number.
     #[must_use]
     pub(super) fn write(&mut self, id: ConnId, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room(id));
@@ -185,7 +187,8 @@ impl Connections {
         taken
     }
 
-    /// Takes the first chunk of a connection that is opening for the request itself.
+    /// Cuts the first chunk of a connection that is opening, and returns the request for the connection with this
+    /// chunk.
     pub(super) fn cut_first(&mut self, id: ConnId, wanted: Wanted) -> Item {
         let found = self.all.get_mut(&id);
         let chunk = found.and_then(|found| match found.out.next() {
@@ -197,7 +200,7 @@ impl Connections {
         Item::Open(id, wanted, data)
     }
 
-    /// Gives a connection its turn, if it has something to send.
+    /// Queues a connection for sending, if it has data to send.
     pub(super) fn queue(&mut self, id: ConnId) {
         let Some(found) = self.all.get_mut(&id) else {
             return;
@@ -214,7 +217,7 @@ impl Connections {
         }
     }
 
-    /// Tells the peer what was delivered, if that is worth it, and gives a quick reader more credit.
+    /// Queues a window update if enough was delivered, and grants more credit if the application reads quickly.
     pub(super) fn tell_window(&mut self, id: ConnId) {
         let Some(found) = self.all.get_mut(&id) else {
             return;
@@ -227,7 +230,7 @@ impl Connections {
         }
     }
 
-    /// Whose turn it is.
+    /// Returns the connection that sends next.
     fn front(&self) -> Option<ConnId> {
         self.fresh.front().or(self.ready.front()).copied()
     }
@@ -236,7 +239,7 @@ impl Connections {
         self.fresh.pop_front().or_else(|| self.ready.pop_front())
     }
 
-    /// Everything kept of what came, in bytes, for tests of the bounds.
+    /// Returns the number of received bytes that are buffered, for tests of the bounds.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> u64 {
         let all = self.all.values();

@@ -1,13 +1,18 @@
-//! The lanes of an association at the end that sends: which lane an item takes, and what is sent again when a lane dies.
+//! The lanes of an association (TCP connections to one peer, each over one link) at the sending end: which lane an
+//! item takes, and which items are retransmitted when a lane dies.
 //!
-//! An item is *staged* (assigned, waits for its lane), *sent*, and forgotten when the peer counts it among those that came
-//! on its lane. Chunks of all connections are assigned in one order (`Source`), when a lane asks for one; everything else is
-//! urgent and takes the nearest lane that is free. A lane that has items, sent or staged, and on which TCP makes no progress
-//! for `patience` is *suspect*: what it had is sent on others, and it gets nothing new until it moves again. That costs
-//! duplicates if it was only slow, which the receiver drops. A lane does not repeat what it has sent itself: TCP brings that.
+//! An item is *staged* when it is assigned to a lane and waits for the lane. Then it is *sent*. It is forgotten when
+//! the peer acknowledges it: the peer reports the number of items that arrived on each lane. Chunks of all
+//! connections are assigned in one order (`Source`), when a lane asks for a chunk. All other items are urgent and
+//! take the free lane with the shortest delay.
 //!
-//! Bounds: [`MAX_LANES`] lanes; of each [`MAX_SENT`] items and [`MAX_SENT_BYTES`] sent and not counted; what is staged lies
-//! within the connections' credit.
+//! A lane is *suspect* if it has items, sent or staged, and TCP makes no progress on it for `patience`. Its items are
+//! then sent on other lanes, and it gets no new items until it makes progress. If the lane was only slow, this causes
+//! duplicates, which the receiver drops. An item is not repeated on the lane on which it was sent, because TCP
+//! retransmits it there.
+//!
+//! Bounds: [`MAX_LANES`] lanes; per lane [`MAX_SENT`] items and [`MAX_SENT_BYTES`] bytes sent and not acknowledged.
+//! Staged data are bounded by the connections' credit.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,34 +31,34 @@ use super::{
     sched::{LaneView, Scheduler, Striping},
 };
 
-/// Where items come from.
+/// Source of items to send.
 pub(super) trait Source {
-    /// The next item that is not a chunk.
+    /// Returns the next item that is not a chunk.
     fn urgent(&mut self) -> Option<Item>;
-    /// How long the next chunk is, in the order in which connections have their turns.
+    /// Returns the length of the next chunk, in the order in which connections send.
     fn next_len(&mut self) -> Option<u64>;
-    /// Takes that chunk; `None`: there is none.
+    /// Cuts and returns the next chunk. `None` if there is no chunk.
     fn cut(&mut self) -> Option<Item>;
-    /// Whether the peer has no room for more of `conn` until something comes.
+    /// Whether the peer's window for `conn` is exhausted.
     fn is_blocked(&self, conn: ConnId) -> bool;
 }
 
-/// See the module's head.
+/// Assigns items to the lanes of an association, and retransmits them.
 #[derive(Debug)]
 pub struct Dispatch {
     scheduler: Scheduler,
     lanes: Vec<Lane>,
-    /// To be sent on any lane, before anything new.
+    /// Items to be retransmitted on any lane, before new items.
     again: BTreeMap<Key, Again>,
-    /// Bytes sent more than once.
+    /// Number of bytes sent more than once.
     repeated_bytes: u64,
 }
 
-/// An item to be sent again.
+/// An item to be retransmitted.
 #[derive(Debug)]
 struct Again {
     item: Item,
-    /// The lanes on which it is under way, a bit for each slot.
+    /// Bit set of the slots of the lanes on which the item is in flight.
     under_way: u8,
 }
 
@@ -66,26 +71,26 @@ struct Lane {
     is_suspect: bool,
     staged: VecDeque<Item>,
     staged_bytes: u64,
-    /// Not counted by the peer yet; `None`: of no use any more.
+    /// Items that the peer has not acknowledged yet. `None` for items that have become useless.
     sent: VecDeque<Option<Item>>,
     sent_bytes: u64,
     sent_count: u64,
     progress_at: Instant,
 }
 
-/// A lane's state.
+/// State of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneState {
-    /// What it carries.
+    /// Estimated rate of the lane.
     pub rate: Bitrate,
-    /// Its round trip.
+    /// RTT of the lane.
     pub rtt: Duration,
-    /// Whether what it has is overdue.
+    /// Whether the lane has items but makes no progress.
     pub is_suspect: bool,
 }
 
 impl Dispatch {
-    /// Nothing to send and no lane.
+    /// Creates a dispatcher without lanes.
     pub(super) fn new(striping: Striping) -> Self {
         Self {
             scheduler: Scheduler::new(striping),
@@ -95,7 +100,7 @@ impl Dispatch {
         }
     }
 
-    /// Adds a lane; `false` if there are too many, or it is there.
+    /// Adds a lane. Returns `false` if there are too many lanes or the lane exists already.
     pub(super) fn add_lane(&mut self, now: Instant, id: LaneId) -> bool {
         let is_there = self.lanes.iter().any(|lane| lane.id == id);
         let is_used = |slot: u8| self.lanes.iter().any(|lane| lane.slot.0 == slot);
@@ -120,7 +125,7 @@ impl Dispatch {
         true
     }
 
-    /// Removes a lane; what it had goes to the others.
+    /// Removes a lane. Its items are sent on the other lanes.
     pub(super) fn remove_lane(&mut self, id: LaneId) {
         if let Some(index) = self.lanes.iter().position(|lane| lane.id == id) {
             let lane = self.lanes.remove(index);
@@ -135,7 +140,7 @@ impl Dispatch {
         }
     }
 
-    /// Notes TCP's account of a lane. Whether it has got on.
+    /// Evaluates TCP's statistics of a lane. Returns whether the lane has made progress.
     pub fn observe(&mut self, now: Instant, id: LaneId, sample: LaneSample) -> bool {
         let Some(lane) = self.lane_mut(id) else {
             return false;
@@ -148,14 +153,14 @@ impl Dispatch {
         is_progress
     }
 
-    /// Looks for lanes that make no progress. Call it every few tens of milliseconds, after [`Self::observe`]. Whether
-    /// there is something new to send.
+    /// Checks for lanes that make no progress. Call it every few tens of milliseconds, after [`Self::observe`].
+    /// Returns whether items were queued for retransmission.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let mut found: Vec<Item> = Vec::new();
         for lane in &mut self.lanes {
             if !lane.is_suspect && lane.is_waiting() && lane.is_silent(now) {
                 lane.is_suspect = true;
-                // They stay on the lane's account: they may come yet.
+                // The items stay in the lane's list of sent items: they may still arrive.
                 found.extend(lane.sent.iter().flatten().cloned());
                 found.extend(lane.staged.drain(..));
                 lane.staged_bytes = 0;
@@ -168,8 +173,8 @@ impl Dispatch {
         is_news
     }
 
-    /// A lane that has been suspect for so long that a new one is better, while another works; or, if none does, for longer
-    /// than anybody waits.
+    /// Returns a lane that has been suspect for so long that a new lane should replace it: 8 s while another lane
+    /// works, otherwise 60 s.
     #[must_use]
     pub fn hopeless_lane(&self, now: Instant) -> Option<LaneId> {
         let works = self.lanes.iter().any(|lane| !lane.is_suspect);
@@ -178,20 +183,20 @@ impl Dispatch {
         self.lanes.iter().find(is_hopeless).map(|lane| lane.id)
     }
 
-    /// Whether [`Self::handle_timeout`] has anything to look for.
+    /// Whether [`Self::handle_timeout`] has anything to check.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.lanes.iter().any(Lane::is_waiting) || !self.again.is_empty()
     }
 
-    /// Whether an item waits for lane `id`, and the lane may send it.
+    /// Whether an item is staged on lane `id` and the lane may send it.
     #[must_use]
     pub fn has_staged(&self, id: LaneId) -> bool {
         let lane = self.lanes.iter().find(|lane| lane.id == id);
         lane.is_some_and(|lane| !lane.staged.is_empty() && lane.may_send())
     }
 
-    /// State of lane `id`.
+    /// Returns the state of lane `id`.
     #[must_use]
     pub fn lane_state(&self, id: LaneId) -> Option<LaneState> {
         let lane = self.lanes.iter().find(|lane| lane.id == id)?;
@@ -202,14 +207,14 @@ impl Dispatch {
         })
     }
 
-    /// Bytes assigned and not sent, and bytes sent more than once.
+    /// Returns the number of bytes that are assigned and not sent, and the number of bytes sent more than once.
     #[must_use]
     pub fn staged_and_repeated(&self) -> (u64, u64) {
         let staged = self.lanes.iter().map(|lane| lane.staged_bytes).sum();
         (staged, self.repeated_bytes)
     }
 
-    /// The next item for lane `id`, which can send. O(lanes) for each chunk that is assigned.
+    /// Returns the next item for lane `id`, which can send. O(lanes) for each chunk that is assigned.
     pub(super) fn poll_item(
         &mut self,
         now: Instant,
@@ -219,7 +224,8 @@ impl Dispatch {
         let index = self.lanes.iter().position(|lane| lane.id == id)?;
         let lane = &mut self.lanes[index];
         lane.is_free = true;
-        // What waited for it is with others, and nothing is under way whose arrival would clear it.
+        // The staged items of a suspect lane have moved to other lanes. Without items in flight, no progress could
+        // clear the state.
         lane.is_suspect &= !lane.sent.is_empty();
         if !lane.may_send() {
             return None;
@@ -235,10 +241,10 @@ impl Dispatch {
         Some(item)
     }
 
-    /// Handles the peer's counts of what came.
+    /// Handles the peer's acknowledgements: the number of items that arrived on each lane.
     ///
     /// # Errors
-    /// It counts what was not sent.
+    /// Fails if the peer acknowledges items that were not sent.
     pub(super) fn handle_counts(
         &mut self,
         now: Instant,
@@ -264,7 +270,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Chunks of `conn` before `delivered` need not be sent again.
+    /// Notes that the bytes of `conn` before position `delivered` need not be retransmitted.
     pub(super) fn on_delivered(&mut self, conn: ConnId, delivered: u64) {
         let all = (CHUNKS, conn, 0)..(CHUNKS, conn, delivered);
         let known = self.again.range(all).map(|(key, again)| {
@@ -293,7 +299,7 @@ impl Dispatch {
         }
     }
 
-    /// Everything kept, in bytes of data, for tests of the bounds.
+    /// Returns the number of data bytes that are buffered, for tests of the bounds.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> u64 {
         let sent = self
@@ -303,12 +309,12 @@ impl Dispatch {
         let staged = self.lanes.iter().flat_map(|lane| &lane.staged);
         let again = self.again.values().map(|again| &again.item);
         let all = sent.chain(staged).chain(again);
-        // They share their data.
+        // Copies of an item share their data.
         let items: BTreeMap<Key, u64> = all.map(|item| (item.key(), item.data_bytes())).collect();
         items.values().sum()
     }
 
-    /// Whether what is noted of items under way is so.
+    /// Whether [`Again::under_way`] is correct for all items.
     #[cfg(test)]
     pub(super) fn knows_what_is_under_way(&self) -> bool {
         self.again.iter().all(|(key, again)| {
@@ -338,7 +344,7 @@ impl Dispatch {
             }
             let views = self.views();
             let slot = self.scheduler.assign(now, Bytes::new(len), &views)?;
-            // First: a chunk that was cut must not be dropped.
+            // Find the lane before cutting the chunk, because a chunk that was cut must not be dropped.
             let named = self.lanes.iter().position(|lane| lane.slot == slot)?;
             let item = source.cut()?;
             self.lanes[named].stage(now, item);
@@ -346,7 +352,7 @@ impl Dispatch {
         self.lanes[index].unstage(0)
     }
 
-    /// Whether no lane that would send at once is nearer.
+    /// Whether no other lane that would send at once has a shorter delay.
     fn is_nearest(&self, index: usize) -> bool {
         let rank = |lane: &Lane| (lane.estimator.delay(), lane.slot);
         let own = rank(&self.lanes[index]);
@@ -354,7 +360,7 @@ impl Dispatch {
         !self.lanes.iter().any(is_nearer)
     }
 
-    /// Assigns what waits, up to `most` chunks; what finds no lane, to that of `index`.
+    /// Assigns up to `most` waiting chunks as one block. Chunks without an assigned lane take lane `index`.
     fn place_block(&mut self, now: Instant, index: usize, most: usize, source: &mut impl Source) {
         let views = self.views();
         let mut block: Vec<Option<Item>> = Vec::new();
@@ -375,13 +381,14 @@ impl Dispatch {
         }
     }
 
-    /// The lanes that work, as a scheduler sees them.
+    /// Returns the lanes that are not suspect, as a scheduler sees them.
     fn views(&self) -> Vec<LaneView> {
         let lanes = self.lanes.iter().filter(|lane| !lane.is_suspect);
         lanes.map(Lane::view).collect()
     }
 
-    /// The first to be sent again that is not under way on this very lane. A look at each that is.
+    /// Returns the first item to be retransmitted that is not in flight on lane `index`. Items in flight on this lane
+    /// are skipped one by one.
     fn next_again(&mut self, index: usize) -> Option<Item> {
         let bit = self.lanes[index].bit();
         let mut again = self.again.iter();
@@ -390,9 +397,10 @@ impl Dispatch {
         self.again.remove(&key).map(|again| again.item)
     }
 
-    /// What waits for another lane, of a connection that may send nothing new: its receiver has no room until that comes.
+    /// Takes over an item staged on any lane, if its connection is blocked: its receiver's window opens only when the
+    /// item arrives.
     fn take_over(&mut self, source: &impl Source) -> Option<Item> {
-        // A lane may send its own from the end.
+        // The items are ordered by their keys, so a lane may take one from the end of its own queue.
         let first = |lane: &Lane| {
             let staged = lane.staged.iter().enumerate();
             let stuck = staged.filter(|(_, item)| source.is_blocked(item.conn()));
@@ -404,7 +412,7 @@ impl Dispatch {
         lane.unstage(place)
     }
 
-    /// Has `items` sent again. O(items log items); lanes fall silent and go far more seldom than they send.
+    /// Queues `items` for retransmission. O(items log items); lanes fail far more seldom than they send.
     fn repeat(&mut self, items: impl IntoIterator<Item = Item>) {
         for item in items {
             let under_way = 0;
@@ -428,28 +436,28 @@ impl Dispatch {
 }
 
 impl Lane {
-    /// Whether it has anything that is to arrive.
+    /// Whether the lane has sent or staged items.
     fn is_waiting(&self) -> bool {
         !self.sent.is_empty() || !self.staged.is_empty()
     }
 
-    /// Whether it is to be given anything.
+    /// Whether the lane may be given items.
     fn may_send(&self) -> bool {
         !self.is_suspect && self.sent.len() < MAX_SENT && self.sent_bytes < MAX_SENT_BYTES
     }
 
-    /// Whether it has made no progress for so long that its link is taken for dead.
+    /// Whether the lane has made no progress for so long that its link counts as dead.
     fn is_silent(&self, now: Instant) -> bool {
         now.since(self.progress_at) > patience(self.estimator.rtt())
     }
 
-    /// Its bit among the lanes' slots.
+    /// Returns the lane's bit in a bit set of slots.
     fn bit(&self) -> u8 {
         const { assert!(MAX_LANES <= 8) };
         1 << self.slot.0
     }
 
-    /// Takes an item that waits for it, behind the others.
+    /// Appends an item to the lane's queue.
     fn stage(&mut self, now: Instant, item: Item) {
         if !self.is_waiting() {
             self.progress_at = now;
@@ -458,7 +466,7 @@ impl Lane {
         self.staged.push_back(item);
     }
 
-    /// Gives the staged item at `place` back.
+    /// Removes and returns the staged item at `place`.
     fn unstage(&mut self, place: usize) -> Option<Item> {
         let item = self.staged.remove(place)?;
         self.staged_bytes -= item.data_bytes();
@@ -476,15 +484,17 @@ impl Lane {
     }
 }
 
-/// How long a lane may make no progress: TCP's first timeout is 200 ms and a round trip (RFC 6298, Linux's minimum).
+/// Returns how long a lane may make no progress. TCP's first timeout is 200 ms plus the RTT (RFC 6298, with Linux's
+/// minimum).
 fn patience(rtt: Duration) -> Duration {
     (LEAST_PATIENCE + rtt).min(MOST_PATIENCE)
 }
 
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
-/// So that even then connections stall for less than a second.
+/// Upper bound, so that connections stall for less than a second.
 const MOST_PATIENCE: Duration = Duration::from_millis(800);
-/// By then TCP waits for several seconds before it sends again (RFC 6298 section 5.5).
+/// Maximum time for which a lane may be suspect while another lane works. TCP's retransmission timeout has then grown
+/// to several seconds (RFC 6298, section 5.5).
 const HOPE: Duration = Duration::from_secs(8);
-/// Where no other lane works: after eight timeouts.
+/// Maximum time for which a lane may be suspect while no other lane works: eight retransmission timeouts.
 const LAST_HOPE: Duration = Duration::from_secs(60);

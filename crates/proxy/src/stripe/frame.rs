@@ -1,144 +1,148 @@
-//! What travels on a lane, before it is sealed. Numbers are big-endian; the first byte is the kind.
+//! Frames on a lane (a TCP connection to a peer), before encryption. Numbers are big-endian; the first byte is the
+//! kind of the frame.
 //!
-//! *Items* are frames that must arrive: their sender keeps them until the receiver has counted them on their lane, and sends
-//! those of a dead lane on another. The other frames state what the end knows, again and again.
+//! *Items* are frames that must arrive. The sender buffers each item until the receiver has acknowledged it on its
+//! lane, and retransmits the items of a dead lane on another lane. The other frames state what an end knows, and are
+//! repeated.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{CHUNK, Violation};
 
-/// Names an association, which is what the lanes of one asking end to one peer belong to: 128 random bits of the asking end.
+/// Identifies an association, that is, the lanes of one asking end to one peer: 128 random bits chosen by the asking
+/// end.
 pub type Token = [u8; 16];
 
-/// A lane of an association; never used twice in it.
+/// Number of a lane in its association; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneId(pub u16);
 
-/// A connection of an association; never used twice in it. The asking end counts from 0.
+/// Number of a connection in its association; never reused. The asking end counts from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u32);
 
-/// Where the answering end is to connect to.
+/// Destination to which the answering end is to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// `None`: the address at which the asking end reached the answering one.
+    /// Address. `None`: the address at which the asking end reached the answering end.
     pub ip: Option<IpAddr>,
     /// The port.
     pub port: u16,
 }
 
-/// Why a connection is not made.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No more connections.
+    /// The maximum number of connections is reached.
     Busy,
-    /// The rules of the answering end forbid it.
+    /// The rules of the answering end forbid the connection.
     NotAllowed,
-    /// The target does not take the connection.
+    /// The target does not accept the connection.
     Unreachable,
 }
 
 /// Why a connection is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// It broke at the end that says so, or is of no use there any more.
+    /// The connection broke at the end that sends the frame, or is not needed there any more.
     Ended,
-    /// The other end did what it may not.
+    /// The other end violated the protocol.
     Violated(Violation),
 }
 
-/// Why a lane is not taken.
+/// Why a lane is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bye {
-    /// No more associations, or no more lanes in this one.
+    /// The maximum number of associations, or of lanes of this association, is reached.
     Busy,
-    /// The association goes on, says the peer, and this end has no state of it.
+    /// The frame `Join` continues an association of which this end has no state.
     Unknown,
 }
 
-/// One frame.
+/// A message on a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// So many items have come on each lane. No item.
+    /// Acknowledgement: the number of items that have arrived on each lane. Not an item.
     Ack {
-        /// At most [`MAX_ACK_LANES`].
+        /// Lane and number of items, for at most [`MAX_ACK_LANES`] lanes.
         lanes: Vec<(LaneId, u64)>,
     },
-    /// Last frame of a lane that is refused. No item.
+    /// Last frame of a lane that is refused. Not an item.
     Bye(Bye),
     /// A piece of a connection's stream.
     Chunk {
-        /// Which connection.
+        /// Number of the connection.
         conn: ConnId,
-        /// Where in the stream.
+        /// Position of the first byte in the stream.
         offset: u64,
-        /// 1 to [`CHUNK`] bytes.
+        /// Data of 1 to [`CHUNK`] bytes.
         data: &'a [u8],
     },
     /// The end of a connection's stream.
     End {
-        /// Which connection.
+        /// Number of the connection.
         conn: ConnId,
-        /// Where in the stream.
+        /// Position of the end in the stream.
         offset: u64,
     },
-    /// The lane is dead at the end that says so. No item.
+    /// Reports that a lane is dead at the end that sends the frame. Not an item.
     Gone {
-        /// Which.
+        /// Number of the dead lane.
         lane: LaneId,
     },
-    /// First frame of a lane, by the asking end. No item.
+    /// First frame of a lane, sent by the asking end. Not an item.
     Join {
-        /// Whose.
+        /// Association to which the lane belongs.
         token: Token,
-        /// Nothing has come from the answering end on any lane of the association, so nothing is lost if the answering end
-        /// begins it now. Otherwise both ends have state, and the lane is of use only where it still is.
+        /// Whether the answering end may create the association. True if no frame has arrived from the answering end
+        /// on any lane of the association, so that nothing is lost if the answering end creates it now. Otherwise
+        /// both ends have had state, and the answering end accepts the lane only if it still has this state.
         is_new: bool,
-        /// Its number.
+        /// Number of the lane.
         lane: LaneId,
-        /// Name of its link, for people.
+        /// Name of the lane's link, for the status.
         link: String,
     },
-    /// Asks for a connection.
+    /// Request for a connection.
     Open {
-        /// Its number.
+        /// Number of the connection.
         conn: ConnId,
-        /// Where to.
+        /// Requested destination.
         wanted: Wanted,
-        /// First bytes of the stream, at most [`CHUNK`]; may be none.
+        /// First bytes of the stream, at most [`CHUNK`]; may be empty.
         data: &'a [u8],
     },
-    /// The answer to `Open`: the target is connected.
+    /// Answer to `Open`: the target is connected.
     Opened {
-        /// Which connection.
+        /// Number of the connection.
         conn: ConnId,
     },
-    /// The other answer.
+    /// Answer to `Open`: the connection is refused.
     Refused {
-        /// Which connection.
+        /// Number of the connection.
         conn: ConnId,
-        /// Why.
+        /// Reason.
         refusal: Refusal,
     },
-    /// The connection is over at the end that says so, before its streams were.
+    /// The connection has ended at the end that sends the frame, before both streams were delivered.
     Reset {
-        /// Which connection.
+        /// Number of the connection.
         conn: ConnId,
-        /// Why.
+        /// Reason.
         why: Broken,
     },
-    /// Everything before `delivered` was delivered; `limit` is how far the other end may send.
+    /// Window update: all bytes before `delivered` were delivered, and the other end may send up to `limit`.
     Window {
-        /// Which connection.
+        /// Number of the connection.
         conn: ConnId,
-        /// Offset.
+        /// Position in the stream.
         delivered: u64,
-        /// Offset.
+        /// Position in the stream.
         limit: u64,
     },
 }
 
-/// Not a frame.
+/// Bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a frame")]
 pub struct NotAFrame;
@@ -155,14 +159,14 @@ const RESET: u8 = 9;
 const WINDOW: u8 = 10;
 const BYE: u8 = 11;
 
-/// Longest frame in bytes: an `Open` with an IPv6 address and a whole chunk.
+/// Maximum length of a frame in bytes: an `Open` with an IPv6 address and a whole chunk.
 pub const MAX_FRAME: usize = 24 + CHUNK;
 
-/// Longest name of a link that travels.
+/// Maximum length in bytes of a link's name in a frame.
 const MAX_NAME: usize = 32;
 
 impl Frame<'_> {
-    /// Whether it must arrive: whether it is counted.
+    /// Whether the frame is an item: it must arrive and is acknowledged.
     #[must_use]
     pub fn is_item(&self) -> bool {
         !matches!(
@@ -258,10 +262,10 @@ impl Frame<'_> {
     }
 }
 
-/// Reads one frame, which is all of `bytes`.
+/// Decodes one frame, which comprises all of `bytes`.
 ///
 /// # Errors
-/// It is none.
+/// Fails if `bytes` are not a valid frame.
 pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
     let (kind, rest) = bytes.split_first().ok_or(NotAFrame)?;
     let mut reader = Reader(rest);
@@ -424,7 +428,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// More lanes than an association has, and those that just ended.
+/// Maximum number of lanes in an acknowledgement: more than an association has, together with those that ended
+/// recently.
 pub const MAX_ACK_LANES: usize = 32;
 
 #[cfg(test)]
@@ -495,7 +500,7 @@ mod tests {
             assert!(bytes.len() <= MAX_FRAME);
             assert_eq!(decode(&bytes).as_ref(), Ok(&frame));
             for len in 0..bytes.len() {
-                // Shorter is nothing, or something else, never a panic.
+                // A truncated frame is invalid or a different frame, and never causes a panic.
                 assert_ne!(decode(&bytes[..len]).as_ref(), Ok(&frame));
             }
         }

@@ -1,4 +1,4 @@
-//! What must arrive: frames that are kept until the other end has counted them.
+//! Reliable messages: frames that are buffered until the other end has acknowledged them.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use super::{
     frame::{Broken, ConnId, Frame, Refusal, Wanted},
 };
 
-/// One of them. Cheap to clone: data are shared.
+/// A frame that must arrive. Cloning is cheap because the data are shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Item {
-    /// A piece of a connection's stream, or its end.
+    /// A piece of a connection's stream, or the end of the stream.
     Chunk(ConnId, Chunk),
-    /// Asks for a connection; with the first bytes of its stream.
+    /// A request for a connection, with the first bytes of its stream.
     Open(ConnId, Wanted, Arc<Vec<u8>>),
-    /// It is connected.
+    /// The requested connection is open.
     Opened(ConnId),
-    /// It is not.
+    /// The requested connection is refused.
     Refused(ConnId, Refusal),
-    /// It is over.
+    /// The connection is broken.
     Reset(ConnId, Broken),
-    /// What was delivered, and the limit.
+    /// Window update: bytes delivered, and the new limit.
     Window(ConnId, u64, u64),
 }
 
-/// Names an item among those of its channel, in the order in which they are sent again: what opens and ends connections first,
-/// then chunks, by connection and place.
+/// Key of an item. Items are retransmitted in the order of their keys: first items that open and end connections,
+/// then chunks, by connection and position.
 pub(super) type Key = (u8, ConnId, u64);
 
 impl Item {
@@ -44,7 +44,7 @@ impl Item {
         self.key().1
     }
 
-    /// Bytes of its data.
+    /// Returns the number of data bytes.
     pub(super) fn data_bytes(&self) -> u64 {
         match self {
             Self::Chunk(_, chunk) => chunk.data.len() as u64,
@@ -53,7 +53,7 @@ impl Item {
         }
     }
 
-    /// Its length where a scheduler counts.
+    /// Returns the item's length as schedulers count it: at least one byte.
     pub(super) fn cost(&self) -> u64 {
         self.data_bytes().max(1)
     }

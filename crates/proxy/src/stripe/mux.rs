@@ -1,12 +1,20 @@
-//! One end of an association: connections multiplexed over shared lanes. Joins [`dispatch`](super::dispatch) and
-//! [`connections`](super::connections), acknowledges what came, and says what each lane sends next.
+//! One end of an association: multiplexes connections over shared lanes (TCP connections to one peer, each over one
+//! link). Combines [`dispatch`](super::dispatch) and [`connections`](super::connections), acknowledges received
+//! items, and determines what each lane sends next. An *item* is a frame that must arrive.
 //!
-//! On a lane go, in this order: word of lanes that died here; an acknowledgement if one is due; items to be sent again; what
-//! opens, ends and gives credit to connections; chunks. Acknowledgements go on every lane, each with the counts of all, so that
-//! it does not matter which of them get there: at most one each `ACK_INTERVAL` on a lane, at once after `ACK_BYTES`.
+//! A lane sends frames in this order:
 //!
-//! What a peer does wrong with a connection ends that connection, with a reason; what it does wrong with a lane ends that
-//! lane. Nothing else is disturbed, and both are counted ([`Event::Refused`]).
+//! 1. reports of lanes that died at this end
+//! 2. an acknowledgement, if one is due
+//! 3. items to be retransmitted
+//! 4. items that open and end connections, and window updates
+//! 5. chunks
+//!
+//! Every lane sends acknowledgements, each with the counts of all lanes, so that it suffices if some of them arrive.
+//! A lane sends at most one acknowledgement per `ACK_INTERVAL`, but sends one at once after `ACK_BYTES`.
+//!
+//! A violation of the protocol by the peer ends the connection concerned, with a reason, or the lane concerned. Other
+//! connections and lanes continue. Both kinds are counted ([`Event::Refused`]).
 
 use core::time::Duration;
 use std::{
@@ -26,66 +34,67 @@ use super::{
     sched::Striping,
 };
 
-/// Which end of an association.
+/// Role of this end in the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It is asked: takes connections on.
+    /// Answering end: accepts connections.
     Answers,
-    /// It asks: dials lanes and opens connections.
+    /// Asking end: dials lanes and opens connections.
     Asks,
 }
 
-/// What a frame means to those around the association.
+/// An event that the owner of the association has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The peer does not take the lane.
+    /// The peer refuses the lane.
     Bye(Bye),
-    /// The peer asks for a connection: [`Mux::accept`], [`Mux::refuse`] or [`Mux::close`] it.
+    /// The peer requests a connection: call [`Mux::accept`], [`Mux::refuse`] or [`Mux::close`].
     Incoming {
-        /// Its number.
+        /// Number of the connection.
         conn: ConnId,
-        /// Where to.
+        /// Requested destination.
         wanted: Wanted,
     },
-    /// The peer has lost this lane.
+    /// The lane is dead at the peer's end.
     LaneGone(LaneId),
-    /// A frame or a connection of the peer was refused for this reason.
+    /// A frame or a connection of the peer was refused, for this reason.
     Refused(&'static str),
 }
 
-/// See the module's head.
+/// One end of an association.
 #[derive(Debug)]
 pub struct Mux {
     side: Side,
-    /// Which lane what takes.
+    /// Assigns items to lanes.
     pub dispatch: Dispatch,
     connections: Connections,
-    /// The connections that the peer has asked for.
+    /// Numbers of the connections that the peer has requested.
     opened: Opened,
-    /// The number of the next connection that this end asks for.
+    /// Number of the next connection that this end requests.
     next_conn: u32,
     acks: Vec<AckState>,
-    /// Of each lane how many items came.
+    /// Number of items that have arrived on each lane.
     counts: BTreeMap<LaneId, u64>,
-    /// Counts changes that an acknowledgement would tell, and bytes.
+    /// `news`: number of received items. `received_bytes`: their data bytes. An acknowledgement is due when they
+    /// change.
     news: u64,
     received_bytes: u64,
     events: VecDeque<Event>,
 }
 
-/// What was told on a lane.
+/// State of the acknowledgements sent on a lane.
 #[derive(Debug)]
 struct AckState {
     id: LaneId,
     told_news: u64,
     told_bytes: u64,
     told_at: Instant,
-    /// Lanes that died here, to be told on this one.
+    /// Lanes that died at this end, to be reported on this lane.
     gone: Vec<LaneId>,
 }
 
 impl Mux {
-    /// An association's end without lanes.
+    /// Creates one end of an association, without lanes.
     #[must_use]
     pub fn new(side: Side, striping: Striping) -> Self {
         Self {
@@ -102,14 +111,14 @@ impl Mux {
         }
     }
 
-    /// Adds a lane; `false` if there are too many, or it is there.
+    /// Adds a lane. Returns `false` if there are too many lanes or the lane exists already.
     pub fn add_lane(&mut self, now: Instant, id: LaneId) -> bool {
         let is_added = self.dispatch.add_lane(now, id);
         if is_added {
             self.counts.insert(id, 0);
             self.acks.push(AckState {
                 id,
-                // What was told may have been on lanes that are dead.
+                // Earlier acknowledgements may have been lost with dead lanes.
                 told_news: if self.news == 0 { 0 } else { u64::MAX },
                 told_bytes: self.received_bytes,
                 told_at: Instant::ZERO,
@@ -119,7 +128,7 @@ impl Mux {
         is_added
     }
 
-    /// Removes a lane that is dead; the peer is told, and what it had goes to the others.
+    /// Removes a dead lane. The peer is informed, and the lane's items are sent on the other lanes.
     pub fn remove_lane(&mut self, id: LaneId) {
         self.dispatch.remove_lane(id);
         self.counts.remove(&id);
@@ -134,13 +143,14 @@ impl Mux {
         }
     }
 
-    /// The lanes, in the order they came.
+    /// Returns the lanes, in the order in which they were added.
     pub fn lanes(&self) -> impl Iterator<Item = LaneId> {
         self.acks.iter().map(|lane| lane.id)
     }
 
-    /// Asks for a connection to `wanted`; `first`, at most [`super::CHUNK`] bytes, goes with the request, and more has to wait
-    /// until it is open. `None`: there are too many, or too many words wait to be sent.
+    /// Requests a connection to `wanted`. `first`, at most [`super::CHUNK`] bytes, is sent with the request; more
+    /// bytes must wait until the connection is open. `None` if there are too many connections, or too many items wait
+    /// to be sent.
     pub fn open(&mut self, wanted: Wanted, first: &[u8]) -> Option<ConnId> {
         let id = ConnId(self.next_conn);
         let next = self.next_conn.checked_add(1)?;
@@ -156,7 +166,7 @@ impl Mux {
         Some(id)
     }
 
-    /// Takes a connection on that the peer asked for.
+    /// Accepts a connection that the peer requested.
     pub fn accept(&mut self, id: ConnId) {
         if let Some(found) = self.connections.find_mut(id)
             && found.state == State::Asked
@@ -167,7 +177,7 @@ impl Mux {
         }
     }
 
-    /// Refuses a connection that the peer asked for.
+    /// Refuses a connection that the peer requested.
     pub fn refuse(&mut self, id: ConnId, refusal: Refusal) {
         let is_asked = |found: &Connection| found.state == State::Asked;
         if self.connections.find(id).is_some_and(is_asked) {
@@ -176,7 +186,7 @@ impl Mux {
         }
     }
 
-    /// Ends a connection, of which nothing more is wanted; if it is not over, the peer is told that it broke.
+    /// Closes a connection. If it is not over, the peer is informed that it broke.
     pub fn close(&mut self, id: ConnId) {
         let Some(mut found) = self.connections.remove(id) else {
             return;
@@ -184,13 +194,14 @@ impl Mux {
         match found.state {
             State::Refused(_) | State::Broken { .. } => {}
             State::Open if found.is_over() => {
-                // That all was delivered, if that is still to be told.
+                // The peer may not yet know that all bytes were delivered.
                 if let Some((delivered, limit)) = found.receiver.poll_window() {
                     self.connections.push(Item::Window(id, delivered, limit));
                 }
             }
             State::Open | State::Opening | State::Asked => {
-                // The reset says of a request that was not sent all that the peer has to know: that its number is used up.
+                // If the request was not sent yet, the reset replaces it: the peer only has to know that the number
+                // is used.
                 self.connections.withdraw(id);
                 self.dispatch.purge(id);
                 self.connections.push(Item::Reset(id, Broken::Ended));
@@ -198,31 +209,31 @@ impl Mux {
         }
     }
 
-    /// A connection; `None`: it was closed, or never opened.
+    /// Returns a connection. `None` if it was closed or never opened.
     #[must_use]
     pub fn connection(&self, id: ConnId) -> Option<&Connection> {
         self.connections.find(id)
     }
 
-    /// Those that were not closed.
+    /// Returns the connections that were not closed.
     pub fn connections(&self) -> impl Iterator<Item = ConnId> {
         self.connections.ids()
     }
 
-    /// How many bytes [`Self::write`] takes of a connection now.
+    /// Returns how many bytes [`Self::write`] accepts for a connection at present.
     #[must_use]
     pub fn room(&self, id: ConnId) -> usize {
         self.connections.room(id)
     }
 
-    /// Takes bytes to send over a connection, as far as there is room. Returns how many were taken; the
-    /// caller keeps the others.
+    /// Accepts bytes to send over a connection, as many as the buffers permit. Returns their number; the caller keeps
+    /// the other bytes.
     #[must_use]
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> usize {
         self.connections.write(id, bytes)
     }
 
-    /// No more bytes come for a connection.
+    /// Ends the stream of a connection: no more bytes follow.
     pub fn finish(&mut self, id: ConnId) {
         if let Some(found) = self.connections.find_mut(id) {
             found.out.finish();
@@ -230,7 +241,7 @@ impl Mux {
         }
     }
 
-    /// The next bytes that came over a connection; empty if there are none now.
+    /// Returns the next received bytes of a connection; empty if there are none at present.
     #[must_use]
     pub fn peek(&self, id: ConnId) -> &[u8] {
         let found = self.connections.find(id);
@@ -245,17 +256,18 @@ impl Mux {
         }
     }
 
-    /// Connections of which something is new since this was last asked: their state, something to read, room to write.
+    /// Returns the connections that have changed since the last call: their state, bytes to read, or free buffer
+    /// space.
     pub fn take_changed(&mut self) -> BTreeSet<ConnId> {
         self.connections.take_changed()
     }
 
-    /// What else happened, in order.
+    /// Returns the next event, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether there is no connection and nothing to be said of one.
+    /// Whether there is no connection and no item that waits to be sent or acknowledged.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.connections.len() == 0
@@ -263,17 +275,18 @@ impl Mux {
             && !self.dispatch.is_waiting()
     }
 
-    /// Bytes taken from applications and not on a lane yet, and bytes sent more than once.
+    /// Returns the number of bytes that were accepted from applications and are not on a lane yet, and the number of
+    /// bytes sent more than once.
     #[must_use]
     pub fn waiting_and_repeated(&self) -> (u64, u64) {
         let (staged, repeated) = self.dispatch.staged_and_repeated();
         (staged + self.connections.pending_bytes() as u64, repeated)
     }
 
-    /// Handles a frame that came on `lane`.
+    /// Handles a frame that arrived on `lane`.
     ///
     /// # Errors
-    /// The lane is of no use any more: the peer said on it what belongs to no connection and no state.
+    /// Fails if the frame violates the protocol and concerns no single connection. The lane must then be closed.
     pub fn handle_frame(
         &mut self,
         now: Instant,
@@ -318,7 +331,7 @@ impl Mux {
         Ok(())
     }
 
-    /// Appends the next frame for `lane`, which can send, to `out`; `false` if there is none now.
+    /// Appends the next frame for `lane`, which can send, to `out`. Returns `false` if there is no frame at present.
     pub fn poll_frame(&mut self, now: Instant, id: LaneId, out: &mut Vec<u8>) -> bool {
         let Some(lane) = self.acks.iter_mut().find(|lane| lane.id == id) else {
             return false;
@@ -346,14 +359,15 @@ impl Mux {
         })
     }
 
-    /// When `lane` has an acknowledgement to send; `None`: nothing new.
+    /// Returns the time at which `lane` must send an acknowledgement. `None` if nothing has arrived since the last
+    /// one.
     #[must_use]
     pub fn poll_timeout(&self, id: LaneId) -> Option<Instant> {
         let lane = self.acks.iter().find(|lane| lane.id == id)?;
         lane.due_at(self.news, self.received_bytes)
     }
 
-    /// All connections broke: no lane is left, and none came for too long.
+    /// Breaks all connections, because there has been no lane for too long.
     pub fn break_all(&mut self) {
         let all: Vec<ConnId> = self.connections.ids().collect();
         for id in all {
@@ -389,7 +403,8 @@ impl Mux {
         Ok(())
     }
 
-    /// The peer's answer to a request of this end. It may come again from a lane that was only slow.
+    /// Handles the peer's answer to a request of this end. The answer may arrive again from a lane that was only
+    /// slow.
     fn handle_answer(&mut self, id: ConnId, state: State) -> Result<(), Violation> {
         if self.side == Side::Answers || id.0 >= self.next_conn {
             return Err(Violation::Misplaced);
@@ -408,11 +423,11 @@ impl Mux {
         match self.connections.find(id).map(|found| found.state) {
             Some(State::Open) => self.take_chunk(id, offset, data),
             Some(State::Opening) => {
-                // It overtook the answer.
+                // The chunk overtook the answer.
                 self.become_open(id);
                 self.take_chunk(id, offset, data);
             }
-            // Before the answer comes no more than the first bytes.
+            // Before this end answers, the peer may send only the first bytes, with its request.
             Some(State::Asked) => self.violated(id, Violation::Misplaced),
             Some(State::Broken { .. } | State::Refused(_)) => {}
             None => self.check_past(id),
@@ -454,7 +469,7 @@ impl Mux {
     }
 
     fn handle_reset(&mut self, id: ConnId, why: Broken) {
-        // It may have overtaken the request, which then means nothing.
+        // The reset may have overtaken the request, which must then be ignored.
         if self.side == Side::Answers
             && let Err(violation) = self.opened.enter(id)
         {
@@ -471,7 +486,8 @@ impl Mux {
         }
     }
 
-    /// What came is of a connection that is no more here; one that never was does not exist for an honest peer.
+    /// Handles a frame of an unknown connection. It is ignored if the connection existed before; otherwise it is a
+    /// violation.
     fn check_past(&mut self, id: ConnId) {
         let is_past = match self.side {
             Side::Answers => self.opened.has(id),
@@ -482,7 +498,7 @@ impl Mux {
         }
     }
 
-    /// The peer did with a connection what it may not.
+    /// Breaks a connection with which the peer has violated the protocol.
     fn violated(&mut self, id: ConnId, violation: Violation) {
         let why = Broken::Violated(violation);
         self.set_broken(id, why, false);
@@ -498,7 +514,7 @@ impl Mux {
         }
     }
 
-    /// Everything kept of what is sent and of what came, in bytes, for tests of the bounds.
+    /// Returns the number of buffered bytes in each direction, for tests of the bounds.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> (u64, u64) {
         let sent = self.dispatch.kept_bytes() + self.connections.pending_bytes() as u64;
@@ -528,12 +544,13 @@ impl AckState {
     }
 }
 
-/// Items of this end that are not windows, at which it asks for no more connections: each that is there may add a reset,
-/// and together they stay below [`MAX_URGENT`].
+/// Number of urgent items at which this end requests no more connections. Each existing connection may add a reset,
+/// and together they must stay below [`MAX_URGENT`].
 const MAX_OWN_URGENT: usize = MAX_URGENT / 2;
-/// Well below any round trip that striping is for; 40 kbit/s on a lane.
+/// Interval between acknowledgements on a lane: well below the RTTs for which striping is useful, and 40 kbit/s per
+/// lane.
 const ACK_INTERVAL: Duration = Duration::from_millis(10);
-/// An eighth of the largest window.
+/// Number of received bytes after which an acknowledgement is sent at once: an eighth of the largest window.
 const ACK_BYTES: u64 = 512 << 10;
-/// Lanes that died and were not told of.
+/// Maximum number of dead lanes that wait to be reported on a lane.
 const MAX_TOLD: usize = 64;

@@ -1,25 +1,27 @@
-//! Which connections the peer has ever asked for: numbers from 0, which may come out of order and more than once.
+//! The set of connections that the peer has ever requested. Their numbers begin at 0, and may arrive out of order and
+//! more than once.
 //!
-//! Bound: [`MAX_AHEAD`] numbers beyond the first that has not come.
+//! Bound: [`MAX_AHEAD`] numbers beyond the first missing number.
 
 use std::collections::BTreeSet;
 
 use super::{MAX_AHEAD, Violation, frame::ConnId};
 
-/// See the module's head.
+/// The set of connection numbers that the peer has used.
 #[derive(Debug, Default)]
 pub(super) struct Opened {
-    /// All before it have come.
+    /// All numbers below this one have arrived.
     below: u32,
-    /// Those behind it that have.
+    /// Numbers above `below` that have arrived.
     beyond: BTreeSet<u32>,
 }
 
 impl Opened {
-    /// Notes `id`; whether it is new.
+    /// Adds `id` to the set. Returns whether it is new.
     ///
     /// # Errors
-    /// It is farther ahead than an honest peer gets, or the last number, behind which there is none.
+    /// Fails if `id` is farther ahead than an honest peer can be, or if it is the last number, which has no
+    /// successor.
     pub(super) fn enter(&mut self, id: ConnId) -> Result<bool, Violation> {
         if self.has(id) {
             return Ok(false);
@@ -34,7 +36,7 @@ impl Opened {
         Ok(true)
     }
 
-    /// Whether `id` has come.
+    /// Whether `id` is in the set.
     pub(super) fn has(&self, id: ConnId) -> bool {
         id.0 < self.below || self.beyond.contains(&id.0)
     }

@@ -1,35 +1,35 @@
-//! The sending half of a connection: takes bytes, cuts them into chunks within the credit of the other end.
+//! The sending direction of a connection: accepts bytes and cuts them into chunks within the peer's credit.
 //!
-//! Bounds: [`MAX_PENDING`] bytes taken and not cut, [`MAX_CHUNKS`] chunks not delivered.
+//! Bounds: [`MAX_PENDING`] bytes accepted and not cut, [`MAX_CHUNKS`] chunks not delivered.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{CHUNK, Chunk, FIRST_WINDOW, MAX_CHUNKS, MAX_PENDING, Violation, WINDOW};
 
-/// See the module's head.
+/// Sending direction of a connection.
 #[derive(Debug)]
 pub struct Outgoing {
     pending: VecDeque<Vec<u8>>,
     pending_bytes: usize,
-    /// Ends of the chunks cut and not delivered.
+    /// End positions of the chunks that were cut and not delivered.
     ends: VecDeque<u64>,
-    /// Where the next chunk begins.
+    /// Position at which the next chunk begins.
     cut_to: u64,
     delivered: u64,
     limit: u64,
-    /// No more bytes come; whether the end was cut, too.
+    /// `is_finished`: whether the application has ended the stream. `is_end_cut`: whether the end was cut as a chunk.
     is_finished: bool,
     is_end_cut: bool,
 }
 
-/// What a connection has to send.
+/// What a connection can send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The other end has to make room first.
+    /// The peer's credit is exhausted, or too many chunks are undelivered.
     Blocked,
-    /// A chunk, or the end, of this length; the end counts as a byte.
+    /// A chunk or the end of the stream, with its length; the end counts as one byte.
     Chunk(u64),
-    /// Nothing.
+    /// The connection has nothing to send.
     Nothing,
 }
 
@@ -49,8 +49,8 @@ impl Default for Outgoing {
 }
 
 impl Outgoing {
-    /// How many bytes `write` takes now, if all connections together may take `left` more. A connection that has
-    /// nothing pending always gets a chunk in.
+    /// Returns how many bytes `write` accepts at present, if all connections together may accept `left` more. A
+    /// connection without pending bytes may always write a chunk.
     #[must_use]
     pub fn room(&self, left: usize) -> usize {
         if self.is_finished {
@@ -62,7 +62,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes `bytes`, of which there are at most [`Self::room`].
+    /// Accepts `bytes`, at most as many as [`Self::room`] returns.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         let mut left = bytes;
         if let Some(last) = self.pending.back_mut() {
@@ -76,36 +76,36 @@ impl Outgoing {
         self.pending_bytes += bytes.len();
     }
 
-    /// No more bytes come.
+    /// Ends the stream: no more bytes follow.
     pub(super) fn finish(&mut self) {
         self.is_finished = true;
     }
 
-    /// Whether anything of it was cut.
+    /// Whether any chunk was cut.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.cut_to > 0
     }
 
-    /// Whether all, and the end, was delivered.
+    /// Whether the whole stream and its end were delivered.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.is_end_cut && self.delivered == self.cut_to
     }
 
-    /// The other end delivered all before it.
+    /// Returns the position up to which the other end has delivered the stream.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes taken and not cut.
+    /// Returns the number of bytes that were accepted and not cut.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes
     }
 
-    /// What there is to send.
+    /// Returns what can be sent next.
     pub(super) fn next(&self) -> Next {
         let len = match self.pending.front() {
             Some(piece) => piece.len() as u64,
@@ -120,7 +120,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes the chunk that [`Self::next`] told of.
+    /// Cuts the chunk that [`Self::next`] announced.
     pub(super) fn cut(&mut self) -> Chunk {
         let data = self.pending.pop_front().unwrap_or_default();
         self.pending_bytes -= data.len();
@@ -134,10 +134,10 @@ impl Outgoing {
         chunk
     }
 
-    /// Handles what the other end says of its windows.
+    /// Handles a window update of the other end.
     ///
     /// # Errors
-    /// It delivered what was not sent.
+    /// Fails if it reports bytes as delivered that were not sent.
     pub(super) fn handle_window(&mut self, delivered: u64, limit: u64) -> Result<(), Violation> {
         if delivered > self.cut_to {
             return Err(Violation::Acknowledged);
@@ -146,7 +146,7 @@ impl Outgoing {
         while self.ends.front().is_some_and(|end| *end <= delivered) {
             self.ends.pop_front();
         }
-        // What is kept here has a bound whatever the other end grants.
+        // The buffers at this end are bounded whatever the other end grants.
         let limit = limit.min(self.delivered.saturating_add(WINDOW));
         self.limit = self.limit.max(limit);
         Ok(())

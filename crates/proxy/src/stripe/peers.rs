@@ -1,7 +1,8 @@
-//! Where a peer answered: the outcome of asking, by address, for some time.
+//! Addresses at which a peer has answered: the results of asking, stored for some time.
 //!
-//! At most [`MAX_PLACES`] are remembered; those without a peer go first, then the oldest. Nobody is waited for: who is not known yet is asked beside a
-//! plain connection, and the next connection gains from it.
+//! At most [`MAX_PLACES`] addresses are stored. When the table is full, addresses without a peer are removed first,
+//! then the oldest. No connection waits for a result: an unknown address is asked in parallel with a plain
+//! connection, and the next connection uses the result.
 
 use core::time::Duration;
 use std::{
@@ -11,27 +12,27 @@ use std::{
 
 use pleach_core::time::Instant;
 
-/// What is known of an address.
+/// Result of asking an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is being asked.
+    /// The address is being asked.
     Asked,
     /// The known peer of this number answered.
     Peer(usize),
-    /// Nobody did, or nobody known.
+    /// No peer answered, or none that is known.
     Nobody,
 }
 
-/// See the module's head.
+/// Addresses at which a peer has answered.
 #[derive(Debug, Default)]
 pub struct Places {
     answers: BTreeMap<IpAddr, (Answer, Instant)>,
-    /// What a peer, by its number, did not allow.
+    /// Targets that a peer, identified by its number, has refused.
     refused: BTreeMap<(usize, SocketAddr), Instant>,
 }
 
 impl Places {
-    /// What is known of `ip`; `None`: ask.
+    /// Returns what is known about `ip`. `None` if the address should be asked.
     #[must_use]
     pub fn answer(&self, now: Instant, ip: IpAddr) -> Option<Answer> {
         let (answer, at) = self.answers.get(&ip)?;
@@ -43,11 +44,11 @@ impl Places {
         (now.since(*at) < age).then_some(*answer)
     }
 
-    /// Notes what is known of `ip` now. O(log n), and O(n) when full.
+    /// Stores the result for `ip`. O(log n), and O(n) if the table is full.
     pub fn note(&mut self, now: Instant, ip: IpAddr, answer: Answer) {
         self.answers.insert(ip, (answer, now));
         if self.answers.len() > MAX_PLACES {
-            // Strangers are many and lose nothing: they are asked again.
+            // Addresses without a peer are many, and can be asked again.
             let worth = |(answer, at): &(Answer, Instant)| (matches!(answer, Answer::Peer(_)), *at);
             let least = self.answers.iter().min_by_key(|(_, known)| worth(known));
             if let Some(ip) = least.map(|(ip, _)| *ip) {
@@ -56,14 +57,14 @@ impl Places {
         }
     }
 
-    /// Whether `peer` has lately not allowed a connection to `target`.
+    /// Whether `peer` has recently refused connections to `target`.
     #[must_use]
     pub fn is_refused(&self, now: Instant, peer: usize, target: SocketAddr) -> bool {
         let at = self.refused.get(&(peer, target));
         at.is_some_and(|at| now.since(*at) < NOBODY_AGE)
     }
 
-    /// Notes that `peer` does not allow a connection to `target` now. O(log n), and O(n) when full.
+    /// Stores that `peer` does not allow connections to `target`. O(log n), and O(n) if the table is full.
     pub fn note_refused(&mut self, now: Instant, peer: usize, target: SocketAddr) {
         self.refused.insert((peer, target), now);
         if self.refused.len() > MAX_PLACES {
@@ -75,13 +76,15 @@ impl Places {
     }
 }
 
-/// Most addresses remembered, and most targets that peers did not allow.
+/// Maximum number of addresses stored, and of targets that peers have refused.
 pub const MAX_PLACES: usize = 4096;
-/// Longer than an asking may take.
+/// Time after which a pending request is considered lost: longer than asking may take.
 const ASKING: Duration = Duration::from_secs(30);
-/// Each striped connection finds out anew whether it is still there.
+/// Time for which a peer is remembered. It may be long because each striped connection shows again whether the peer
+/// exists.
 const PEER_AGE: Duration = Duration::from_secs(24 * 3600);
-/// A server that just got a pleach is found after this.
+/// Time for which the absence of a peer is remembered. A server on which pleach was installed is found after this
+/// time.
 const NOBODY_AGE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

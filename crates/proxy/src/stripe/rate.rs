@@ -1,26 +1,27 @@
-//! What a lane carries and how far it is, from TCP's own account of it.
+//! Rate and delay of a lane (a TCP connection to a peer), from TCP's statistics.
 //!
-//! The rate is what TCP sends at: its congestion window in a round trip. It is right at once, while the window still grows,
-//! when a loss has halved it, and on a lane that had little to do.
+//! The rate is the rate at which TCP sends: its congestion window divided by the RTT. This estimate is valid at once:
+//! while the window still grows, after a loss has halved it, and on a lane with little traffic.
 //!
-//! The delay is half of the least round trip, and all by which the present one exceeds it: queues are on the way of the data.
+//! The delay is half of the minimum RTT, plus the amount by which the present RTT exceeds the minimum. This assumes
+//! that queues are in the direction of the data.
 
 use core::time::Duration;
 
 use pleach_core::units::{Bitrate, Bytes};
 
-/// TCP's account of a lane.
+/// TCP's statistics of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneSample {
-    /// Smoothed round trip; zero if unknown.
+    /// Smoothed RTT; zero if unknown.
     pub rtt: Duration,
-    /// Least round trip; zero if unknown.
+    /// Minimum RTT; zero if unknown.
     pub min_rtt: Duration,
     /// Bytes acknowledged since the beginning.
     pub acked_bytes: u64,
-    /// Congestion window.
+    /// Congestion window in bytes.
     pub window_bytes: u64,
-    /// Bytes that wait in the kernel.
+    /// Number of unsent bytes in the kernel.
     pub unsent_bytes: u64,
 }
 
@@ -29,42 +30,42 @@ pub struct LaneSample {
 pub struct LaneEstimator(LaneSample);
 
 impl LaneEstimator {
-    /// Notes TCP's account. Whether something was acknowledged since the last one.
+    /// Stores TCP's statistics. Returns whether bytes were acknowledged since the last call.
     pub fn on_sample(&mut self, sample: LaneSample) -> bool {
         let is_progress = sample.acked_bytes > self.0.acked_bytes;
         self.0 = sample;
         is_progress
     }
 
-    /// What it carries, or a first guess.
+    /// Returns the estimated rate, or a first guess.
     #[must_use]
     pub fn rate(&self) -> Bitrate {
         let rate = Bitrate::from_transfer(Bytes::new(self.0.window_bytes), self.0.rtt);
         rate.map_or(UNKNOWN, |rate| rate.max(LEAST).min(MOST))
     }
 
-    /// How long data take to the other end.
+    /// Returns the one-way delay to the other end.
     #[must_use]
     pub fn delay(&self) -> Duration {
         self.0.rtt.saturating_sub(self.0.min_rtt / 2)
     }
 
-    /// Smoothed round trip.
+    /// Returns the smoothed RTT.
     #[must_use]
     pub fn rtt(&self) -> Duration {
         self.0.rtt
     }
 
-    /// What waits in the kernel.
+    /// Returns the number of unsent bytes in the kernel.
     #[must_use]
     pub fn unsent(&self) -> Bytes {
         Bytes::new(self.0.unsent_bytes)
     }
 }
 
-/// Before the first round trip.
+/// Assumed rate before the first RTT is measured.
 const UNKNOWN: Bitrate = Bitrate::from_mbps(1);
-/// Bounds, so that predictions stay numbers.
+/// Bounds of the rate, so that predicted times stay finite.
 const LEAST: Bitrate = Bitrate::from_bps(16_000);
 const MOST: Bitrate = Bitrate::from_mbps(100_000);
 

@@ -1,34 +1,35 @@
-//! The receiving half of a connection: holds chunks until those before them have come, drops what came before, grants credit.
+//! The receiving direction of a connection: buffers chunks until all earlier ones have arrived, drops duplicates,
+//! grants credit.
 //!
-//! Credit begins at [`FIRST_WINDOW`] and doubles, up to [`WINDOW`], each time the application has taken half of it and leaves
-//! less than that behind: only who reads quickly needs more.
+//! The credit begins at [`FIRST_WINDOW`]. It doubles, up to [`WINDOW`], each time the application has read half of it
+//! and less than half of it is unread. So only connections whose application reads quickly get more credit.
 //!
-//! Bounds: nothing beyond the credit it gave, and no more than [`MAX_CHUNKS`] chunks.
+//! Bounds: no data beyond the granted credit, and at most [`MAX_CHUNKS`] chunks.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{Chunk, FIRST_WINDOW, MAX_CHUNKS, Violation, WINDOW};
 
-/// See the module's head.
+/// Receiving direction of a connection.
 #[derive(Debug)]
 pub struct Receiver {
-    /// All before it came.
+    /// Position up to which the stream has arrived without a gap.
     next: u64,
-    /// What came too early, by offset.
+    /// Chunks that arrived early, by position.
     held: BTreeMap<u64, Chunk>,
     held_bytes: u64,
     most_held_bytes: u64,
-    /// In order, not delivered yet; the first from `taken` on.
+    /// `ready`: chunks in order that are not delivered yet. `taken`: delivered bytes of the first of them.
     ready: VecDeque<Chunk>,
     taken: usize,
     delivered: u64,
-    /// Where the stream ends, once that is known; as the offset of the end.
+    /// Position of the end of the stream, once it is known.
     end: Option<u64>,
     duplicate_bytes: u64,
-    /// Credit beyond what was delivered, and what was delivered when it last grew.
+    /// `window`: credit beyond the delivered bytes. `grown_at`: delivered bytes when the credit last grew.
     window: u64,
     grown_at: u64,
-    /// What the other end was told last: delivered, limit; and how many chunks were delivered since.
+    /// `told`: delivered bytes and limit in the last window update. `untold_chunks`: chunks delivered since.
     told: (u64, u64),
     untold_chunks: usize,
 }
@@ -57,7 +58,7 @@ impl Receiver {
     /// Handles a chunk.
     ///
     /// # Errors
-    /// It is not one that an honest sender would send; nothing was changed.
+    /// Fails if an honest sender would not send this chunk. The state is then unchanged.
     pub fn handle_chunk(&mut self, chunk: Chunk) -> Result<(), Violation> {
         let (offset, end) = (chunk.offset, chunk.end());
         if end > self.limit() || end <= offset {
@@ -103,7 +104,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next bytes of the stream; empty if there are none now.
+    /// Returns the next bytes of the stream; empty if there are none at present.
     #[must_use]
     pub fn peek(&self) -> &[u8] {
         let first = self.ready.front();
@@ -125,37 +126,38 @@ impl Receiver {
         self.skip_end();
     }
 
-    /// Whether all of the stream was delivered, its end with it.
+    /// Whether the whole stream and its end were delivered.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.end.is_some_and(|end| self.delivered > end)
     }
 
-    /// Up to where the stream has come without a gap, for tests.
+    /// Returns the position up to which the stream has arrived without a gap, for tests.
     #[cfg(test)]
     pub(super) fn came(&self) -> u64 {
         self.next
     }
 
-    /// All before it was delivered.
+    /// Returns the position up to which the stream was delivered.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// How far the other end may send.
+    /// Returns the position up to which the other end may send.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.delivered.saturating_add(self.window)
     }
 
-    /// Credit beyond what was delivered.
+    /// Returns the credit beyond the delivered bytes.
     #[must_use]
     pub fn window(&self) -> u64 {
         self.window
     }
 
-    /// Doubles the credit if the application takes what comes, and `room` bytes more may be promised. By how much it grew.
+    /// Doubles the credit if the application reads quickly and the credit may grow by `room` bytes. Returns the
+    /// growth.
     pub fn grow(&mut self, room: u64) -> u64 {
         let is_quick = self.delivered - self.grown_at >= self.window / 2
             && self.next - self.delivered < self.window / 2;
@@ -168,8 +170,9 @@ impl Receiver {
         self.window - before
     }
 
-    /// What to tell the other end, once it is worth that: a quarter of the window more, a quarter of the chunks, or all
-    /// was delivered. Delivered, limit.
+    /// Returns the next window update (delivered bytes and limit) if one is due. It is due when the limit has grown
+    /// by a quarter of the window, a quarter of the maximum number of chunks was delivered, or the whole stream was
+    /// delivered.
     pub fn poll_window(&mut self) -> Option<(u64, u64)> {
         self.has_window().then(|| {
             self.told = (self.delivered, self.limit());
@@ -178,7 +181,7 @@ impl Receiver {
         })
     }
 
-    /// Whether [`Self::poll_window`] has something to tell.
+    /// Whether a window update is due.
     #[must_use]
     pub fn has_window(&self) -> bool {
         self.limit() - self.told.1 >= self.window / 4
@@ -186,20 +189,21 @@ impl Receiver {
             || self.is_done() && self.told.0 < self.delivered
     }
 
-    /// Bytes that wait for earlier ones: now, at most so far; and bytes that came twice.
+    /// Returns the number of bytes that wait for earlier ones at present, its maximum so far, and the number of
+    /// duplicate bytes.
     #[must_use]
     pub fn held_most_and_duplicate(&self) -> (u64, u64, u64) {
         (self.held_bytes, self.most_held_bytes, self.duplicate_bytes)
     }
 
-    /// Everything kept, in bytes, for tests of the bounds.
+    /// Returns the number of buffered bytes, for tests of the bounds.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> u64 {
         let ready: u64 = self.ready.iter().map(|chunk| chunk.data.len() as u64).sum();
         ready + self.held_bytes
     }
 
-    /// Whether `chunk` is held already; an error if it is another one.
+    /// Whether `chunk` is buffered already. Fails if it overlaps a different chunk.
     fn overlaps(&self, chunk: &Chunk) -> Result<bool, Violation> {
         let before = self.held.range(..=chunk.offset).next_back();
         if let Some((offset, held)) = before
@@ -219,7 +223,7 @@ impl Receiver {
         Ok(false)
     }
 
-    /// The end needs no reader.
+    /// Skips the end of the stream, which needs no reader.
     fn skip_end(&mut self) {
         if self.ready.front().is_some_and(Chunk::is_end) {
             self.ready.pop_front();

@@ -1,4 +1,4 @@
-//! Two ends of an association, lanes of all kinds between them, and an other end that lies.
+//! Two ends of an association, with different kinds of lanes between them, and a peer that violates the protocol.
 
 mod liar;
 mod pair;
@@ -17,7 +17,7 @@ use super::{
 };
 use pair::{ANSWERS, ASKS, Pair, byte};
 
-/// Two lanes, and a connection that is open.
+/// Returns a pair with two lanes and an open connection.
 fn open_pair() -> (Pair, ConnId) {
     let mut pair = Pair::new(Striping::RoundRobin);
     pair.join();
@@ -82,7 +82,7 @@ fn a_reader_that_does_not_read_stops_its_sender_and_nobody_else() {
     let sent = pair.written[&(ASKS, stuck)] - before;
     assert!(sent <= FIRST_WINDOW + MAX_PENDING as u64, "{sent}");
     assert!(pair.read[&(ANSWERS, other)] > total, "the lanes go on");
-    // Once it reads, all of it is there.
+    // When the application reads, all bytes are there.
     pair.readers.insert((ANSWERS, stuck), true);
     for _ in 0..100 {
         pair.read_all();
@@ -104,7 +104,7 @@ fn connections_take_turns_and_a_new_one_is_first() {
     pair.write(ASKS, large, MAX_PENDING);
     pair.send(0, ASKS, 1);
     pair.write(ASKS, small, 2 * CHUNK);
-    // The first bytes of the large one went with its request.
+    // The first bytes of the large stream were sent with its request.
     pair.send(0, ASKS, 1);
     pair.receive(0, ANSWERS, 2);
     assert_eq!(pair.ends[ANSWERS].peek(small).len(), CHUNK);
@@ -127,7 +127,7 @@ fn what_a_silent_lane_had_is_sent_on_another_at_once() {
     pair.receive(1, ANSWERS, 100);
     pair.read_all();
     assert!(pair.read[&(ANSWERS, conn)] < 100_000, "the first has some");
-    // TCP tells nothing of the first lane; the second is counted.
+    // TCP reports no progress on the first lane; the items of the second lane are acknowledged.
     pair.tick(15);
     pair.send(1, ANSWERS, 10);
     pair.receive(1, ASKS, 10);
@@ -138,7 +138,7 @@ fn what_a_silent_lane_had_is_sent_on_another_at_once() {
     pair.receive(1, ANSWERS, 100);
     pair.read_all();
     assert_eq!(pair.read[&(ANSWERS, conn)], 100_100);
-    // What it had comes in the end, and is dropped.
+    // The items of the slow lane arrive late and are dropped.
     pair.receive(0, ANSWERS, 100);
     let found = pair.ends[ANSWERS].connection(conn).expect("open");
     let (_, _, duplicate) = found.receiver.held_most_and_duplicate();
@@ -164,7 +164,7 @@ fn a_lane_that_moves_again_does_not_repeat_what_it_has_sent() {
     pair.ends[ASKS].dispatch.observe(now, LaneId(0), moves);
     pair.send(0, ASKS, 100);
     assert_eq!(pair.ends[ASKS].waiting_and_repeated(), (0, 0));
-    // Another one may.
+    // A different lane may send.
     pair.join();
     pair.send(1, ASKS, 100);
     assert_eq!(pair.ends[ASKS].waiting_and_repeated(), (0, 100_000));
@@ -186,7 +186,7 @@ fn urgent_words_take_the_nearest_free_lane() {
     pair.open(0).expect("room");
     assert_eq!(pair.send(0, ASKS, 1), 0, "the other is free and nearer");
     assert_eq!(pair.send(1, ASKS, 1), 1);
-    // One whose socket is full is no hindrance.
+    // A lane whose socket is full does not count as free.
     pair.open(0).expect("room");
     pair.ends[ASKS].dispatch.set_free(LaneId(1), false);
     assert_eq!(pair.send(0, ASKS, 1), 1);
@@ -210,7 +210,7 @@ fn a_request_that_a_reset_overtook_means_nothing() {
 #[test]
 fn a_request_that_is_given_up_before_it_is_sent_leaves_its_number_only() {
     let mut pair = Pair::new(Striping::RoundRobin);
-    // One that waits for the first lane, and one whose lane died with it.
+    // One request waits for the first lane; the other request was lost with its lane.
     let unsent = pair.open(CHUNK).expect("room");
     pair.ends[ASKS].close(unsent);
     pair.join();
@@ -230,7 +230,7 @@ fn a_request_that_is_given_up_before_it_is_sent_leaves_its_number_only() {
         pair.ends[ASKS].close(conn);
         pair.settle();
         pair.ends[ANSWERS].close(conn);
-        // So that items are counted.
+        // Time passes so that items are acknowledged.
         pair.tick(20);
     }
 }
@@ -245,7 +245,7 @@ fn an_end_whose_words_do_not_leave_asks_for_no_more() {
         assert!(asked <= MAX_URGENT, "it never stops");
     }
     assert!(pair.ends[ASKS].urgent_count() <= MAX_URGENT - MAX_CONNECTIONS);
-    // Once a lane takes them it goes on.
+    // When a lane sends the items, the end requests connections again.
     pair.join();
     pair.settle();
     assert!(pair.open(0).is_some());
@@ -299,7 +299,7 @@ fn more_connections_than_there_are_for_a_peer_are_refused_one_by_one() {
     assert_eq!(pair.open(0), None);
     pair.settle();
     assert_eq!(pair.asked.len(), MAX_CONNECTIONS);
-    // A dishonest one asks for more.
+    // A dishonest peer requests more connections.
     let wanted = pair::WANTED;
     let conn = ConnId(u32::try_from(MAX_CONNECTIONS).expect("small"));
     let data = &[];

@@ -1,23 +1,25 @@
 //! The paper's testbed (section IV) as scenario text.
 //!
-//! Published: WLAN of 25 Mbit/s (scenario A) or 6 Mbit/s (B) down and 6 up, 30 ms, below 1 % of loss; 3G of 4 Mbit/s down and 1.5 up,
-//! 160 ms, from 16 to 24 s 280 ms, no loss; 25 000 bytes of payload every 25 ms. A packet is unusable if it is lost or "too late (by more than
-//! 200 ms)".
+//! Published: WLAN of 25 Mbit/s (scenario A) or 6 Mbit/s (B) downstream and 6 upstream, 30 ms, below 1 % of loss; 3G
+//! of 4 Mbit/s downstream and 1.5 upstream, 160 ms, from 16 to 24 s 280 ms, no loss; 25 000 bytes of payload every 25
+//! ms. A packet is unusable if it is lost or "too late (by more than 200 ms)".
 //!
-//! Not published, or not consistent, and chosen here:
-//! - *Delay* is one way, and lateness counts from when a packet was made: only so do 280 ms miss 200 ms for half of the packets
-//!   of round robin ("more than 50 %").
-//! - *Bitrates* are those of IP packets on the lines: only so does B lose more than 30 % over WLAN alone (8 Mbit/s of payload are
-//!   8.6 on the line). Table I calls them payload; its sum of 8.5 Mbit/s fits no pair.
-//! - *The 3G's delay varies* by 150 ms in table I. The text of section V has 160 ms alone, and with a spread of 150 ms a third of all
-//!   3G packets would be late, so that `ConSN` could not be "similar to the single-path performance". No variation here; in
-//!   [`scenario`] it may, for comparison.
-//! - *Queues*: the 3G's holds 22 kB (44 ms), fitted so that round robin, whose half of 4.3 Mbit/s is more than the 3G carries, loses
-//!   10 to 20 %; WLAN's 120 kB (160 ms), so that a full queue alone makes nothing late.
-//! - Packets of 1250 bytes of payload, 0.5 % of loss, 40 s.
-//! - *Default multipath* is strict round robin without congestion control: `srtt-weighted` with `weights = "equal"`. A single path is the
-//!   same with one link in use, since `single` paces what it sends and keeps a queue of its own.
-//! - Packets are handed on as they come (`in_order = false`), as each is judged by itself.
+//! The following values are not published, or published inconsistently, and are chosen here:
+//! - *Delay* is one way, and lateness counts from the time at which a packet was generated. Otherwise a delay of 280
+//!   ms would not make half of the packets of round robin miss 200 ms ("more than 50 %").
+//! - *Bitrates* are those of IP packets on the lines. Otherwise B would not lose more than 30 % over WLAN alone (8
+//!   Mbit/s of payload are 8.6 Mbit/s on the line). Table I calls them payload; its sum of 8.5 Mbit/s fits no pair.
+//! - *The 3G's delay varies* by 150 ms in table I. The text of section V has only 160 ms, and with a spread of 150 ms
+//!   a third of all 3G packets would be late, so that `ConSN` could not be "similar to the single-path performance".
+//!   The delay is constant here; [`scenario`] has a parameter for the variation.
+//! - *Queues*: the 3G's holds 22 kB (44 ms). This value is fitted so that round robin, which sends half of the stream
+//!   (4.3 Mbit/s) over the 3G's 4 Mbit/s, loses 10 to 20 %. WLAN's holds 120 kB (160 ms), so that a full queue alone
+//!   makes no packet late.
+//! - Packets have 1250 bytes of payload, the loss rate is 0.5 %, a run takes 40 s.
+//! - *Default multipath* is strict round robin without congestion control: `srtt-weighted` with `weights = "equal"`.
+//!   A single path uses the same policy with one link, because the policy `single` paces its packets and has a queue
+//!   of its own.
+//! - Packets are delivered as they arrive (`in_order = false`), because each packet is judged separately.
 
 use pleach_sim::{
     report::{Chart, ChartLine},
@@ -26,17 +28,17 @@ use pleach_sim::{
 
 use crate::{runs::Runs, series};
 
-/// A scenario's name in the paper's sections V-A and V-B, and the rate of its WLAN in Mbit/s.
+/// A scenario of the paper's sections V-A and V-B, named by the rate of its WLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wlan {
-    /// Enough for the stream.
+    /// 25 Mbit/s: enough for the stream.
     A,
-    /// Too little.
+    /// 6 Mbit/s: too little for the stream.
     B,
 }
 
 impl Wlan {
-    /// As names of cells have it.
+    /// Returns the name used in names of cells.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,7 +47,7 @@ impl Wlan {
         }
     }
 
-    /// The rate towards the client in Mbit/s.
+    /// Returns the rate towards the client in Mbit/s.
     #[must_use]
     pub const fn rate_mbps(self) -> u32 {
         match self {
@@ -55,20 +57,22 @@ impl Wlan {
     }
 }
 
-/// Times that are judged, in seconds: while the 3G has 160 ms, and while it has more.
+/// Time range in seconds before the jump of the 3G's delay, while the delay is 160 ms.
 pub const BEFORE: core::ops::Range<f64> = 2.0..16.0;
-/// See [`BEFORE`]; the first seconds after the jump are left out.
+/// Time range in seconds after the jump, while the 3G's delay is 160 ms again. The first seconds after the jump are
+/// left out.
 pub const AFTER: core::ops::Range<f64> = 28.0..40.0;
-/// The jump, as a whole.
+/// Time range in seconds of the jump, while the 3G's delay is 280 ms.
 pub const JUMP: core::ops::Range<f64> = 16.0..24.0;
-/// All of it.
+/// Time range in seconds of the whole run.
 pub const WHOLE: core::ops::Range<f64> = 0.0..40.0;
-/// Payload of a packet.
+/// Payload of a packet in bytes.
 const PAYLOAD_BYTES: u32 = 1250;
-/// How long a packet is of use.
+/// Maximum age in ms of a usable packet.
 const DEADLINE_MS: u32 = 200;
 
-/// A scenario: `policy` is the text of `[tunnel]`; `uses_3g`: whether it may; `varying`: whether the 3G's delay does.
+/// Returns the text of a scenario. `policy` is the text of `[tunnel]`. `uses_3g` says whether the tunnel may use the
+/// 3G, `varying` whether the 3G's delay varies.
 #[must_use]
 pub fn scenario(
     name: &str,
@@ -80,7 +84,7 @@ pub fn scenario(
 ) -> String {
     let rate = wlan.rate_mbps();
     let cost = if uses_3g { "" } else { "cost = \"never\"\n" };
-    // A uniform delay around the published one, whose packets may overtake.
+    // Uniformly distributed delay around the published one. Packets may overtake each other.
     let (delays, jitter) = if varying {
         ([10, 130], "jitter = \"300ms\"\nreorder = true\n")
     } else {
@@ -134,7 +138,7 @@ deadline = \"{DEADLINE_MS}ms\"
     )
 }
 
-/// Share of what was sent in `seconds` that was lost or late, in percent.
+/// Returns the share, in percent, of the packets sent within `seconds` that were lost or late.
 #[must_use]
 pub fn unusable(runs: &Runs, cell: &str, seconds: core::ops::Range<f64>) -> Option<f64> {
     let results = runs.get(cell)?;
@@ -145,13 +149,14 @@ pub fn unusable(runs: &Runs, cell: &str, seconds: core::ops::Range<f64>) -> Opti
         .then(|| 100.0 * (1.0 - of(&stream.in_time_mbps) / sent))
 }
 
-/// [`unusable`] while the 3G's delay is 160 ms: before the jump and after it.
+/// Returns the mean of [`unusable`] before and after the jump, while the 3G's delay is 160 ms.
 #[must_use]
 pub fn unusable_at_160(runs: &Runs, cell: &str) -> Option<f64> {
     Some((unusable(runs, cell, BEFORE)? + unusable(runs, cell, AFTER)?) / 2.0)
 }
 
-/// The stream of each of `cells` as unusable share over time, a second a sample, in percent.
+/// Returns a chart of the unusable share of the stream over time in each of `cells`, in percent, one sample per
+/// second.
 #[must_use]
 pub fn chart(runs: &Runs, cells: &[(String, &str)]) -> Option<Chart> {
     let lines = cells.iter().filter_map(|(cell, title)| {

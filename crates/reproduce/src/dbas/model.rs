@@ -1,18 +1,20 @@
-//! Connections that arrive by chance over links that each share their rate alike: where DBAS's claims are about.
+//! Simulates random connections over links, each of which divides its rate equally: the situation that DBAS's claims
+//! are about.
 //!
-//! A fluid model. Each link serves what is on it by *processor sharing*: as long as it has work, all of its rate is used,
-//! and every connection gets the same part, which many TCP connections of one round trip over one bottleneck come close to.
-//! Of TCP there is one thing more: on a link that loses packets, a connection is no faster than its AIMD allows
-//! (`model/link.rs`). Handshakes, slow start, timeouts of crowded links and headers are not modelled, nor is the server's link
-//! of 6 Mbit/s, which all links together never fill.
+//! This is a fluid model. Each link serves its connections by *processor sharing*: as long as it has work, its whole
+//! rate is used, and every connection gets the same part. Many TCP connections of one RTT over one bottleneck behave
+//! approximately like this. One property of TCP is added: on a link that loses packets, a connection is no faster
+//! than its AIMD allows (`model/link.rs`). The model omits handshakes, slow start, timeouts on crowded links and
+//! headers. It also omits the server's link of 6 Mbit/s, which all links together never fill.
 //!
-//! What chooses (`model/chooser.rs`) is the proxy's own code. Per connection it is the whole
-//! [`Placer`](pleach_proxy::placer::Placer) with its estimators; per chunk the same
-//! [`Scheduler`](pleach_proxy::sched::Scheduler), asked once for each chunk of the connection. The other end has room for
-//! all that comes early, so a striped connection is done when the last of its parts is.
+//! The links are chosen by the proxy's own code (`model/chooser.rs`). For whole connections this is the complete
+//! [`Placer`](pleach_proxy::placer::Placer) with its estimators. For chunks it is the same
+//! [`Scheduler`](pleach_proxy::sched::Scheduler), called once for each chunk of the connection. The other end can
+//! buffer all chunks that arrive early, so a striped connection is done when its last part is done.
 //!
-//! A [`Workload`] is a file of its own kind, like a transfer; the same file and seed give the same numbers. In namespaces it is
-//! played with real connections, the same ones ([`arrivals()`]), and read in the same way ([`results`]).
+//! A [`Workload`] has its own file format, as a transfer has. The same file and seed give the same numbers. In
+//! namespaces the same connections ([`arrivals()`]) are opened as real connections, and the results are computed in
+//! the same way ([`results`]).
 
 mod arrivals;
 mod chooser;
@@ -32,16 +34,17 @@ pub use self::{
     settings::{Case, Lab, LinkSettings, Sizes, Workload},
 };
 
-/// What a second flow of a case measures; its name is the case's with this behind it.
+/// Throughput that a flow of a case's results reports. The flow is named after the case, with a suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// All bytes by the time until the last has come; the median and 95th percentile of connections' times.
+    /// All bytes, divided by the time until the last byte arrived. The delays are the median and 95th percentile of
+    /// connections' times.
     UntilDone,
-    /// Bytes that came while connections arrived, by that time.
+    /// Bytes that arrived while new connections were opened, divided by this time.
     WhileArriving,
-    /// The mean of each connection's own bytes by its own time.
+    /// Mean over the connections of each connection's bytes divided by its duration.
     PerConnection,
-    /// What the long connection got while the others arrived.
+    /// Throughput of the long connection while the others were opened.
     LongOne,
 }
 
@@ -53,7 +56,7 @@ impl Reading {
         Self::LongOne,
     ];
 
-    /// The name of the flow of `case` that has it.
+    /// Returns the name of the flow of `case` that reports this throughput.
     #[must_use]
     pub fn flow(self, case: &str) -> String {
         let suffix = match self {
@@ -66,9 +69,10 @@ impl Reading {
     }
 }
 
-/// Runs every case as often as it says, each time with another seed; each number is the mean of a case's runs.
+/// Runs every case as often as it says, each time with a different seed. Each reported number is the mean over a
+/// case's runs.
 ///
-/// Run `n` of every scheduler sees the same connections.
+/// Run `n` has the same connections under every scheduler.
 #[must_use]
 pub fn run(workload: &Workload) -> Results {
     let play = |case: &Case| {
@@ -79,7 +83,7 @@ pub fn run(workload: &Workload) -> Results {
     results(workload, World::Sim, &outcomes)
 }
 
-/// The results of `workload`, whose cases' runs in `world` had `outcomes`, by case.
+/// Returns the results of `workload`. `outcomes` are those of each case's runs in `world`.
 #[must_use]
 pub fn results(workload: &Workload, world: World, outcomes: &[Vec<Outcome>]) -> Results {
     let cases = workload.case.iter().zip(outcomes);

@@ -1,20 +1,22 @@
-//! What the experiments share: table I, the schedulers, reading and drawing sweeps.
+//! Common settings of the experiments: table I, the schedulers, evaluating and drawing sweeps.
 //!
-//! What the paper leaves open, and what is chosen here:
+//! The paper leaves the following open; these values are chosen here:
 //!
-//! - *Throughput*: of what, by what time? 13 connections of 22.38 KB and one of 0.285 MB a second ask for 4.6 Mbit/s, more
-//!   than any two interfaces carry. So connections arrive for 60 s, and throughput is all their bytes by the time until the
-//!   last one is done ([`Reading::UntilDone`]); other readings are measured beside it. KB is 1000 bytes.
-//! - *Sizes*: only means are given. *Estimates*: how good they were is not said. So everything runs twice: *told*, with
-//!   sizes that are their mean and a proxy that is told rates and demands; and *learned*, with exponential sizes and a
-//!   proxy that starts out knowing nothing and has only its own estimators. What stripes chunks is told the rates in both,
-//!   since two ends that work together can measure them.
-//! - *Interface 2* has a nominal rate of "1, 2": 1 Mbit/s for figures 4 and 5, since the text speaks of slow interfaces, and
-//!   2 for figure 6, which says so.
-//! - *Round trip*: not given; 50 ms.
-//! - Figure 6: "a single long-lived connection … coupled with several short-lived connections (β_large = 0.25)": small
-//!   connections are taken to be none, since 13 of them a second would fill an interface by themselves. The long one never
-//!   ends, so throughput is what arrives within the 60 s.
+//! - *Throughput*: the paper does not define which bytes are divided by which time. 13 connections of 22.38 KB and
+//!   one of 0.285 MB per second demand 4.6 Mbit/s, more than any two interfaces carry. So connections are opened for
+//!   60 s, and throughput is the sum of their bytes divided by the time until the last one is done
+//!   ([`Reading::UntilDone`]). Other definitions are measured as well. KB is 1000 bytes.
+//! - *Sizes* and *estimates*: only mean sizes are given, and the quality of the estimates is not stated. So
+//!   everything runs twice. In the condition *told*, all sizes equal their mean, and the proxy is told rates and
+//!   demands. In the condition *learned*, sizes are exponential, and the proxy begins without knowledge and has only
+//!   its own estimators. The schedulers of chunks are told the rates in both conditions, because two cooperating ends
+//!   can measure them.
+//! - *Interface 2* has a nominal rate of "1, 2": 1 Mbit/s for figures 4 and 5, because the text speaks of slow
+//!   interfaces, and 2 Mbit/s for figure 6, which states this rate.
+//! - *RTT*: not given; 50 ms.
+//! - Figure 6: "a single long-lived connection … coupled with several short-lived connections (β_large = 0.25)".
+//!   There are no small connections here, because 13 of them per second would fill an interface by themselves. The
+//!   long one never ends, so throughput is the bytes that arrive within the 60 s.
 
 use pleach_sim::{report::Chart, report::ChartLine, results::FlowResult};
 
@@ -24,20 +26,20 @@ use crate::{
     runs::Runs,
 };
 
-/// Schedulers of whole connections, as figures (a) have them.
+/// Schedulers of whole connections, as in figures (a).
 pub const CONNECTIONS: [Choice; 4] = [
     Choice::OnlyFirst,
     Choice::RoundRobin,
     Choice::WeightedRoundRobin,
     Choice::MaxThroughput,
 ];
-/// What stripes, with the single interface, as figures (b) have them.
+/// Schedulers of chunks, with the single interface, as in figures (b).
 pub const CHUNKS: [Choice; 3] = [
     Choice::OnlyFirst,
     Choice::ChunksRoundRobin,
     Choice::ChunksWeightedRoundRobin,
 ];
-/// All that runs.
+/// All schedulers that run.
 pub const CHOICES: [Choice; 8] = [
     Choice::Optimal,
     Choice::OnlyFirst,
@@ -51,17 +53,17 @@ pub const CHOICES: [Choice; 8] = [
 /// Both conditions.
 pub const CONDITIONS: [Conditions; 2] = [Conditions::Told, Conditions::Learned];
 
-/// How much the schedulers know.
+/// How much the schedulers know about rates and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditions {
-    /// Rates and sizes, exactly.
+    /// Exact rates and sizes, which do not vary.
     Told,
-    /// What the estimators find out, of sizes that vary.
+    /// Estimates of rates and sizes. The sizes vary.
     Learned,
 }
 
 impl Conditions {
-    /// As names of cells have it.
+    /// Returns the name used in names of cells.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,35 +83,35 @@ impl Conditions {
 /// A sweep: cases that are the points of one axis.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// Name of its cells, the experiment's in front.
+    /// Name of its cells, without the experiment's name.
     pub name: &'static str,
-    /// What the axis is.
+    /// Label of the axis.
     pub axis: &'static str,
-    /// The points.
+    /// Points of the axis.
     pub points: Vec<Point>,
-    /// How throughput is read.
+    /// Definition of the throughput.
     pub reading: Reading,
 }
 
 /// One point of a sweep.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// What stands at the axis.
+    /// Label of the point on the axis.
     pub name: String,
-    /// Small connections a second.
+    /// Mean number of small connections per second.
     pub small_per_s: f64,
-    /// Large ones.
+    /// Mean number of large connections per second.
     pub large_per_s: f64,
-    /// Whether there is a long-lived one.
+    /// Whether there is a long-lived connection.
     pub long: bool,
     /// Rate of the second interface in kbit/s; the first has 2000.
     pub second_kbps: u32,
-    /// What the second interface loses.
+    /// Share of packets that the second interface loses.
     pub second_loss: f64,
 }
 
 impl Point {
-    /// Table I's nominal values, with the second interface at 1 Mbit/s.
+    /// Returns a point with table I's nominal values and the second interface at 1 Mbit/s.
     #[must_use]
     pub fn nominal(name: String) -> Self {
         Self {
@@ -123,18 +125,18 @@ impl Point {
     }
 }
 
-/// What a study changes of a cell.
+/// Settings of a cell that experiments vary.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Lines of the file about sizes and learning.
     pub keys: &'static str,
-    /// How long connections arrive.
+    /// Time in seconds during which connections are opened.
     pub seconds: u32,
-    /// How many runs.
+    /// Number of runs.
     pub repeat: u32,
 }
 
-/// The paper's name of a scheduler.
+/// Returns the paper's name of a scheduler.
 #[must_use]
 pub const fn title(choice: Choice) -> &'static str {
     match choice {
@@ -150,13 +152,13 @@ pub const fn title(choice: Choice) -> &'static str {
 }
 
 impl Sweep {
-    /// Name of the cell with `choice` under `conditions`.
+    /// Returns the name of the cell with `choice` under `conditions`.
     #[must_use]
     pub fn cell_name(&self, conditions: Conditions, choice: Choice) -> String {
         format!("{}-{}-{}", self.name, conditions.name(), choice.name())
     }
 
-    /// All its cells, of `experiment`.
+    /// Returns all cells of the sweep in `experiment`.
     #[must_use]
     pub fn cells(&self, experiment: &'static str) -> Vec<Cell> {
         let cells = CONDITIONS.iter().flat_map(|&conditions| {
@@ -173,7 +175,7 @@ impl Sweep {
         cells.collect()
     }
 
-    /// Names of all its cells.
+    /// Returns the names of all cells of the sweep.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let names = CONDITIONS
@@ -182,13 +184,13 @@ impl Sweep {
         names.collect()
     }
 
-    /// Throughput at every point.
+    /// Returns the throughput at every point, by the sweep's own definition.
     #[must_use]
     pub fn values(&self, runs: &Runs, conditions: Conditions, choice: Choice) -> Option<Vec<f64>> {
         self.read(runs, conditions, choice, self.reading)
     }
 
-    /// The same by another reading.
+    /// Returns the throughput at every point, by the definition `reading`.
     #[must_use]
     pub fn read(
         &self,
@@ -204,7 +206,7 @@ impl Sweep {
             .collect()
     }
 
-    /// At every point, `choice` over the best of `others`.
+    /// Returns, at every point, the throughput of `choice` divided by the best of `others`.
     #[must_use]
     pub fn over(
         &self,
@@ -225,7 +227,7 @@ impl Sweep {
         Some(ratios.collect())
     }
 
-    /// By how many per cent the optimum is missed, where it is missed by most.
+    /// Returns by how many percent the throughput is below the optimum at the worst point.
     #[must_use]
     pub fn below_optimum(
         &self,
@@ -237,7 +239,7 @@ impl Sweep {
         Some((1.0 - least(&ratios)?) * 100.0)
     }
 
-    /// A panel with a line for each of `choices`, and the optimum.
+    /// Returns a panel with a line for each of `choices` and for the optimum.
     #[must_use]
     pub fn panel(&self, title: &str, conditions: Conditions, choices: &'static [Choice]) -> Panel {
         let sweep = self.clone();
@@ -268,10 +270,10 @@ impl Sweep {
     }
 }
 
-/// How long connections arrive in namespaces, at most.
+/// Maximum time in seconds during which connections are opened in namespaces.
 const LAB_SECONDS: f64 = 10.0;
 
-/// A cell of `points` with `choice`.
+/// Returns a cell with `points` and `choice`.
 #[must_use]
 pub fn cell(
     experiment: &'static str,
@@ -305,7 +307,7 @@ pub fn cell(
     }
 }
 
-/// A number of one point of a cell.
+/// Returns the throughput at one point of a cell.
 #[must_use]
 pub fn value(runs: &Runs, cell: &str, point: &str, reading: Reading) -> Option<f64> {
     let name = reading.flow(point);
@@ -315,19 +317,19 @@ pub fn value(runs: &Runs, cell: &str, point: &str, reading: Reading) -> Option<f
         .map(|flow: &FlowResult| flow.goodput_mbps)
 }
 
-/// The least; `None` of none.
+/// Returns the minimum. `None` if `values` is empty.
 #[must_use]
 pub fn least(values: &[f64]) -> Option<f64> {
     values.iter().copied().min_by(f64::total_cmp)
 }
 
-/// The largest; `None` of none.
+/// Returns the maximum. `None` if `values` is empty.
 #[must_use]
 pub fn largest(values: &[f64]) -> Option<f64> {
     values.iter().copied().max_by(f64::total_cmp)
 }
 
-/// Adds a check in both conditions.
+/// Adds a check for each of the two conditions.
 pub fn both(
     checks: &mut Vec<Check>,
     (what, unit): (&str, &'static str),
@@ -346,7 +348,7 @@ pub fn both(
     }
 }
 
-/// A chart of one line beside what was published.
+/// Returns a chart of the measured values as one line, beside the published value.
 #[must_use]
 pub fn bars(
     label: &'static str,

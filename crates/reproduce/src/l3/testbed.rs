@@ -1,14 +1,19 @@
 //! The paper's testbed (section 5.1) as scenario text.
 //!
-//! Published: DSL shaped to 64 Mbit/s with about 13 ms of round trip; LTE of about 60 Mbit/s with 25 to 45 ms; UDP
-//! packets of 1492 bytes; `w_fixed` 50, `T_report` 50 ms; traffic from the server to the client only. Not published, and
-//! chosen here: what the DSL carries at IP level (62.5 Mbit/s: 64 less framing) and its buffer (256 packets), the values
-//! with which the nine loss rates of figure 3 fit best; how late the UDP sender is, [`JITTER`]; `T_lto` 50 ms (the reorder
-//! timeout of 5.3); the lines' rates
-//! towards the server and the LTE's buffer (100 ms), which carry reports only.
+//! Published: DSL shaped to 64 Mbit/s with an RTT of about 13 ms; LTE of about 60 Mbit/s with 25 to 45 ms; UDP
+//! packets of 1492 bytes; `w_fixed` 50, `T_report` 50 ms; traffic from the server to the client only.
 //!
-//! All rates are of IP packets on the lines, as the paper's. Its packets carry 4 bytes of numbers where ours carry
-//! header, tag and a second IP and UDP header, so the payload is smaller and the packets on the lines are the same.
+//! Not published, and chosen here:
+//!
+//! - the DSL's capacity at IP level (62.5 Mbit/s: 64 less framing) and its buffer (256 packets): the values with
+//!   which the nine loss rates of figure 3 fit best
+//! - the lateness of the UDP sender, [`JITTER`]
+//! - `T_lto` of 50 ms (the reorder timeout of 5.3)
+//! - the lines' rates towards the server, which carry reports only, and the LTE's buffer (100 ms)
+//!
+//! All rates are of IP packets on the lines, as in the paper. The paper's packets carry 4 bytes of numbers where ours
+//! carry header, tag and a second IP and UDP header, so the payload is smaller and the packets on the lines are the
+//! same.
 
 use pleach_core::wire::header::DATA_OVERHEAD;
 use pleach_sim::{
@@ -20,39 +25,41 @@ use crate::{runs::Runs, series};
 
 /// Length of a packet on the lines, in bytes (5.1).
 pub const PACKET_BYTES: usize = 1492;
-/// IPv4 and UDP headers.
+/// Length of IPv4 and UDP headers in bytes.
 const IP_UDP_BYTES: usize = 28;
-/// Longest IP packet in the tunnel: with the tunnel's headers it is as long as the paper's packets.
+/// Maximum length in bytes of an IP packet in the tunnel: with the tunnel's headers it is as long as the paper's
+/// packets.
 pub const MTU: usize = PACKET_BYTES - DATA_OVERHEAD - IP_UDP_BYTES;
-/// Payload of a datagram in the tunnel.
+/// Payload in bytes of a datagram in the tunnel.
 pub const PAYLOAD_BYTES: usize = MTU - IP_UDP_BYTES;
-/// What the DSL carries, in Mbit/s of IP packets.
+/// Capacity of the DSL in Mbit/s of IP packets.
 pub const DSL_MBPS: f64 = 62.5;
-/// What the DSL is shaped to (5.1).
+/// Rate in Mbit/s to which the DSL is shaped (5.1).
 pub const DSL_SYNC_MBPS: f64 = 64.0;
 /// Weight of the DSL (5.1).
 pub const W_FIXED: f64 = 50.0;
-/// Packets the DSL's buffer holds.
+/// Capacity of the DSL's buffer in packets.
 const DSL_QUEUE_PKTS: usize = 256;
 
-/// How late each datagram leaves at most. The paper's senders and gateways are ordinary programs (its gateway takes every
-/// packet through `libnetfilter_queue`), so its datagrams were not evenly spaced to the nanosecond. Spaced so, flows that
-/// meet in a full queue lock in step: one TCP flow beside the UDP of 5.4 gets 1.3 Mbit/s, where 7.8 are published. This value
-/// is fitted to that: with 0.3, 1 and 3 ms it gets about 4, 8 to 10 (by the seed) and 13.
+/// Maximum lateness of each datagram. The paper's senders and gateways are ordinary programs (its gateway handles
+/// every packet through `libnetfilter_queue`), so its datagrams were not evenly spaced to the nanosecond. With exact
+/// spacing, flows that meet in a full queue synchronise: one TCP flow beside the UDP of 5.4 gets 1.3 Mbit/s, where
+/// 7.8 are published. The value is fitted to this published rate: with 0.3, 1 and 3 ms the flow gets about 4, 8 to 10
+/// (depending on the seed) and 13 Mbit/s.
 pub const JITTER: &str = "1ms";
 
-/// Parameters of the algorithm.
+/// Parameters of the paper's algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// Gain k.
     pub k: f64,
     /// `T_dwd` in milliseconds.
     pub t_dwd_ms: u32,
-    /// Largest weight of the LTE.
+    /// Maximum weight of the LTE.
     pub w_mobile_max: u32,
 }
 
-/// Name, duration, lines and tunnel of a scenario; traffic follows.
+/// Returns name, duration, lines and tunnel of a scenario. The caller appends the traffic.
 #[must_use]
 pub fn scenario(name: &str, about: &str, duration_s: f64, parameters: Parameters) -> String {
     let Parameters {
@@ -98,7 +105,7 @@ compression = false
     )
 }
 
-/// The rate of payload whose packets are `mbps` on the lines, as scenario files write it.
+/// Returns the payload rate of packets that take `mbps` on the lines, in the notation of scenario files.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "packet lengths are small")]
 pub fn payload_rate(mbps: f64) -> String {
@@ -106,7 +113,7 @@ pub fn payload_rate(mbps: f64) -> String {
     format!("{:.6}Mbit", mbps * share)
 }
 
-/// A UDP flow at `mbps` on the lines, from `start_s` to `stop_s`.
+/// Returns a UDP flow at `mbps` on the lines, from `start_s` to `stop_s`.
 #[must_use]
 pub fn udp(name: &str, mbps: f64, start_s: f64, stop_s: f64) -> String {
     format!(
@@ -124,8 +131,8 @@ stop = \"{stop_s}s\"
     )
 }
 
-/// Bulk TCP on the DSL beside the tunnel, from a server with a round trip of 50 ms ("50ms away from the client"): 13 ms
-/// of DSL and 18.5 ms each way behind it. CUBIC and Linux's loss recovery, as the paper's Debian had the former.
+/// Returns bulk TCP on the DSL beside the tunnel, from a server with an RTT of 50 ms ("50ms away from the client"):
+/// 13 ms of DSL and 18.5 ms each way behind it. It uses CUBIC, as the paper's Debian did, and Linux's loss recovery.
 #[must_use]
 pub fn tcp(flows: u32, start_s: f64, stop_s: f64) -> String {
     format!(
@@ -143,20 +150,20 @@ stop = \"{stop_s}s\"
     )
 }
 
-/// `k` as it stands in names: `0.5` is `05`, `1` is `1`.
+/// Returns `k` as it appears in names: `0.5` is `05`, `1` is `1`.
 #[must_use]
 pub fn k_in_name(k: f64) -> String {
     k.to_string().replace('.', "")
 }
 
-/// What `link` delivered to the client over `seconds`, mean in Mbit/s.
+/// Returns the mean rate in Mbit/s that `link` delivered to the client over `seconds`.
 #[must_use]
 pub fn load(results: &Results, link: &str, seconds: core::ops::Range<f64>) -> Option<f64> {
     let series = series::link(results, link)?;
     series::mean(series::window(results, &series.down_mbps, seconds))
 }
 
-/// Share of the packets sent to `link` over `seconds` that it lost.
+/// Returns the share of the packets sent to `link` over `seconds` that the link lost.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "packet lengths are small")]
 pub fn link_loss(results: &Results, link: &str, seconds: core::ops::Range<f64>) -> Option<f64> {
@@ -171,7 +178,7 @@ pub fn link_loss(results: &Results, link: &str, seconds: core::ops::Range<f64>) 
     (lost + delivered > 0.0).then(|| lost / (lost + delivered))
 }
 
-/// A line of a chart.
+/// Returns a line of a chart.
 #[must_use]
 pub fn line(name: &str, values: &[f64]) -> ChartLine {
     ChartLine {
@@ -181,7 +188,7 @@ pub fn line(name: &str, values: &[f64]) -> ChartLine {
     }
 }
 
-/// A chart of `lines` over the time of `results`.
+/// Returns a chart of `lines` over the time of `results`.
 #[must_use]
 pub fn chart(results: &Results, label: &str, unit: &str, lines: Vec<ChartLine>) -> Chart {
     Chart {
@@ -194,7 +201,7 @@ pub fn chart(results: &Results, label: &str, unit: &str, lines: Vec<ChartLine>) 
     }
 }
 
-/// What both links delivered in `cell`, with `more` lines.
+/// Returns a chart of the throughput of both links in `cell`, with the additional lines `more`.
 #[must_use]
 pub fn throughput(runs: &Runs, cell: &str, more: Vec<ChartLine>) -> Option<Chart> {
     let results = runs.get(cell)?;

@@ -1,25 +1,28 @@
 //! The paper's testbed (sections III and IV) as scenario text.
 //!
-//! Published: two hosts joined by links of 1 to 10 Mbit/s that dummynet makes; data on link 0 and link 1, in the delay
-//! experiments acknowledgements on link 2; Linux 2.6.11 with TCP Westwood, no metrics saved, buffers that never limit; one
-//! flow of Iperf, 120 s where a time is told.
+//! Published: two hosts joined by links of 1 to 10 Mbit/s that dummynet emulates; data on link 0 and link 1, in the
+//! delay experiments acknowledgements on link 2; Linux 2.6.11 with TCP Westwood, no metrics saved, buffers that never
+//! limit; one flow of Iperf, 120 s where a time is stated.
 //!
 //! Not published, and chosen here:
 //!
 //! - Queues: 50 packets (75 kB), dummynet's default.
 //! - Link 2 has the rate of the others and 10 ms; acknowledgements return over it in the loss experiments as well.
-//! - Rates are of IP packets. What TCP can carry of them is [`PAYLOAD_SHARE`], and "ideal" is that.
-//! - *The paper's TCP* ([`Tcp::Paper`]): Westwood+, and the loss recovery of the time. A kernel of 2005 takes for lost what
-//!   lies more than `tp->reordering` below the highest segment selectively acknowledged (forward acknowledgement); that
-//!   threshold begins at 3 and grows when a reduction proves needless, up to the constant `TCP_MAX_REORDERING` = 127. This
-//!   constant is what figure 4 shows: 60 ms more delay on one of two links of 10 Mbit/s are a distance of 100 segments, 80 ms are
-//!   133. (A threshold that stays at 3, another reading, leaves 1 Mbit/s at 70 ms, and none of the figures.)
-//! - *Today's TCP* ([`Tcp::Today`]): CUBIC, RACK, up to 300 segments learnt: Linux's defaults.
-//! - One run of one seed a point, as far as is known like the paper's.
+//! - Rates are of IP packets. TCP can carry the share [`PAYLOAD_SHARE`] of them, which is the "ideal".
+//! - *The paper's TCP* ([`Tcp::Paper`]): Westwood+, and the loss recovery of the time. A kernel of 2005 considers a
+//!   segment lost if it lies more than `tp->reordering` below the highest selectively acknowledged segment (forward
+//!   acknowledgement). This threshold begins at 3 and grows when a reduction proves spurious, up to the constant
+//!   `TCP_MAX_REORDERING` = 127. This constant explains figure 4: 60 ms of additional delay on one of two links of 10
+//!   Mbit/s are a distance of 100 segments, and 80 ms are 133 segments. (A threshold that stays at 3, a different
+//!   interpretation, leaves 1 Mbit/s at 70 ms, and reproduces none of the figures.)
+//! - *Today's TCP* ([`Tcp::Today`]): Linux's defaults, that is, CUBIC, RACK and a reordering threshold of up to 300
+//!   segments.
+//! - Each point has one run with one seed, as in the paper as far as is known.
 //!
-//! In the lab a part of the points runs, for a shorter time, with the kernel's TCP and `pleach equalize`. No kernel of today has
-//! that recovery, few have Westwood: the paper's TCP is Reno there, without RACK and with the old bound of disorder, which is
-//! as near as settings get (`net.ipv4.tcp_recovery = 0`, `tcp_max_reordering = 127`).
+//! In the lab some of the points run, for a shorter time, with the kernel's TCP and `pleach equalize`. No current
+//! kernel has this loss recovery, and few have Westwood. There, the paper's TCP is Reno without RACK and with the old
+//! bound of the reordering threshold, the closest configuration available (`net.ipv4.tcp_recovery = 0`,
+//! `tcp_max_reordering = 127`).
 
 use pleach_sim::{
     report::{Chart, ChartLine},
@@ -32,23 +35,23 @@ use crate::{
     series,
 };
 
-/// Payload of a full segment with timestamps over its IP packet.
+/// Share of payload in the IP packet of a full segment with timestamps.
 pub const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 
-/// Which TCP sends.
+/// TCP of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tcp {
     /// Linux 2.6.11 with Westwood.
     Paper,
-    /// Linux's defaults now.
+    /// Linux's present defaults.
     Today,
 }
 
 impl Tcp {
-    /// Both.
+    /// Both kinds of TCP.
     pub const ALL: [Self; 2] = [Self::Paper, Self::Today];
 
-    /// As it stands in names of cells.
+    /// Returns the name used in names of cells.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,7 +60,7 @@ impl Tcp {
         }
     }
 
-    /// As it stands in charts.
+    /// Returns the name used in charts.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -105,21 +108,21 @@ direction = \"up\"
     }
 }
 
-/// A link.
+/// An emulated link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// Mbit/s of IP packets.
+    /// Rate in Mbit/s of IP packets.
     pub mbps: f64,
-    /// One way.
+    /// One-way delay in ms.
     pub delay_ms: u32,
-    /// Share of packets lost on the way of the data.
+    /// Share of packets lost in the direction of the data.
     pub loss: f64,
-    /// Weight; 0 leaves the link out.
+    /// Weight; 0 excludes the link from the data.
     pub weight: u32,
 }
 
 impl Line {
-    /// Without loss, 10 ms, weight 100.
+    /// Returns a link without loss, with 10 ms and weight 100.
     #[must_use]
     pub const fn plain(mbps: f64) -> Self {
         Self {
@@ -131,31 +134,31 @@ impl Line {
     }
 }
 
-/// An experiment's run.
+/// A run of an experiment.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
-    /// Of the cell.
+    /// Name of the cell.
     pub name: String,
-    /// What it is.
+    /// Description.
     pub about: String,
-    /// How long.
+    /// Duration in the simulator, in seconds.
     pub seconds: u32,
-    /// How long in the lab; `None`: not there.
+    /// Duration in the lab, in seconds. `None`: the run is omitted in the lab.
     pub lab_seconds: Option<u32>,
-    /// `l0` and `l1`.
+    /// The links `l0` and `l1`.
     pub lines: [Line; 2],
-    /// Keys of the client's equalizer beside its links.
+    /// Keys of the client's equalizer, except its links.
     pub spread: &'a str,
-    /// What acknowledgements return over.
+    /// Links over which acknowledgements return.
     pub back: &'a str,
-    /// Who sends.
+    /// TCP of the sender.
     pub tcp: Tcp,
-    /// More sections.
+    /// Additional sections.
     pub more: String,
 }
 
 impl Run<'_> {
-    /// As cells: one for the simulator and perhaps one for the lab.
+    /// Returns the run's cells: one for the simulator and, if it has a duration there, one for the lab.
     #[must_use]
     pub fn cells(&self) -> Vec<Cell> {
         let cell = |(kind, world, seconds)| Cell {
@@ -190,7 +193,7 @@ impl Run<'_> {
                 loss,
                 weight,
             } = line;
-            // One that carries no data may have to carry acknowledgements, like the others.
+            // A link without data may have to carry acknowledgements, and then needs a weight.
             let weight = if *weight == 0 { &100 } else { weight };
             toml += &format!(
                 "
@@ -225,18 +228,18 @@ links = {back}
     }
 }
 
-/// What acknowledgements return over where nothing else is said.
+/// Links over which acknowledgements return by default.
 pub const LINK_2: &str = "[\"l2\"]";
-/// Packets by weights.
+/// Keys of an equalizer that spreads single packets by weights.
 pub const PACKETS: &str = "spread = \"packet\"";
 
-/// What TCP can carry over links of these rates, in Mbit/s.
+/// Returns the maximum rate of TCP's payload over links of these rates, in Mbit/s.
 #[must_use]
 pub fn ideal(mbps: f64) -> f64 {
     mbps * PAYLOAD_SHARE
 }
 
-/// All `points` of a sweep, in the lab those that are `played` there.
+/// Returns all `points` of a sweep; in the lab only the points for which `played` holds.
 #[must_use]
 pub fn points<P: Copy>(runs: &Runs, points: &[P], played: impl Fn(P) -> bool) -> Vec<P> {
     let is_lab = runs.world() == Some(World::Lab);
@@ -244,14 +247,14 @@ pub fn points<P: Copy>(runs: &Runs, points: &[P], played: impl Fn(P) -> bool) ->
     points.filter(|&point| !is_lab || played(point)).collect()
 }
 
-/// What the flow delivered over the whole run, in Mbit/s.
+/// Returns the flow's goodput over the whole run, in Mbit/s.
 #[must_use]
 pub fn goodput(runs: &Runs, cell: &str) -> Option<f64> {
     let flow = series::flow(runs.get(cell)?, "tcp")?;
     Some(flow.goodput_mbps)
 }
 
-/// What the flow delivered from so many seconds to so many, in Mbit/s.
+/// Returns the flow's goodput between the times `from` and `to` in seconds, in Mbit/s.
 #[must_use]
 pub fn goodput_between(runs: &Runs, cell: &str, from: f64, to: f64) -> Option<f64> {
     let results = runs.get(cell)?;
@@ -259,7 +262,8 @@ pub fn goodput_between(runs: &Runs, cell: &str, from: f64, to: f64) -> Option<f6
     series::mean(series::window(results, flow, from..to))
 }
 
-/// When after `from` the flow first delivered `least` Mbit/s over `hold` seconds, before `to`; `None` if it did not.
+/// Returns the first time between `from` and `to` at which the flow's mean goodput over `hold` seconds is at least
+/// `least` Mbit/s. `None` if there is none.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 pub fn reaches(results: &Results, least: f64, hold: f64, from: f64, to: f64) -> Option<f64> {
@@ -271,7 +275,7 @@ pub fn reaches(results: &Results, least: f64, hold: f64, from: f64, to: f64) -> 
     Some(from + first as f64 * results.series.interval_ms / 1e3)
 }
 
-/// A line of a chart.
+/// Returns a line of a chart.
 #[must_use]
 pub fn line(name: &str, values: Vec<f64>, is_ideal: bool) -> ChartLine {
     ChartLine {
@@ -281,7 +285,7 @@ pub fn line(name: &str, values: Vec<f64>, is_ideal: bool) -> ChartLine {
     }
 }
 
-/// A chart of `lines` over `places`, called `axis`.
+/// Returns a chart of `lines` over the labels `places` of the axis `axis`.
 #[must_use]
 pub fn across(label: &str, axis: &str, places: Vec<String>, lines: Vec<ChartLine>) -> Chart {
     Chart {
@@ -294,7 +298,7 @@ pub fn across(label: &str, axis: &str, places: Vec<String>, lines: Vec<ChartLine
     }
 }
 
-/// A chart of `lines` over the time of `results`.
+/// Returns a chart of `lines` over the time of `results`.
 #[must_use]
 pub fn over_time(results: &Results, label: &str, lines: Vec<ChartLine>) -> Chart {
     Chart {

@@ -1,6 +1,6 @@
-//! One end of an association: the lanes to a peer that this end dialled, or that a peer dialled, and the connections over
-//! them. What is sent, when and on which lane is [`Mux`]'s matter; tasks that wait for something of a connection are woken
-//! here.
+//! One end of an association with a peer: the lanes (TCP connections to the peer, one per link), dialled by this end
+//! or by the peer, and the connections that share them. [`Mux`] decides what is sent, when, and on which lane. This
+//! module wakes the tasks that wait for a change of their connection.
 
 use std::{
     cell::{Cell, RefCell},
@@ -25,49 +25,49 @@ use crate::{
     },
 };
 
-/// See the module's head.
+/// One end of an association: its lanes and connections.
 #[derive(Debug)]
 pub(crate) struct Association {
-    /// Name of the other end.
+    /// Name of the peer.
     pub(crate) peer: String,
     pub(crate) striping: Striping,
     pub(crate) mux: RefCell<Mux>,
-    /// Where the peer reached this end, if the peer dialled.
+    /// Local address at which the peer connected, if the peer dialled.
     pub(crate) local: Option<IpAddr>,
     drops: Rc<Drops>,
     lanes: RefCell<Vec<Rc<Lane>>>,
-    /// Those that ended and whose bytes are not booked yet.
+    /// Lanes that have ended and whose bytes have not been booked yet.
     ended_lanes: RefCell<Vec<Rc<Lane>>>,
     watches: RefCell<BTreeMap<ConnId, Rc<Watch>>>,
-    /// Connections that the peer asked for and nobody has taken on yet.
+    /// Connections that the peer requested and no task serves yet.
     incoming: RefCell<VecDeque<(ConnId, Wanted)>>,
-    /// Something for who keeps it: a lane came or went, a connection is asked for, the last one ended.
+    /// Notified when a lane joins or ends, the peer requests a connection, or a connection closes.
     pub(crate) changed: Notify,
-    /// A lane waits for TCP's account.
+    /// Notified when [`Self::tick`] may have something to check.
     ticking: Notify,
-    /// Since when no lane has been there on which something came.
+    /// Time since which there has been no lane. `None` while a lane exists.
     laneless_since: Cell<Option<Instant>>,
-    /// When something last came from the peer.
+    /// Time of the last frame from the peer.
     heard_at: Cell<Option<Instant>>,
-    /// When a connection was last there.
+    /// Time at which there was last a connection.
     used_at: Cell<Instant>,
     is_met: Cell<bool>,
-    /// Why the peer does not take part.
+    /// Why the peer has refused the association.
     denied: Cell<Option<&'static str>>,
 }
 
-/// What the tasks of a connection wait for.
+/// Events for which the tasks of a connection wait.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Something can be delivered.
+    /// Bytes can be delivered.
     pub(super) readable: Notify,
-    /// Something can be taken, or was delivered at the other end.
+    /// There is free buffer space, or the other end has delivered bytes.
     pub(super) writable: Notify,
-    /// It is open, refused or broken.
+    /// The connection was opened, refused or broken.
     pub(super) state: Notify,
 }
 
-/// A lane's state for the status.
+/// State of a lane, for the status.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneState {
     pub(crate) name: String,
@@ -79,7 +79,8 @@ pub(crate) struct LaneState {
 }
 
 impl Association {
-    /// One without lanes, with `peer`. `local`: where the peer reached this end, if it dialled.
+    /// Creates an association with `peer`, without lanes. `local` is the local address at which the peer connected,
+    /// if the peer dialled.
     pub(crate) fn new(
         peer: String,
         striping: Striping,
@@ -112,7 +113,7 @@ impl Association {
         })
     }
 
-    /// Enters a lane; `false`: there are too many.
+    /// Adds a lane. Returns `false` if there are too many lanes.
     pub(super) fn enter_lane(&self, lane: &Rc<Lane>) -> bool {
         if !self.mux.borrow_mut().add_lane(clock::now(), lane.id) {
             return false;
@@ -126,7 +127,7 @@ impl Association {
         true
     }
 
-    /// Ends a lane because of `why`.
+    /// Ends a lane for the reason `why`.
     pub(crate) fn end_lane(&self, id: LaneId, why: &str) {
         let found = {
             let mut lanes = self.lanes.borrow_mut();
@@ -136,7 +137,7 @@ impl Association {
         let Some(lane) = found else { return };
         tracing::debug!(peer = self.peer, link = lane.name, "lane ended: {why}");
         lane.stop();
-        // Those of others are theirs to book.
+        // The end that dialled a lane books its bytes.
         if lane.link.is_some() {
             self.ended_lanes.borrow_mut().push(lane);
         }
@@ -148,7 +149,7 @@ impl Association {
         self.changed.notify_one();
     }
 
-    /// Ends all lanes, and all connections with them.
+    /// Ends all lanes and all connections.
     pub(crate) fn end(&self, why: &str) {
         for lane in self.lanes() {
             self.end_lane(lane.id, why);
@@ -161,12 +162,12 @@ impl Association {
         self.lanes.borrow().clone()
     }
 
-    /// Lanes that ended since this was last asked.
+    /// Returns and forgets the lanes that have ended since the last call.
     pub(crate) fn take_ended(&self) -> Vec<Rc<Lane>> {
         self.ended_lanes.take()
     }
 
-    /// The lanes for the status.
+    /// Returns the states of the lanes, for the status.
     pub(crate) fn lane_states(&self) -> Vec<LaneState> {
         let mux = self.mux.borrow();
         let state = |lane: &Rc<Lane>| {
@@ -183,27 +184,27 @@ impl Association {
         self.lanes.borrow().iter().filter_map(state).collect()
     }
 
-    /// Whether it has ever had a lane: the peer is there, whatever becomes of one connection.
+    /// Whether the association has ever had a lane. If so, the peer exists, even if a connection fails.
     pub(crate) fn is_met(&self) -> bool {
         self.is_met.get()
     }
 
-    /// Whether nothing has come from the peer on any lane: the peer may have no state of the association.
+    /// Whether no frame has arrived from the peer on any lane, so that the peer may have no state of the association.
     pub(crate) fn is_new(&self) -> bool {
         self.heard_at.get().is_none()
     }
 
-    /// Why the peer has refused the association itself, and not one lane of it.
+    /// Returns the reason why the peer has refused the whole association and not only one lane.
     pub(crate) fn denied(&self) -> Option<&'static str> {
         self.denied.get()
     }
 
-    /// Whether something came from the peer within `age`.
+    /// Whether a frame has arrived from the peer within `age`.
     pub(crate) fn is_heard(&self, now: Instant, age: Duration) -> bool {
         self.heard_at.get().is_some_and(|at| now.since(at) < age)
     }
 
-    /// For how long there has been no connection.
+    /// Returns the time for which there has been no connection.
     pub(crate) fn idle_for(&self, now: Instant) -> Duration {
         if !self.mux.borrow().is_idle() {
             self.used_at.set(now);
@@ -211,24 +212,24 @@ impl Association {
         now.since(self.used_at.get())
     }
 
-    /// For how long there has been no lane.
+    /// Returns the time for which there has been no lane.
     pub(crate) fn laneless_for(&self, now: Instant) -> Duration {
         let since = self.laneless_since.get();
         since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// The next connection that the peer asks for.
+    /// Returns the next connection that the peer requests.
     pub(crate) fn next_incoming(&self) -> Option<(ConnId, Wanted)> {
         self.incoming.borrow_mut().pop_front()
     }
 
-    /// Follows what happens to a connection.
+    /// Returns the notifications about a connection.
     pub(super) fn watch(&self, conn: ConnId) -> Rc<Watch> {
         let mut watches = self.watches.borrow_mut();
         Rc::clone(watches.entry(conn).or_default())
     }
 
-    /// Ends a connection, which nobody follows any more.
+    /// Closes a connection that no task serves any more.
     pub(super) fn close(&self, conn: ConnId) {
         self.watches.borrow_mut().remove(&conn);
         self.mux.borrow_mut().close(conn);
@@ -237,7 +238,7 @@ impl Association {
         self.changed.notify_one();
     }
 
-    /// Handles a frame that came on a lane.
+    /// Handles a frame that arrived on a lane.
     pub(super) fn handle_frame(&self, id: LaneId, frame: Frame<'_>) -> io::Result<()> {
         let now = clock::now();
         if !matches!(frame, Frame::Bye(_)) {
@@ -251,7 +252,7 @@ impl Association {
         })
     }
 
-    /// Wakes those of whose connections something is new, and hands on what else happened.
+    /// Wakes the tasks of connections that have changed, and handles the other events of the multiplexer.
     pub(super) fn handle_news(&self) {
         let changed = self.mux.borrow_mut().take_changed();
         {
@@ -288,7 +289,7 @@ impl Association {
         }
     }
 
-    /// Lets every lane look whether there is something for it.
+    /// Wakes all lanes, so that each checks whether it can send.
     pub(super) fn wake(&self) {
         for lane in self.lanes.borrow().iter() {
             lane.wake.notify_one();
@@ -296,7 +297,7 @@ impl Association {
         self.ticking.notify_one();
     }
 
-    /// Wakes the lanes that have chunks waiting, and who looks whether they take them.
+    /// Wakes the other lanes that have staged chunks, and [`Self::tick`], which checks that they make progress.
     pub(super) fn wake_others(&self, lane: &Lane) {
         for other in self.lanes.borrow().iter() {
             if other.id != lane.id && self.mux.borrow().dispatch.has_staged(other.id) {
@@ -306,7 +307,7 @@ impl Association {
         self.ticking.notify_one();
     }
 
-    /// Tells the multiplexer what TCP says of all lanes.
+    /// Passes TCP's statistics of all lanes to the multiplexer.
     pub(super) fn observe_all(&self, now: Instant) {
         let mut mux = self.mux.borrow_mut();
         for lane in self.lanes.borrow().iter() {
@@ -314,8 +315,7 @@ impl Association {
         }
     }
 
-    /// Looks at the lanes, as long as there is something to look for. Ends when no lane has been there for too long while
-    /// there are connections.
+    /// Supervises the lanes while there is anything to check. Returns when there has been no lane for [`LANELESS`].
     pub(crate) async fn tick(&self) {
         loop {
             let is_waiting = self.mux.borrow().dispatch.is_waiting();
@@ -348,7 +348,7 @@ impl Association {
     }
 }
 
-/// How often TCP is asked about the lanes.
+/// Interval at which TCP's statistics of the lanes are read.
 const TICK: Duration = Duration::from_millis(25);
-/// Without any lane for so long, connections end; as long as one without carrier may last.
+/// Time without any lane after which the connections end. A link without carrier is tolerated for as long.
 const LANELESS: Duration = Duration::from_secs(10);

@@ -1,4 +1,5 @@
-//! One connection over an association, as its tasks see it: bytes in, bytes out, and how it ends. Closed when dropped.
+//! One connection over an association (the shared TCP connections to a peer), as its tasks use it: reads, writes and
+//! closing. Dropping it closes the connection.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-/// See the module's head.
+/// One connection over an association.
 #[derive(Debug)]
 pub(crate) struct Carried {
     pub(crate) association: Rc<Association>,
@@ -33,7 +34,7 @@ impl Drop for Carried {
 }
 
 impl Carried {
-    /// One that the peer asked for.
+    /// Returns the connection `conn`, which the peer requested.
     pub(crate) fn incoming(association: &Rc<Association>, conn: ConnId) -> Self {
         Self {
             association: Rc::clone(association),
@@ -42,7 +43,7 @@ impl Carried {
         }
     }
 
-    /// Asks for one to `wanted`, whose first bytes are `first`. `None`: there are too many.
+    /// Requests a connection to `wanted`, whose first bytes are `first`. `None` if there are too many connections.
     pub(crate) fn ask(association: &Rc<Association>, wanted: Wanted, first: &[u8]) -> Option<Self> {
         let conn = association.mux.borrow_mut().open(wanted, first)?;
         let this = Self::incoming(association, conn);
@@ -50,10 +51,10 @@ impl Carried {
         Some(this)
     }
 
-    /// Waits for the peer's answer.
+    /// Waits for the peer's answer to the request.
     ///
     /// # Errors
-    /// It broke before there was one.
+    /// Fails if the connection breaks before the answer arrives.
     pub(crate) async fn answered(&self) -> io::Result<Option<Refusal>> {
         loop {
             match self.state() {
@@ -66,19 +67,19 @@ impl Carried {
         }
     }
 
-    /// Tells the peer that the connection that it asked for is there.
+    /// Informs the peer that the connection it requested is open.
     pub(crate) fn accept(&self) {
         self.association.mux.borrow_mut().accept(self.conn);
         self.association.wake();
     }
 
-    /// Tells the peer that it is not.
+    /// Informs the peer that the connection it requested is refused.
     pub(crate) fn refuse(&self, refusal: Refusal) {
         self.association.mux.borrow_mut().refuse(self.conn, refusal);
         self.association.wake();
     }
 
-    /// Waits until the connection cannot go on.
+    /// Waits until the connection is refused or broken, and returns the reason.
     pub(crate) async fn broken(&self) -> io::Error {
         loop {
             match self.state() {
@@ -92,7 +93,7 @@ impl Carried {
         }
     }
 
-    /// Takes all that comes from `from`, to its end.
+    /// Sends all bytes from `from` until the end of the stream, and then the end.
     pub(crate) async fn take_all(
         &self,
         scratch: &RefCell<Vec<u8>>,
@@ -102,7 +103,8 @@ impl Carried {
         loop {
             self.room().await;
             from.readable().await?;
-            // Other connections may have used up the room since. No await from here to the write.
+            // Other connections may have used up the free buffer space meanwhile. There must be no await from here to
+            // the write.
             let room = self.association.mux.borrow().room(self.conn);
             if room == 0 {
                 continue;
@@ -130,7 +132,7 @@ impl Carried {
         }
     }
 
-    /// Takes `bytes`.
+    /// Sends `bytes`.
     pub(crate) async fn take(&self, mut bytes: &[u8], moved: &Cell<u64>) {
         while !bytes.is_empty() {
             self.room().await;
@@ -140,13 +142,13 @@ impl Carried {
         }
     }
 
-    /// Nothing more comes.
+    /// Ends the stream to the peer.
     pub(crate) fn finish(&self) {
         self.association.mux.borrow_mut().finish(self.conn);
         self.association.wake();
     }
 
-    /// Delivers all that comes to `to`, and its end.
+    /// Writes all bytes from the peer to `to`, and then closes the sending direction of `to`.
     pub(crate) async fn deliver_all(
         &self,
         to: &TcpStream,
@@ -191,10 +193,10 @@ impl Carried {
         Ok(())
     }
 
-    /// Waits until the other end has delivered all that was taken, the end with it.
+    /// Waits until the other end has delivered all bytes that were sent, and the end of the stream.
     ///
     /// # Errors
-    /// Nothing more was delivered for as long as `limit`, or the connection broke.
+    /// Fails if nothing more was delivered for `limit`, or if the connection broke.
     pub(crate) async fn delivered(&self, limit: Duration) -> io::Result<()> {
         let delivered = async {
             let (mut seen, mut deadline) = (None, time::Instant::now());
@@ -212,7 +214,7 @@ impl Carried {
                         (seen, deadline) = (now, time::Instant::now() + limit);
                     }
                 }
-                // Nobody else waits for room: all was taken.
+                // No other task waits for this notification, because all bytes have been written.
                 let moved = time::timeout_at(deadline, self.watch.writable.notified());
                 moved.await.map_err(|_| io::ErrorKind::TimedOut)?;
             }

@@ -1,4 +1,5 @@
-//! The task of a lane: reads frames, and writes what there is for it whenever the socket takes something.
+//! The task of a lane (one TCP connection to a peer): reads frames, and writes pending frames whenever the
+//! socket accepts data.
 
 use std::{io, rc::Rc};
 
@@ -15,7 +16,8 @@ use crate::{
     },
 };
 
-/// Adds a lane over `link`, of that name, to `association`, and starts its task. `false`: there are too many, or it is there.
+/// Adds a lane over `link` to `association` and starts the lane's task. `name` is the name of the link. Returns
+/// `false` if there are too many lanes or the lane exists already.
 pub(crate) fn add_lane(
     association: &Rc<Association>,
     id: LaneId,
@@ -72,7 +74,8 @@ async fn write(association: &Association, lane: &Lane, sealer: &mut Sealer) -> i
         association.observe_all(clock::now());
         let due_at = {
             let mut mux = association.mux.borrow_mut();
-            // Small frames go together; one chunk at a time, so that the next can go where it is quickest by then.
+            // Small frames are sent together. Only one chunk is taken at a time, so that the next chunk can take the
+            // lane that is quickest then.
             while sealed.len() < frame::MAX_FRAME / 2 {
                 plain.clear();
                 if !mux.poll_frame(clock::now(), lane.id, &mut plain) {
@@ -84,7 +87,8 @@ async fn write(association: &Association, lane: &Lane, sealer: &mut Sealer) -> i
             mux.dispatch.set_free(lane.id, sealed.is_empty());
             mux.poll_timeout(lane.id)
         };
-        // There is room for what comes next, and other lanes may have got chunks, even if this one has not.
+        // Connections may have free buffer space now, and other lanes may have been assigned chunks even if this lane
+        // has not.
         association.handle_news();
         association.wake_others(lane);
         if sealed.is_empty() {

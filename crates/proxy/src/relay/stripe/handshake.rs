@@ -1,4 +1,5 @@
-//! A lane before it belongs to an association: greeting and handshake over its socket ([`crate::stripe::channel`]).
+//! Handshake of a lane (a TCP connection to a peer) before it belongs to an association: greeting and key exchange
+//! over its socket ([`crate::stripe::channel`]).
 
 use std::io;
 
@@ -19,7 +20,7 @@ use crate::stripe::{
     frame::Frame,
 };
 
-/// A TCP connection whose ends know each other.
+/// A TCP connection whose ends have authenticated each other.
 #[derive(Debug)]
 pub(crate) struct Shaken {
     pub(crate) stream: TcpStream,
@@ -36,7 +37,7 @@ impl Shaken {
         self.stream.write_all(&sealed).await
     }
 
-    /// Receives one frame, as bytes.
+    /// Receives one frame in encoded form.
     pub(crate) async fn receive(&mut self) -> io::Result<Vec<u8>> {
         loop {
             if let Some(frame) = self.opener.next_frame().map_err(io::Error::other)? {
@@ -50,7 +51,8 @@ impl Shaken {
     }
 }
 
-/// Reads the greeting of whoever listens at the other end of `stream`: which of `known` it is.
+/// Reads the greeting of the listening end. Returns the position of its public key among `known`. `None` if the key
+/// is not among them.
 pub(crate) async fn read_greeting<'a>(
     stream: &mut TcpStream,
     known: impl Iterator<Item = &'a [u8; 32]>,
@@ -60,14 +62,14 @@ pub(crate) async fn read_greeting<'a>(
     channel::recognise(&greeting, known).map_err(io::Error::other)
 }
 
-/// The end that asks, with the owner of `remote`.
+/// Performs the handshake at the end that connects, with the owner of the public key `remote`.
 pub(crate) async fn ask(
     mut stream: TcpStream,
     local: &StaticKeys,
     remote: &[u8; 32],
 ) -> io::Result<Shaken> {
     let (initiator, first) = channel::initiate(local, remote, seed()?).map_err(io::Error::other)?;
-    // It says the same whatever the greeting is; only its owner can read it.
+    // This message does not depend on the greeting, and only the owner of `remote` can read it.
     stream.write_all(&first).await?;
     if read_greeting(&mut stream, [remote].into_iter())
         .await?
@@ -84,7 +86,8 @@ pub(crate) async fn ask(
     })
 }
 
-/// Presents an invitation to the owner of `remote`, whose greeting was read; it is a peer of `local` from then on.
+/// Presents the invitation `claim` to the owner of `remote`, whose greeting has been read. After success the owner
+/// knows `local`.
 pub(crate) async fn enrol(
     mut stream: TcpStream,
     local: &StaticKeys,
@@ -100,13 +103,14 @@ pub(crate) async fn enrol(
     Ok(())
 }
 
-/// Finds the sender of an initiation in a fixed list.
+/// Returns a function that finds the sender of an initiation in a fixed list.
 #[cfg(test)]
 pub(crate) fn among(known: &[[u8; 32]]) -> impl AsyncFnOnce(&Incoming) -> Option<usize> {
     async |incoming: &Incoming| known.iter().position(|key| *key == incoming.remote_static)
 }
 
-/// The end that is asked: also which peer asks, by `who`.
+/// Performs the handshake at the listening end. `who` identifies the peer. Returns the connection and the peer's
+/// number.
 pub(crate) async fn answer(
     mut stream: TcpStream,
     local: &StaticKeys,
@@ -129,7 +133,7 @@ pub(crate) async fn answer(
     Ok((shaken, who))
 }
 
-/// The version of the striping protocol that the other end speaks, if `error` is that it is not this end's.
+/// Returns the version of the striping protocol of the other end, if `error` says that the versions differ.
 pub(crate) fn other_version(error: &io::Error) -> Option<u8> {
     match error.get_ref()?.downcast_ref::<ChannelError>()? {
         ChannelError::Version(version) => Some(*version),
@@ -137,13 +141,13 @@ pub(crate) fn other_version(error: &io::Error) -> Option<u8> {
     }
 }
 
-/// What an ephemeral key is made of; wiped when dropped.
+/// Returns a random seed for an ephemeral key. It is wiped when dropped.
 fn seed() -> io::Result<Secret> {
     let mut source = KernelEntropy::open()?;
     Ok(Secret::filled_by(|bytes| source.fill(bytes)))
 }
 
-/// Two random halves.
+/// Splits 32 bytes into two halves.
 pub(crate) fn split(bytes: [u8; 32]) -> [[u8; 16]; 2] {
     let mut halves = [[0; 16]; 2];
     halves[0].copy_from_slice(&bytes[..16]);

@@ -1,4 +1,4 @@
-//! A lane's socket, and what is counted on it.
+//! A lane's socket and its counters. A *lane* is one TCP connection of an association, over one link.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,21 +21,22 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) id: LaneId,
-    /// Name of its link, at the end that has it.
+    /// Name of the lane's link at the end that dialled.
     pub(crate) name: String,
-    /// At the end that asked.
+    /// Link of the lane, at the end that dialled; otherwise `None`.
     pub(crate) link: Option<LinkId>,
     pub(crate) stream: TcpStream,
     pub(super) wake: Notify,
-    /// Frames sent and received, before they are sealed.
+    /// Bytes of frames sent and received, before encryption.
     pub(crate) tx_bytes: Cell<u64>,
     pub(crate) rx_bytes: Cell<u64>,
-    /// The same when the window began, and TCP's segments.
+    /// `seen`: sent and received bytes at the beginning of the estimators' window. `tcp_seen`: TCP segment counters
+    /// at that time.
     pub(crate) seen: Cell<(u64, u64)>,
     pub(crate) tcp_seen: Cell<(u32, u32)>,
-    /// What it has of its link.
+    /// Use that the lane makes of its link.
     pub(crate) share: Cell<Share>,
-    /// What may wait in the kernel.
+    /// Limit in bytes of the unsent data in the kernel.
     backlog: Cell<u32>,
     task: RefCell<Option<AbortHandle>>,
 }
@@ -61,7 +62,7 @@ impl Lane {
         lane
     }
 
-    /// Notes its task, which ends with it.
+    /// Stores the handle of the lane's task. The task ends with the lane.
     pub(super) fn runs(&self, task: AbortHandle) {
         *self.task.borrow_mut() = Some(task);
     }
@@ -70,11 +71,12 @@ impl Lane {
         if let Some(task) = self.task.borrow_mut().take() {
             task.abort();
         }
-        // Its counters are read later, so it may stay for a while. One that is broken already cannot be shut.
+        // The socket may stay open for a while, because its counters are read later. Shutting down a broken socket
+        // fails.
         let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
     }
 
-    /// Tells the multiplexer TCP's account. Whether the lane got on.
+    /// Passes TCP's statistics to the multiplexer. Returns whether the lane has made progress.
     pub(super) fn observe(&self, now: Instant, mux: &mut Mux) -> bool {
         let Ok(info) = tcp::info(&self.stream) else {
             return false;
@@ -89,8 +91,8 @@ impl Lane {
         mux.dispatch.observe(now, self.id, sample)
     }
 
-    /// Lets about [`BACKLOG`] of data wait in the kernel: less and the lane runs dry, more and chunks wait on it that
-    /// would be quicker on another by now.
+    /// Limits the unsent data in the kernel to about [`BACKLOG`] at `rate`. With less data the lane would run dry.
+    /// With more, chunks would wait on this lane although another lane has become quicker.
     pub(super) fn adapt(&self, rate: Bitrate) {
         let wanted = u32::try_from(rate.bytes_in(BACKLOG).get()).unwrap_or(u32::MAX);
         let wanted = wanted.clamp(LEAST_BACKLOG, MOST_BACKLOG);
@@ -102,12 +104,12 @@ impl Lane {
 
     fn limit_backlog(&self, bytes: u32) {
         self.backlog.set(bytes);
-        // Without it chunks wait in the kernel for longer.
+        // If the limit cannot be set, chunks only wait in the kernel for longer.
         let _ = SockRef::from(&self.stream).set_tcp_notsent_lowat(bytes);
     }
 }
 
 const BACKLOG: Duration = Duration::from_millis(8);
-/// Two chunks.
+/// 16 KiB: two chunks.
 const LEAST_BACKLOG: u32 = 16 << 10;
 const MOST_BACKLOG: u32 = 1 << 20;

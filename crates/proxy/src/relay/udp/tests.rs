@@ -1,7 +1,7 @@
 use super::*;
 use crate::daemon::hub;
 
-/// An association of a client at `from`.
+/// Returns a UDP association of a client at `from`.
 async fn association(from: SocketAddr) -> Association {
     let inner = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
     Association {

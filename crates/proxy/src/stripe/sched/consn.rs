@@ -1,10 +1,13 @@
-//! `ConSN` over lanes: a block of chunks is split so that sequences run towards each other, with [`Consn`] of the tunnel's
-//! policy, variant 1.
+//! `ConSN` over lanes: a block of chunks is split into sequences that run towards each other. It uses the tunnel's
+//! policy with the settings of variant 1.
 //!
-//! The quickest lane gets the first run of a block and sends it ascending, each other a run behind that and sends it
-//! descending, in shares of round trips. A block is what waits at this end when a lane asks, up to [`BLOCK`] chunks; a lane for
-//! which as much waits as that gets nothing of the next. So what is missing at the receiver is one gap, which closes from both
-//! sides, and up to a block is held there. Copies (`redundancy`) are not sent: TCP repairs each lane.
+//! The quickest lane gets the first run of a block and sends it in ascending order. Each other lane gets a run behind
+//! it and sends its run in descending order. The lengths of the runs follow from the round trips of the lanes. A
+//! block consists of the chunks that wait at this end when a lane asks, up to [`BLOCK`] chunks. A lane that already
+//! has a whole block waiting gets no chunk of the next block.
+//!
+//! So the receiver has one gap, which closes from both sides, and buffers up to a block. Copies (`redundancy`) are
+//! not sent, because TCP repairs each lane.
 
 use pleach_core::{
     ids::PathId,
@@ -17,7 +20,7 @@ use pleach_core::{
 
 use super::{super::CHUNK, LaneView};
 
-/// The tunnel's policy, to which a chunk is a packet.
+/// The tunnel's policy, which treats a chunk as a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Consn {
     policy: Policy,
@@ -34,7 +37,8 @@ impl Default for Consn {
 }
 
 impl Consn {
-    /// Chunks of a block of these lengths, each once, in the order they are to leave: index of the chunk, slot of its lane.
+    /// Assigns the chunks of a block with these lengths, each once. Returns index and lane slot of each chunk, in
+    /// sending order.
     pub(super) fn place(
         &mut self,
         lens: &[Bytes],
@@ -50,13 +54,13 @@ impl Consn {
         })
     }
 
-    /// The lane of a chunk by itself.
+    /// Returns the lane of a single chunk.
     pub(super) fn assign(&mut self, len: Bytes, lanes: &[LaneView]) -> Option<PathId> {
         self.place(&[len], lanes).next().map(|(_, slot)| slot)
     }
 }
 
-/// A whole chunk counts as a whole packet.
+/// Scales lengths so that a full chunk counts as a full packet.
 fn packet(len: &Bytes) -> PacketInfo {
     PacketInfo::of_len(scaled(*len))
 }
@@ -76,7 +80,7 @@ fn scaled(bytes: Bytes) -> Bytes {
     Bytes::new(bytes.get().saturating_mul(PACKET).div_ceil(CHUNK as u64))
 }
 
-/// What the policy takes for a full packet.
+/// Size in bytes of a packet that the policy considers full.
 const PACKET: u64 = 1_500;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Earliest predicted arrival (EDPF): a chunk goes where what waits before it, and itself, will have arrived first.
+//! Earliest predicted arrival (EDPF): a chunk takes the lane (TCP connection over one link) on which it, after all
+//! data waiting there, will have arrived first.
 
 use pleach_core::{ids::PathId, units::Bytes};
 

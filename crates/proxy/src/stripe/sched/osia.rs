@@ -1,4 +1,4 @@
-//! OSIA over lanes: progressive water-filling in steps of chunks, with [`Planner`] of the tunnel's policy.
+//! OSIA over lanes: progressive water-filling in steps of chunks, with [`Planner`] from the tunnel's policy.
 
 use pleach_core::{
     ids::PathId,
@@ -9,7 +9,7 @@ use pleach_core::{
 
 use super::LaneView;
 
-/// Lanes as the planner's lines.
+/// Presents the lanes to the planner as its lines.
 #[derive(Clone, Debug)]
 pub(super) struct Osia(Planner);
 

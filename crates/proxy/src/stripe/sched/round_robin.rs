@@ -1,10 +1,10 @@
-//! DBAS's packet-oriented round robin: chunks go over the free lanes in rotation, whatever they carry.
+//! DBAS's packet-oriented round robin: chunks take the free lanes in rotation, whatever their rates.
 
 use pleach_core::ids::PathId;
 
 use super::LaneView;
 
-/// Remembers whose turn it was.
+/// Stores the lane that was chosen last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RoundRobin {
     last: Option<PathId>,

@@ -1,12 +1,13 @@
-//! DBAS's packet-oriented weighted round robin: chunks go over the free lanes in proportion to their rates.
+//! DBAS's packet-oriented weighted round robin: chunks take the free lanes in proportion to their rates.
 //!
-//! Smooth: each turn every free lane earns its rate, the richest is chosen and pays the sum.
+//! The rotation is smooth: for each chunk every free lane earns its rate, and the lane with most credit is chosen and
+//! pays the sum of all rates.
 
 use pleach_core::ids::PathId;
 
 use super::{super::MAX_LANES, LaneView};
 
-/// Remembers each lane's credit in kbit/s, by slot.
+/// Each lane's credit in kbit/s, by slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Weighted {
     credits: [i64; MAX_LANES],
@@ -24,7 +25,7 @@ impl Weighted {
         let mut chosen: Option<(i64, PathId)> = None;
         for lane in free() {
             let credit = self.credits.get_mut(lane.slot.index())?;
-            // What was earned at other rates must not count for long.
+            // The limit keeps credit earned at old rates from counting for long.
             *credit = (*credit + weight(lane)).clamp(-sum, sum);
             if chosen.is_none_or(|(most, _)| *credit > most) {
                 chosen = Some((*credit, lane.slot));
@@ -36,5 +37,5 @@ impl Weighted {
     }
 }
 
-/// A terabit per second in kbit/s, so that sums stay numbers.
+/// Maximum weight: 1 Tbit/s in kbit/s, so that sums do not overflow.
 const MOST: i64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! A peer that lies: bounds hold, what it does wrong is counted, and other connections go on.
+//! A peer that violates the protocol: bounds hold, violations are counted, and other connections continue.
 
 use pleach_core::rng::Rng;
 
@@ -11,7 +11,7 @@ use crate::stripe::{
     sched::Striping,
 };
 
-/// A pair with one lane and a connection that is open.
+/// Returns a pair with one lane and an open connection.
 fn open_pair() -> (Pair, ConnId) {
     let mut pair = Pair::new(Striping::RoundRobin);
     pair.join();
@@ -164,7 +164,7 @@ fn a_request_too_far_ahead_is_refused_and_its_lane_lives() {
             break;
         }
     }
-    // Nothing remembers it, and others are taken on.
+    // The number is not stored, and further connections are accepted.
     pair.open(0).expect("room");
     pair.settle();
     assert_eq!(pair.asked.len(), 2);

@@ -16,7 +16,7 @@ pub(super) const ASKS: usize = 0;
 pub(super) const ANSWERS: usize = 1;
 pub(super) const WANTED: Wanted = Wanted { ip: None, port: 80 };
 
-/// The byte at a place of what `end` sends over a connection.
+/// Returns the byte at position `offset` of the stream that `end` sends over `conn`.
 pub(super) fn byte(end: usize, conn: ConnId, offset: u64) -> u8 {
     let seed = offset + u64::from(conn.0) * 0x1_0000_0001 + end as u64;
     (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).to_le_bytes()[0]
@@ -24,25 +24,25 @@ pub(super) fn byte(end: usize, conn: ConnId, offset: u64) -> u8 {
 
 pub(super) struct Wire {
     pub(super) id: LaneId,
-    /// Frames under way, to each end.
+    /// Frames in flight to each end.
     pub(super) queues: [VecDeque<Vec<u8>>; 2],
-    /// Which ends still have it.
+    /// Which ends still have the lane.
     pub(super) has: [bool; 2],
 }
 
-/// See the module's head.
+/// Two ends of an association and the lanes between them.
 pub(super) struct Pair {
     pub(super) ends: [Mux; 2],
     pub(super) wires: Vec<Wire>,
     pub(super) now: u64,
-    /// By end and connection.
+    /// Number of bytes written and read, by end and connection.
     pub(super) written: BTreeMap<(usize, ConnId), u64>,
     pub(super) read: BTreeMap<(usize, ConnId), u64>,
-    /// Those that do not read are `false`.
+    /// Whether the application at an end reads the connection.
     pub(super) readers: BTreeMap<(usize, ConnId), bool>,
-    /// Connections that the answering end heard of, each once.
+    /// Connections requested from the answering end, each once.
     pub(super) asked: Vec<ConnId>,
-    /// It takes on each.
+    /// Whether the answering end accepts every connection.
     pub(super) is_accepting: bool,
 }
 
@@ -81,7 +81,7 @@ impl Pair {
         });
     }
 
-    /// One end has lost a lane; what is under way is lost, or still comes.
+    /// Removes a lane at one end. Frames in flight are lost if `is_lost`, otherwise they still arrive.
     pub(super) fn kill(&mut self, index: usize, end: usize, is_lost: bool) {
         let wire = &mut self.wires[index];
         wire.has[end] = false;
@@ -115,7 +115,7 @@ impl Pair {
         self.written.insert((end, conn), at + taken);
     }
 
-    /// `end` takes up to `most` bytes of a connection, and looks whether they are the right ones.
+    /// Reads up to `most` bytes of a connection at `end`, and checks their values.
     pub(super) fn read(&mut self, end: usize, conn: ConnId, most: usize) {
         let mut left = most;
         while left > 0 {
@@ -144,7 +144,7 @@ impl Pair {
         }
     }
 
-    /// Lane `index` of `end` sends up to `most` frames; how many it had.
+    /// Sends up to `most` frames of `end` on lane `index`. Returns how many were sent.
     pub(super) fn send(&mut self, index: usize, end: usize, most: usize) -> usize {
         let now = self.now();
         let wire = &mut self.wires[index];
@@ -162,14 +162,14 @@ impl Pair {
         most
     }
 
-    /// `end` gets up to `most` frames of lane `index`.
+    /// Delivers up to `most` frames of lane `index` to `end`.
     pub(super) fn receive(&mut self, index: usize, end: usize, most: usize) {
         for _ in 0..most {
             let now = self.now();
             let wire = &mut self.wires[index];
             let Some(bytes) = wire.queues[end].pop_front() else {
                 if wire.has[end] && !wire.has[1 - end] {
-                    // Nothing more comes: the other end is gone.
+                    // The other end has closed the lane, and no more frames follow.
                     wire.has[end] = false;
                     let id = wire.id;
                     self.ends[end].remove_lane(id);
@@ -186,14 +186,14 @@ impl Pair {
         }
     }
 
-    /// `end` gets a frame that its peer did not send.
+    /// Delivers a frame to `end` that its peer did not send.
     pub(super) fn inject(&mut self, end: usize, frame: Frame<'_>) -> Result<(), Violation> {
         let now = self.now();
         let lane = self.wires[0].id;
         self.ends[end].handle_frame(now, lane, frame)
     }
 
-    /// All lanes deliver all that both ends have to say; time stands still.
+    /// Delivers all frames of both ends on all lanes, without advancing the time.
     pub(super) fn settle(&mut self) {
         loop {
             let mut sent = 0;
@@ -243,7 +243,7 @@ impl Pair {
         self.ends[end].connection(conn).map(|found| found.state())
     }
 
-    /// Bounds that hold at any time.
+    /// Checks the bounds that hold at any time.
     pub(super) fn check(&self) {
         for end in &self.ends {
             let (_, came) = end.kept_bytes();

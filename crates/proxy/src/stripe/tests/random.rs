@@ -1,4 +1,4 @@
-//! Random interleavings of what two ends do, over lanes that die: bytes come out exact, in order, and all of them.
+//! Random interleavings of the operations of two ends, over lanes that die: all bytes arrive unchanged and in order.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::pair::{ANSWERS, ASKS, Pair};
 use crate::stripe::{connections::State, frame::ConnId, rate::LaneSample, sched::Striping};
 
-/// One thing that happens. Numbers choose among what is there.
+/// A random operation. Its numbers choose among the existing lanes and connections.
 #[derive(Clone, Debug)]
 enum Op {
     Join,
@@ -33,7 +33,7 @@ enum Op {
         conn: usize,
         most: usize,
     },
-    /// An application leaves.
+    /// Closes a connection.
     Leave {
         end: usize,
         conn: usize,
@@ -48,7 +48,7 @@ enum Op {
         end: usize,
         most: usize,
     },
-    /// TCP tells of a lane.
+    /// Reports TCP's statistics of a lane.
     Observe {
         lane: usize,
         end: usize,
@@ -86,7 +86,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What has happened to connections, beside what the pair knows.
+/// Operations on connections, in addition to the state in [`Pair`].
 #[derive(Debug, Default)]
 struct Ledger {
     opened: Vec<ConnId>,
@@ -95,7 +95,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// One of the connections that nobody has left.
+    /// Returns one of the connections that were not closed.
     fn pick(&self, number: usize) -> Option<ConnId> {
         let alive: Vec<ConnId> = self
             .opened
@@ -206,7 +206,7 @@ fn apply(pair: &mut Pair, ledger: &mut Ledger, op: &Op) {
     }
 }
 
-/// From here on everything works: applications read, finish, and leave once both streams are over.
+/// Completes all connections without further faults: applications read, finish, and close once both streams are over.
 fn run_out(pair: &mut Pair, ledger: &mut Ledger) {
     let all: Vec<ConnId> = ledger.opened.clone();
     for _ in 0..5_000 {

@@ -1,4 +1,4 @@
-//! Sealed frames on a lane.
+//! Encrypted frames on a lane.
 
 use pleach_core::{rng::Rng, session::handshake::StaticKeys};
 
@@ -56,7 +56,7 @@ fn channels_carry_frames_and_notice_every_change() {
     }
     assert_eq!(found, frames);
 
-    // Garbage, a replay, a record cut short and one too long.
+    // Reject garbage, a replay, a truncated record and a record that is too long.
     let mut feed = |bytes: &[u8]| {
         opener.space()[..bytes.len()].copy_from_slice(bytes);
         opener.on_filled(bytes.len());
@@ -79,7 +79,7 @@ fn channels_carry_frames_and_notice_every_change() {
     for _ in 0..500 {
         let at = usize::try_from(rng.below(wrong.len() as u64)).expect("small");
         wrong[at] ^= 1 << rng.below(8);
-        // Whatever it is, no panic.
+        // No input may cause a panic.
         let _ = channel::read_initiation(&bob, &wrong[2..]);
     }
 }

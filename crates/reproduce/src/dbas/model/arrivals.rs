@@ -1,32 +1,32 @@
-//! Which connections come, when, and how long they are.
+//! Random connections: their times and sizes.
 
 use pleach_core::rng::Rng;
 
 use super::settings::{Case, Sizes, Workload};
 
-/// A connection to come.
+/// A connection that will be opened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrival {
-    /// Seconds from the beginning.
+    /// Time of opening in seconds from the beginning.
     pub at_s: f64,
-    /// Whose it is.
+    /// Application that opens the connection.
     pub app: App,
-    /// Whole bytes.
+    /// Size in whole bytes.
     pub bytes: f64,
 }
 
-/// Who opens it.
+/// Application that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum App {
-    /// Of the many small ones.
+    /// Opens many small connections.
     Small,
-    /// Of the few large ones.
+    /// Opens few large connections.
     Large,
-    /// The one that never ends.
+    /// Opens one connection that does not end during the run.
     Long,
 }
 
-/// The connections of one run, the earliest first: Poisson processes of either application.
+/// Returns the connections of one run, the earliest first. The two applications are independent Poisson processes.
 #[must_use]
 pub fn arrivals(workload: &Workload, case: &Case, seed: u64) -> Vec<Arrival> {
     let mut all = Vec::new();
@@ -45,7 +45,7 @@ pub fn arrivals(workload: &Workload, case: &Case, seed: u64) -> Vec<Arrival> {
         if per_s <= 0.0 {
             continue;
         }
-        // An application's own stream: that there are more of the large changes nothing about the small.
+        // Each application has its own random stream, so that more large connections do not change the small ones.
         let mut rng = Rng::new(seed ^ (salt << 32));
         let mut at_s = exponential(&mut rng) / per_s;
         while at_s < workload.seconds {
@@ -60,13 +60,13 @@ pub fn arrivals(workload: &Workload, case: &Case, seed: u64) -> Vec<Arrival> {
     all
 }
 
-/// A random factor whose mean is 1.
+/// Returns a random factor of mean 1.
 fn factor(rng: &mut Rng, sizes: Sizes) -> f64 {
     match sizes {
         Sizes::Fixed => 1.0,
         Sizes::Exponential => exponential(rng),
         Sizes::Pareto => {
-            // Bounded to 1..=SPREAD, then brought to a mean of 1.
+            // Bounded to 1..=SPREAD, then scaled to a mean of 1.
             let cut = SPREAD.powf(-SHAPE);
             let value = (1.0 - rng.uniform() * (1.0 - cut)).powf(-1.0 / SHAPE);
             let mean = SHAPE / (SHAPE - 1.0) * (1.0 - SPREAD.powf(1.0 - SHAPE)) / (1.0 - cut);
@@ -76,7 +76,7 @@ fn factor(rng: &mut Rng, sizes: Sizes) -> f64 {
 }
 
 impl App {
-    /// The port its connections go to, by which the proxy knows it.
+    /// Returns the destination port of the application's connections, by which the proxy identifies the application.
     #[must_use]
     pub const fn port(self) -> u16 {
         match self {

@@ -1,23 +1,23 @@
-//! A link whose rate is shared alike by what is on it.
+//! A link that divides its rate equally among its connections.
 
 use super::settings::LinkSettings;
 
-/// What one connection has on a link.
+/// Part of a connection that one link carries.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     connection: usize,
-    /// It is done when everybody on the link since its beginning has been served so many bytes.
+    /// Value of [`Link::served`] at which the part is done.
     done_at_bytes: f64,
 }
 
-/// See the module's head.
+/// A link under processor sharing.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
-    /// What it carries, lost packets deducted.
+    /// Capacity, lost packets deducted, in bytes per second.
     bytes_per_s: f64,
-    /// What one connection gets at most.
+    /// Maximum rate of one connection in bytes per second.
     most_per_s: f64,
-    /// What a connection that has been there all along would have got.
+    /// Bytes that a connection would have received if it had existed from the beginning.
     served: f64,
     parts: Vec<Part>,
 }
@@ -39,14 +39,15 @@ impl Link {
         });
     }
 
-    /// Seconds until the next part is done.
+    /// Returns the seconds until the next part is done.
     pub(super) fn next_done_s(&self) -> Option<f64> {
         let first = self.parts.iter().map(|part| part.done_at_bytes);
         let first = first.min_by(f64::total_cmp)?;
         Some(((first - self.served) / self.each_per_s()).max(0.0))
     }
 
-    /// Lets `seconds` pass, at most until the next part is done, and gives the connections whose part is.
+    /// Advances the time by `seconds`, at most until the next part is done. Appends the connections whose part is
+    /// done to `done`.
     pub(super) fn advance(&mut self, seconds: f64, done: &mut Vec<usize>) {
         if self.parts.is_empty() {
             return;
@@ -62,7 +63,7 @@ impl Link {
         });
     }
 
-    /// Bytes that are left of each part here.
+    /// Returns the remaining bytes of each part on this link.
     pub(super) fn left(&self) -> impl Iterator<Item = (usize, f64)> {
         let parts = self.parts.iter();
         parts.map(|part| (part.connection, (part.done_at_bytes - self.served).max(0.0)))
@@ -74,8 +75,8 @@ impl Link {
     }
 }
 
-/// What a TCP connection gets at most through `loss`: Padhye, Firoiu, Towsley and Kurose, 1998, equation 31, with delayed
-/// acknowledgements.
+/// Returns the maximum rate of a TCP connection through `loss`, in bytes per second: Padhye, Firoiu, Towsley and
+/// Kurose, 1998, equation 31, with delayed acknowledgements.
 fn aimd_bytes_per_s(loss: f64, rtt_s: f64) -> f64 {
     if loss <= 0.0 {
         return f64::INFINITY;
@@ -88,7 +89,7 @@ fn aimd_bytes_per_s(loss: f64, rtt_s: f64) -> f64 {
 }
 
 const SEGMENT_BYTES: f64 = 1_460.0;
-/// Windows' and, within bounds, Linux's.
+/// Minimum retransmission timeout in seconds: that of Windows, and approximately that of Linux.
 const LEAST_TIMEOUT_S: f64 = 0.3;
-/// Parts this near their end are at it.
+/// Number of remaining bytes at which a part counts as done, because of rounding.
 const ROUNDING_BYTES: f64 = 1e-3;

@@ -1,26 +1,26 @@
-//! What came of a run, and how its throughput is read.
+//! The outcome of a run, and how its throughput is computed.
 
 use super::Reading;
 
-/// What came of a run.
+/// Measurements of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Seconds from the beginning until the last byte had come.
+    /// Time in seconds from the beginning until the last byte arrived.
     pub done_s: f64,
-    /// All bytes.
+    /// Number of bytes of all connections.
     pub bytes: f64,
-    /// For how long connections arrived, in seconds.
+    /// Time in seconds during which connections were opened.
     pub early_s: f64,
-    /// What came meanwhile.
+    /// Number of bytes that arrived within `early_s`.
     pub early_bytes: f64,
-    /// What of that was the long connection's.
+    /// Number of bytes of the long connection that arrived within `early_s`.
     pub long_bytes: f64,
-    /// Of each connection but the long one: bytes, and seconds from beginning to end.
+    /// Bytes and duration in seconds of each connection except the long one.
     pub each: Vec<(f64, f64)>,
 }
 
 impl Outcome {
-    /// Mbit/s as `reading` counts; NaN if there is nothing to count.
+    /// Returns the throughput in Mbit/s according to `reading`; NaN if there are no bytes to count.
     pub(super) fn mbps(&self, reading: Reading) -> f64 {
         let mbps = |bytes: f64, seconds: f64| bytes * 8.0 / 1e6 / seconds;
         match reading {
@@ -38,7 +38,8 @@ impl Outcome {
         }
     }
 
-    /// The time that `share` of the connections took at most, in milliseconds; NaN if there were none.
+    /// Returns the time within which `share` of the connections completed, in milliseconds; NaN if there were no
+    /// connections.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,

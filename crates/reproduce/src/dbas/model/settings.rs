@@ -1,4 +1,4 @@
-//! The file that describes a workload.
+//! File format of a workload.
 
 use pleach_core::units::{Bitrate, Bytes};
 use pleach_sim::transfer::ModelFileError;
@@ -6,59 +6,59 @@ use serde::Deserialize;
 
 use super::{App, Choice};
 
-/// Connections, over several sets of links.
+/// Random connections over several sets of links.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
     /// Its name.
     pub name: String,
-    /// Of all randomness.
+    /// Seed of all random numbers.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Runs of each case, with seeds that follow one another; what is reported is their mean.
+    /// Number of runs of each case, with consecutive seeds. The results are means over these runs.
     pub repeat: u32,
-    /// How long connections arrive, in seconds.
+    /// Time in seconds during which connections are opened.
     pub seconds: f64,
-    /// What chooses the link.
+    /// Scheduler that chooses the links.
     pub choice: Choice,
-    /// Whether the proxy's own estimators find rates and demands out, which it is told otherwise.
+    /// Whether the proxy's estimators have to measure rates and demands. Otherwise the proxy is told them.
     #[serde(default)]
     pub learns: bool,
-    /// How sizes are distributed.
+    /// Distribution of sizes.
     pub sizes: Sizes,
-    /// Round trip, for what a connection gets out of a link that loses packets.
+    /// RTT in ms. It determines the rate of a connection on a link that loses packets.
     pub rtt_ms: u32,
     /// Mean size of a small connection.
     pub small: Bytes,
-    /// Mean size of a large one.
+    /// Mean size of a large connection.
     pub large: Bytes,
-    /// In namespaces, where a second takes one.
+    /// Settings in namespaces, which run in real time.
     pub lab: Lab,
-    /// The sets of links.
+    /// Cases, each with its own links.
     pub case: Vec<Case>,
 }
 
-/// What differs in namespaces.
+/// Settings that differ in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lab {
-    /// Runs of each case.
+    /// Number of runs of each case.
     pub repeat: u32,
-    /// How long connections arrive, in seconds.
+    /// Time in seconds during which connections are opened.
     pub seconds: f64,
 }
 
-/// What differs from point to point.
+/// One point of a sweep.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Its name, unique in the file.
     pub name: String,
-    /// Small connections a second.
+    /// Mean number of small connections per second.
     pub small_per_s: f64,
-    /// Large ones.
+    /// Mean number of large connections per second.
     pub large_per_s: f64,
-    /// Whether one connection is there from the beginning and has more to move than comes in all the time.
+    /// Whether there is a connection from the beginning that has more bytes than can arrive during the run.
     #[serde(default)]
     pub long: bool,
     /// The links.
@@ -69,22 +69,22 @@ pub struct Case {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSettings {
-    /// What it carries.
+    /// Rate of the link.
     pub rate: Bitrate,
-    /// Share of packets it loses.
+    /// Share of packets that the link loses.
     #[serde(default)]
     pub loss: f64,
 }
 
-/// How sizes are distributed about their mean.
+/// Distribution of sizes around their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sizes {
-    /// Not at all.
+    /// All sizes are equal.
     Fixed,
-    /// Exponentially.
+    /// Exponential distribution.
     Exponential,
-    /// By a Pareto law of shape 1.2, cut off at a thousand times the least.
+    /// Pareto distribution of shape 1.2, truncated at a thousand times the minimum.
     Pareto,
 }
 
@@ -92,7 +92,7 @@ impl Workload {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Fails with a description of the error in the file.
     pub fn parse(text: &str) -> Result<Self, ModelFileError> {
         let this: Self =
             toml::from_str(text).map_err(|error| ModelFileError::Form(error.to_string()))?;
@@ -133,7 +133,7 @@ impl Workload {
         Ok(this)
     }
 
-    /// The same as it runs in namespaces.
+    /// Returns the workload as it runs in namespaces.
     #[must_use]
     pub fn in_lab(&self) -> Self {
         Self {
@@ -143,12 +143,12 @@ impl Workload {
         }
     }
 
-    /// Of a case's runs.
+    /// Returns the seeds of a case's runs.
     pub fn seeds(&self) -> impl Iterator<Item = u64> {
         (0..self.repeat).map(|run| self.seed.wrapping_add(u64::from(run)))
     }
 
-    /// Bytes that a connection moves in the mean, by application.
+    /// Returns the mean number of bytes per connection, by application.
     #[must_use]
     pub fn demands(&self, case: &Case) -> [(App, u64); 3] {
         [
@@ -158,7 +158,7 @@ impl Workload {
         ]
     }
 
-    /// Bits of the long connection of `case`: what its links carry in twice the time.
+    /// Returns the bytes of the long connection of `case`: twice as many as the links carry in the time of the run.
     pub(super) fn long_bytes(&self, case: &Case) -> f64 {
         let bits: f64 = case.link.iter().map(|link| link.bps()).sum();
         bits * self.seconds * 2.0 / 8.0
@@ -166,18 +166,18 @@ impl Workload {
 }
 
 impl LinkSettings {
-    /// What it carries, in bit/s.
+    /// Returns the rate in bit/s.
     #[expect(clippy::cast_precision_loss, reason = "at most 10^11")]
     pub(super) fn bps(&self) -> f64 {
         self.rate.as_bps() as f64
     }
 
-    /// What it carries, lost packets deducted, in bit/s.
+    /// Returns the capacity, lost packets deducted, in bit/s.
     pub(super) fn carries_bps(&self) -> f64 {
         self.bps() * (1.0 - self.loss)
     }
 
-    /// What it carries, lost packets deducted.
+    /// Returns the capacity, lost packets deducted.
     #[must_use]
     pub fn carries(&self) -> Bitrate {
         Bitrate::from_bps(whole(self.carries_bps()))
@@ -185,7 +185,7 @@ impl LinkSettings {
 }
 
 impl Case {
-    /// What connections that are placed by `choice` are spread over: the optimum has all links as one.
+    /// Returns the links among which `choice` chooses. The optimum has a single link with the capacity of all links.
     #[must_use]
     pub fn links(&self, choice: Choice) -> Vec<LinkSettings> {
         match choice {
@@ -200,7 +200,7 @@ impl Case {
         }
     }
 
-    /// All its links as one that loses nothing more.
+    /// Returns a single lossless link with the capacity of all links of the case.
     fn pooled(&self) -> LinkSettings {
         let bps: f64 = self.link.iter().map(LinkSettings::carries_bps).sum();
         LinkSettings {

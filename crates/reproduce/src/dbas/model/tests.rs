@@ -4,7 +4,7 @@ use super::{
     *,
 };
 
-/// A workload of two links, told, with fixed sizes.
+/// Returns the text of a workload with two links, whose rates the proxy is told.
 fn text(choice: &str, rates: [&str; 2], more: &str) -> String {
     format!(
         "name = \"test\"\nchoice = \"{choice}\"\nseconds = 60.0\nrepeat = 3\nlab = {{ seconds = 9.0, repeat = 1 }}\nrtt_ms = 50\nsmall = \"22380B\"\n\
@@ -18,7 +18,7 @@ fn workload(choice: &str, rates: [&str; 2]) -> Workload {
     Workload::parse(&text(choice, rates, "sizes = \"fixed\"")).expect("valid")
 }
 
-/// Until all is done.
+/// Returns the throughput until all connections are done.
 fn mbps(workload: &Workload) -> f64 {
     let results = run(workload);
     let flow = results.flows.iter().find(|flow| flow.name == "a");
@@ -34,7 +34,7 @@ fn a_link_is_shared_alike() {
     let settings = workload("optimal", ["8Mbit", "1Mbit"]).case[0].link[0];
     let mut link = link::Link::new(&settings, 50);
     let mut done = Vec::new();
-    // One megabyte a second: alone for a second, then half each.
+    // The link carries 1 MB/s: one connection alone for a second, then two with half each.
     link.add(0, 2e6);
     link.advance(1.0, &mut done);
     link.add(1, 0.5e6);
@@ -56,7 +56,7 @@ fn loss_holds_a_connection_down_and_many_fill_the_link() {
     };
     assert!(near(seconds_of(&settings, 1), 8.0, 1e-9));
     settings.loss = 0.1;
-    // The formula by hand: 50 ms sqrt(4/30) + 300 ms · 3 sqrt(0.075) · 0.1 · 1.32 a segment.
+    // The formula by hand: 50 ms sqrt(4/30) + 300 ms · 3 sqrt(0.075) · 0.1 · 1.32 per segment.
     let by_hand = (0.05 * (4.0_f64 / 30.0).sqrt() + 0.3 * 3.0 * 0.075_f64.sqrt() * 0.132) / 1460.0;
     assert!(near(seconds_of(&settings, 1), 1e6 * by_hand, 1e-9));
     assert!(seconds_of(&settings, 1) > 30.0);
@@ -110,7 +110,8 @@ fn one_link_carries_its_rate_and_two_their_sum() {
 fn in_turn_the_slower_link_decides_and_chunks_by_weight_fill_both() {
     let rates = ["2Mbit", "250kbit"];
     let turns = mbps(&workload("chunks-round-robin", rates));
-    // A little more than twice the slower: each small connection is 16 chunks, of which the short last one falls to it.
+    // Slightly more than twice the slower rate: each small connection has 16 chunks, and the slower link gets the
+    // short last one.
     assert!((0.5..0.523).contains(&turns), "{turns}");
     let weighted = mbps(&workload("chunks-weighted-round-robin", rates));
     assert!(near(weighted, 2.25, 0.01), "{weighted}");

@@ -1,4 +1,4 @@
-//! One run.
+//! Simulation of one run.
 
 use core::time::Duration;
 
@@ -18,9 +18,9 @@ struct Connection {
     app: App,
     began_s: f64,
     bytes: f64,
-    /// Link and bytes of each part.
+    /// Link and number of bytes of each part.
     parts: Vec<(usize, f64)>,
-    /// Parts that are not done.
+    /// Number of parts that are not done.
     missing: usize,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
         }
         self.until(self.workload.seconds);
         self.note_early();
-        // Nothing is placed any more, so nobody needs windows.
+        // No more connections are placed, so the estimators' windows are not needed any more.
         while let Some(step_s) = self.next_done_s() {
             self.step(step_s);
         }
@@ -87,7 +87,7 @@ impl<'a> Run<'a> {
         self.outcome
     }
 
-    /// Lets time pass until `until_s`.
+    /// Advances the time to `until_s`.
     fn until(&mut self, until_s: f64) {
         while let Some(step_s) = self.next_done_s() {
             if self.now_s + step_s > until_s {
@@ -139,7 +139,8 @@ impl<'a> Run<'a> {
         placer.window(at);
     }
 
-    /// What has come in order: chunks are dealt out evenly, so the slowest part says how far a connection is.
+    /// Records the bytes that have arrived in order. Chunks are distributed evenly over a connection, so its slowest
+    /// part determines how much has arrived in order.
     fn note_early(&mut self) {
         self.outcome.early_s = self.now_s;
         let mut shares = vec![1.0_f64; self.connections.len()];

@@ -2,7 +2,7 @@ use pleach_sim::results::{LinkSeries, Series};
 
 use super::*;
 
-/// 70 s in which the LTE's load and each link's losses are what `sample` says.
+/// Returns runs of 70 s. `lte` and `lost` give the LTE's load and each link's losses by sample.
 fn runs(lte: impl Fn(usize) -> f64, lost: impl Fn(usize) -> f64) -> Runs {
     let series = |of: &dyn Fn(usize) -> f64| (0..700).map(of).collect::<Vec<f64>>();
     let results = Results {

@@ -2,7 +2,7 @@ use pleach_sim::results::{FlowResult, LinkSeries, Series};
 
 use super::*;
 
-/// A run of 40 s in which the flow lost `loss_percent`, and link series are what `load` says of each second.
+/// Returns a run of 40 s in which the flow lost `loss_percent`. `load` gives the link series by second.
 fn run(loss_percent: f64, load: impl Fn(usize) -> (f64, f64, f64)) -> Results {
     let series = |pick: fn((f64, f64, f64)) -> f64| {
         (0..400)
