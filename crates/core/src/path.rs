@@ -91,6 +91,9 @@ pub struct Path {
     link_ack: Option<u32>,
     /// The health state last reported to the host.
     told: health::State,
+    /// A report is evidence only if it names a datagram whose counter is at least this: the peer's interface went down
+    /// when the earlier ones had been sent.
+    evidence_from: u64,
     /// Highest data and control counters received. The source address of the newest datagram becomes the remote
     /// address.
     newest: [Option<u64>; 2],
@@ -136,6 +139,7 @@ impl Path {
             receiver: receiver::Receiver::default(),
             probes: probes::Probes::default(),
             link_ack: None,
+            evidence_from: 0,
             told: health::State::Probing,
             newest: [None; 2],
             found: None,

@@ -648,6 +648,7 @@ impl Tunnel {
                     path_seq,
                     global_seq,
                 } => self.on_tail(now, id, (path_seq, global_seq), shared),
+                Frame::LinkDown { path } => self.on_peer_link_down(now, path),
                 Frame::TrainPacket(packet) => {
                     if let Some(path) = self.paths.get_mut(id) {
                         let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);
@@ -744,6 +745,18 @@ impl Tunnel {
         self.inbound.on_tail(now, id, last, shared);
         let steps = self.inbound.resequencer.take_steps();
         self.effort.spend(now, steps + effort::PER_TAIL);
+    }
+
+    /// Handles the message that the other end's interface under a path went down: retransmits the packets in flight on
+    /// other paths without waiting for the silence.
+    fn on_peer_link_down(&mut self, now: Instant, id: PathId) {
+        if self.effort.allows(now)
+            && let Some(path) = self.paths.get_mut(id)
+            && path.on_peer_link_down(now)
+        {
+            self.effort.spend(now, effort::PER_LINK);
+            self.take_back(id);
+        }
     }
 
     fn on_missing(

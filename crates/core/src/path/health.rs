@@ -14,7 +14,9 @@
 //! *Evidence* is an authenticated report or answer that a packet sent on this path arrived, whichever path the report
 //! arrived on. Packets received on this path only show that the other direction works; they make the next probe due
 //! earlier. An interface that goes down makes its path Down at once. Evidence that arrives while the interface is
-//! down is ignored, because it concerns earlier packets.
+//! down is ignored, because it concerns earlier packets. The end whose interface went down informs the other end on
+//! every other path ([`Frame::LinkDown`](crate::wire::control::Frame::LinkDown)); at the other end the path becomes
+//! Suspect at once instead of after the suspect timeout.
 //!
 //! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th
 //! percentile of this path's silences, learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal
@@ -64,6 +66,8 @@ pub struct Health {
     state: State,
     entered_at: Instant,
     link_is_up: bool,
+    /// Whether the other end has yet to be informed that the interface went down.
+    notice_due: bool,
     /// Since when a datagram is unacknowledged: the later of its sending and the last evidence.
     outstanding_since: Option<Instant>,
     last_evidence_at: Instant,
@@ -90,6 +94,7 @@ impl Health {
             state: State::Probing,
             entered_at: now,
             link_is_up: true,
+            notice_due: false,
             outstanding_since: None,
             last_evidence_at: now,
             last_probe_at: None,
@@ -189,12 +194,14 @@ impl Health {
     pub fn on_link(&mut self, now: Instant, event: LinkEvent) {
         match event {
             LinkEvent::Down => {
+                self.notice_due |= self.link_is_up;
                 self.link_is_up = false;
                 self.outstanding_since = None;
                 self.enter(now, State::Down);
             }
             LinkEvent::Up => {
                 self.link_is_up = true;
+                self.notice_due = false;
                 if self.state == State::Down {
                     self.outstanding_since = None;
                     self.last_probe_at = None;
@@ -202,6 +209,27 @@ impl Health {
                 }
             }
         }
+    }
+
+    /// Whether the other end has yet to be informed that the interface of this end went down.
+    #[must_use]
+    pub const fn notice_due(&self) -> bool {
+        self.notice_due
+    }
+
+    /// Records that the other end was informed that the interface of this end went down.
+    pub fn on_notice_sent(&mut self) {
+        self.notice_due = false;
+    }
+
+    /// Processes the other end's message that its interface went down. Returns whether the path was Up.
+    pub fn on_peer_link_down(&mut self, now: Instant) -> bool {
+        let was_up = self.state == State::Up;
+        if was_up {
+            self.outstanding_since = Some(now);
+            self.enter(now, State::Suspect);
+        }
+        was_up
     }
 
     /// Makes the transitions that are due.

@@ -76,7 +76,9 @@ impl Path {
                 .on_searched(now, self.sender.unreported_pkts());
         }
         self.pace(now);
-        self.on_evidence(now);
+        if reported > self.evidence_from {
+            self.on_evidence(now);
+        }
         Some(reported)
     }
 

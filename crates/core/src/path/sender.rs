@@ -128,6 +128,12 @@ impl Sender {
         Some((self.next_data.checked_sub(1)?, self.last_global?))
     }
 
+    /// Returns the counter of the next data datagram.
+    #[must_use]
+    pub const fn next_counter(&self) -> u64 {
+        self.next_data
+    }
+
     /// Takes a number for a control datagram.
     pub fn take_control(&mut self) -> u64 {
         let number = self.next_control;

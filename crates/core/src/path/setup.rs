@@ -107,6 +107,18 @@ impl Path {
         true
     }
 
+    /// Records that the other end was informed that the interface under this path went down.
+    pub fn on_notice_sent(&mut self) {
+        self.health.on_notice_sent();
+    }
+
+    /// Processes the other end's message that its interface under this path went down. Returns whether the path was
+    /// Up. Reports of datagrams that were sent before now are no evidence that the path works.
+    pub fn on_peer_link_down(&mut self, now: Instant) -> bool {
+        self.evidence_from = self.sender.next_counter();
+        self.health.on_peer_link_down(now)
+    }
+
     /// Sets whether the send buffer of the local socket is full.
     pub fn set_blocked(&mut self, is_blocked: bool) {
         self.is_blocked = is_blocked;

@@ -89,6 +89,7 @@ impl Control {
                 send_train(sealer, id);
             }
         }
+        send_link_down(sealer);
         self.send_reports(sealer, fec);
         self.receptions.send(sealer);
         templates.send(sealer);
@@ -170,6 +171,35 @@ fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
             let _ = writer.push(&Frame::Missing { path, ranges });
         }
         let _ = writer.push(&Frame::Report { path, report });
+    }
+}
+
+/// Informs the other end, on every working path, of the interfaces that have gone down since the last call. The report
+/// of such a path travels in the same datagram, so that the other end retransmits only the packets that were lost. A
+/// lost message is not repeated: the other end then notices the silence.
+fn send_link_down(sealer: &mut Sealer<'_>) {
+    let now = sealer.now;
+    let is_due = |path: &Path| path.health().notice_due();
+    if sealer.out.is_full() || !sealer.paths.iter().any(is_due) {
+        return;
+    }
+    let working: Vec<PathId> = sealer.paths.working().map(Path::id).collect();
+    if working.is_empty() {
+        return;
+    }
+    let mut body = [0; MAX_BODY];
+    let mut writer = FrameWriter::new(&mut body);
+    for path in sealer.paths.iter_mut().filter(|path| is_due(path)) {
+        write_report(now, path, &mut writer);
+        if writer.push(&Frame::LinkDown { path: path.id() }) {
+            path.on_notice_sent();
+        }
+    }
+    let len = writer.len();
+    if len > 0 {
+        for id in working {
+            sealer.control(id, &body[..len]);
+        }
     }
 }
 

@@ -19,6 +19,7 @@
 //! | 17 | [`Frame::TemplateUnknown`] | when a packet used an unknown template |
 //! | 16 | [`Frame::Recovered`] | with reports, if repair symbols recovered packets |
 //! | 18 | [`Frame::Parity`] | on another path than its datagram |
+//! | 19 | [`Frame::LinkDown`] | on every other path, when an interface of the sender goes down |
 
 use core::time::Duration;
 
@@ -213,6 +214,11 @@ pub enum Frame<'a> {
         len: u16,
         /// The parity, [`Code::parity_len`] bytes.
         parity: &'a [u8],
+    },
+    /// The sender's interface under `path` has gone down, so datagrams sent to it on that path do not arrive.
+    LinkDown {
+        /// Path of the interface.
+        path: PathId,
     },
     /// A padded datagram of a packet train, which measures the path on which it is sent.
     TrainPacket(TrainPacket),
@@ -441,11 +447,15 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(parity);
                 TYPE_PARITY
             }
+            Frame::LinkDown { path } => {
+                body.u8(path.0);
+                TYPE_LINK_DOWN
+            }
             Frame::TrainPacket(packet) => {
                 body.u8(packet.train);
                 body.u16(packet.place);
                 body.u16(packet.count);
-                TYPE_CAR
+                TYPE_TRAIN_PACKET
             }
             Frame::Train(result) => {
                 body.u8(result.train);
@@ -572,7 +582,12 @@ impl<'a> Iterator for Frames<'a> {
                     });
                 }
                 TYPE_PARITY => return parse_parity(value),
-                TYPE_CAR => {
+                TYPE_LINK_DOWN => {
+                    return Some(Frame::LinkDown {
+                        path: path_id(&mut value)?,
+                    });
+                }
+                TYPE_TRAIN_PACKET => {
                     return Some(Frame::TrainPacket(TrainPacket {
                         train: value.u8()?,
                         place: value.u16()?,
@@ -632,13 +647,14 @@ const TYPE_RECEPTION_ACK: u8 = 8;
 const TYPE_LOSSES: u8 = 9;
 const TYPE_MISSING: u8 = 10;
 const TYPE_TAIL: u8 = 11;
-const TYPE_CAR: u8 = 12;
+const TYPE_TRAIN_PACKET: u8 = 12;
 const TYPE_TRAIN: u8 = 13;
 const TYPE_TEMPLATE: u8 = 14;
 const TYPE_TEMPLATE_ACK: u8 = 15;
 const TYPE_TEMPLATE_UNKNOWN: u8 = 17;
 const TYPE_RECOVERED: u8 = 16;
 const TYPE_PARITY: u8 = 18;
+const TYPE_LINK_DOWN: u8 = 19;
 
 /// Range to which the timeouts and intervals of a [`Reception`] are clamped. So a peer can neither keep this end busy
 /// nor make it hold packets for ever.
@@ -867,6 +883,7 @@ mod tests {
                 len: 31,
                 parity: &[1, 2, 3],
             },
+            Frame::LinkDown { path: PathId(4) },
             Frame::Tail {
                 path_seq: Seq(7),
                 global_seq: Seq(u32::MAX),

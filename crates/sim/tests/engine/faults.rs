@@ -42,6 +42,42 @@ fn the_first_listed_link_may_be_dead_at_the_start() {
 }
 
 #[test]
+fn the_other_end_learns_of_a_cut_interface_within_a_one_way_delay() {
+    let delays = [10, 25].map(PathModel::with_delay);
+    let mut world = World::new(1, &delays, "weighted", 5);
+    world
+        .run_until_true(Duration::from_secs(1), connected)
+        .expect("connects");
+    world.run_for(Duration::from_millis(500));
+    let mut number = 0;
+    stream(&mut world, &mut number, Duration::from_secs(1));
+    world.set_silent(0, true);
+    world.set_reach(1, 0, false);
+    stream(&mut world, &mut number, Duration::from_millis(26));
+    let state = |world: &World| {
+        let (_, status) = world.hosts[0].endpoint.status().next().expect("a client");
+        status.paths[0].state
+    };
+    assert_eq!(state(&world), State::Suspect);
+    // Reports of the datagrams that arrived before the cut do not make the path Up again.
+    for _ in 0..500 {
+        stream(&mut world, &mut number, Duration::from_millis(1));
+        assert_ne!(state(&world), State::Up);
+    }
+    let gap = longest_gap(&world);
+    assert!(gap < Duration::from_millis(60), "{gap:?}");
+    world.set_silent(0, false);
+    world.set_reach(1, 0, true);
+    stream(&mut world, &mut number, Duration::from_millis(50));
+    assert_eq!(state(&world), State::Up);
+    world.run_for(Duration::from_secs(1));
+    let mut numbers = world.numbers(1, 1);
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert!(numbers.into_iter().eq(0..number), "a packet is missing");
+}
+
+#[test]
 fn a_silent_path_costs_no_packet_and_little_time_and_is_used_again() {
     for policy in [
         "adaptive",
