@@ -91,8 +91,8 @@ pub struct Level {
     pub jitters: u32,
 }
 
-/// Level below which a queue is noise, and the path may carry more. 3 ms: two full packets at 8 Mbit/s. 2250 bytes,
-/// one and a half full packets: the mean of a queue that one packet at a time enters.
+/// Level below which a queue is noise, and the path may carry more. 3 ms: two full packets at 8 Mbit/s. 2250 bytes, one
+/// and a half full packets: the mean length of a queue that packets enter one at a time.
 pub const LOW: Level = Level {
     delay: Duration::from_millis(3),
     bytes: Bytes::new(2_250),

@@ -339,7 +339,7 @@ const SUSPICIOUS: u32 = 64;
 /// Minimum time between two probes caused by loss, for paths that often lose packets.
 const SUSPECTED_EACH: Duration = Duration::from_secs(1);
 /// First and longest interval of probes for a larger MTU (RFC 8899 section 5.1.1). The first probe is early, because
-/// chance may have led to the result; later probes are less and less frequent.
+/// random loss may have caused the result; later probes are less and less frequent.
 const RAISED_FIRST: Duration = Duration::from_secs(10);
 const RAISED_AGAIN: Duration = Duration::from_secs(600);
 /// Time after which a probe without any answer is given up.
