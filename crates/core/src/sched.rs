@@ -78,8 +78,8 @@ pub struct PathView {
     pub weight: u32,
     /// Smoothed round-trip time (RFC 9002 section 5.3); `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
-    /// One-way delay in this direction, less that of the quickest path, which is the path with the shortest one-way
-    /// delay; zero before the first sample.
+    /// One-way delay in this direction minus the one-way delay of the *quickest* path, which is the path with the
+    /// shortest one-way delay; zero before the first sample.
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,
@@ -148,9 +148,9 @@ pub struct PacketInfo {
     /// The part of [`backlog`](Self::backlog) that belongs to the packet's flow, or to a flow with the same index;
     /// zero if the flow's packets wait outside the tunnel queue ([`crate::class::Class`]).
     pub own_backlog: Bytes,
-    /// Bytes that leave the queue until the last packet of the packet's flow leaves it. For a retransmission, which
-    /// is sent first, this is zero. For a packet that is pinned to certain links, it is everything that waits in the
-    /// packet's lane, a queue of its own.
+    /// Bytes that leave the queue until the last packet of the packet's flow leaves it. For a retransmission, which is
+    /// sent first, this is zero. For a packet that is pinned to certain links, it is the total of the packet's lane, a
+    /// queue separate from the tunnel queue.
     pub to_last: Bytes,
     /// The RTT to which ACK pacing extends the RTTs of the packet's flow; zero if it does not extend them.
     pub round_trip: Duration,
@@ -181,11 +181,11 @@ impl PacketInfo {
 /// The deadline of a packet, as a policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Urgency {
-    /// The time left until the deadline, less the one-way delay of the quickest path.
+    /// The time left until the deadline minus the one-way delay of the quickest path.
     pub left: Duration,
     /// Whether to send the packet twice, within the present budget.
     pub duplicate: Duplicate,
-    /// Whether the packet's flow sends little.
+    /// Whether the packet's flow sends less than 2 Mbit/s.
     pub is_small: bool,
 }
 
@@ -198,7 +198,7 @@ pub enum Pick {
     /// ready. The packet is then staged until the path is ready, and is sent after the packets already staged there
     /// and before any new packet. The policy is asked for the next packet at once.
     One(usize),
-    /// Send a copy on every `paths[i]` whose bit `i` is set; at least one is.
+    /// Send a copy on every `paths[i]` whose bit `i` is set; at least one bit is set.
     Copies(u16),
     /// Send a copy on every `paths[i]` whose bit `i` is set, then the packet itself on `paths[index]`.
     Shadowed {

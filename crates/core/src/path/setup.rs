@@ -44,7 +44,7 @@ impl Path {
         self.announced.version = former.version.wrapping_add(1);
     }
 
-    /// Starts from the beginning with new counters after a restart of the other end; settings and route stay.
+    /// Resets the path, including its counters, after a restart of the other end; settings and route stay.
     pub(crate) fn restart(&mut self, now: Instant) {
         let route = self.route;
         *self = Self::new(now, self.id, self.link.clone(), self.role, self.profile);

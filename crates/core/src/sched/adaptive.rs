@@ -13,10 +13,10 @@
 //! - **Crowds.** Several flows share the capacity of the paths, so some use the slower group and some stay on the
 //!   near paths (`crowd`).
 //! - **Late paths.** A *late* path is later than the quickest path by more than `GATE` and at most `LATEST`. It helps
-//!   the near paths without leaving them idle. It takes only packets of a large flow that would arrive even later
-//!   through the backlog of the quickest path, where the delay is then as long as on the late path. It does not take
-//!   the first packet of the backlog but one that will arrive in order ([`Pick::Behind`]). If ACK pacing extends the
-//!   flow's RTT to that of the late path, the late path is used like any other (`is_kept`).
+//!   the near paths without leaving them idle. It takes packets of a large flow only if the backlog of the quickest
+//!   path is so long that they would arrive there even later. It does not take the first packet of the backlog but a
+//!   later one that will arrive in order ([`Pick::Behind`]). If ACK pacing extends the flow's RTT to that of the late
+//!   path, the late path is used like any other (`is_kept`).
 //! - **Bursts.** The packets of one burst wait for the quickest path if that path can send all of them before the
 //!   first would arrive on another path (`BURST`). Where the RTT is long, any packet of a large flow may wait for a
 //!   fraction of the RTT (`PATIENCE`).

@@ -1,12 +1,15 @@
-//! `awi`: fills the fixed line, and moves load to the other lines when the fixed line loses packets. The algorithm of
-//! Bednarek, Kühlewind, Barrenetxea and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
+//! `awi`: fills the fixed line, and moves load to the other lines when the fixed line loses packets. A *line* is the
+//! access line behind a path. The algorithm is that of Bednarek, Kühlewind, Barrenetxea and Trammell, "Multipath
+//! bonding at Layer 3" (ANRW 2016), section 3.
 //!
-//! Weighted round robin over a fixed line of constant weight `w_fixed` and other lines, whose weights start at 0.
-//! Every `T_report` the receiver reports how many packets are missing per line (section 3; [`crate::loss_report`]).
-//! Loss is the sign that a line is saturated, so no line is paced. `lost` and `sent` are packets of the fixed line:
+//! The policy is weighted round robin over a fixed line of constant weight `w_fixed` and other (mobile) lines, whose
+//! weights start at 0. Every `T_report` the receiver reports how many packets are missing per line (section 3;
+//! [`crate::loss_report`]). Loss is the sign that a line is saturated, so no line is paced. `lost` and `sent` are
+//! packets of the fixed line:
 //!
-//! - IWI (3.2): on loss, if the mobile weight is 0: `w_mobile += lost`.
-//! - AWI (3.1, equation 1): on loss, else: `w_mobile += k · lost / sent · w_fixed`, rounded half up to a whole number.
+//! - IWI (3.2): on loss, if `w_mobile` is 0: `w_mobile += lost`.
+//! - AWI (3.1, equation 1): on loss, if `w_mobile` is above 0: `w_mobile += k · lost / sent · w_fixed`, rounded half up
+//!   to a whole number.
 //! - DWD (3.3): after each `T_dwd` without loss: `w_mobile -= 1`.
 //! - Always: `0 <= w_mobile <= w_mobile_max`.
 //!
@@ -50,7 +53,7 @@ pub struct Awi {
     /// The lines of the last call of `pick`, in the order in which they are filled: usable lines first, and among
     /// these the fixed line first.
     lines: Vec<Line>,
-    /// The turn of each line.
+    /// Weight and readiness of each line, for the round robin.
     turns: Vec<Turn>,
     /// Number of usable lines.
     usable: usize,

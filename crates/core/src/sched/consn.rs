@@ -125,11 +125,11 @@ impl<'de> Deserialize<'de> for Variant {
 /// The assignment of a block to paths. Owned by the caller, to avoid an allocation per block.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// Each packet of the block once, as the index of its path among the views and the index in the block. The
-    /// packets of a path are in the order of sending.
+    /// One entry per packet of the block: the index of the packet's path among the views, and the index of the packet
+    /// in the block. The packets of each path are in the order of sending.
     pub packets: Vec<(u8, u8)>,
-    /// The packets that a path may copy when it has sent its own packets, in this order, as the index of the path and
-    /// the index in the block.
+    /// The packets that a path may copy when it has sent its own packets, in the order of sending. Each entry is the
+    /// index of the path and the index of the packet in the block.
     pub copies: Vec<(u8, u8)>,
 }
 
@@ -143,7 +143,7 @@ pub struct Consn {
 }
 
 impl Consn {
-    /// Creates a scheduler whose paths are owed nothing.
+    /// Creates a scheduler without credit from earlier blocks.
     #[must_use]
     pub const fn new(settings: ConsnSettings) -> Self {
         Self {

@@ -121,6 +121,6 @@ impl Drain {
 const UNPACED: Bitrate = Bitrate::from_bps(80_000);
 /// Minimum duration of a drain that tests whether the delay is a queue.
 const LEAST_TEST: Duration = Duration::from_millis(250);
-/// Minimum peak of a delay that has grown during a drain and counts as a queue. A lower peak may be jitter that the
-/// mean jitter does not show.
+/// Lower limit of the delay above which a delay that grew during a drain counts as a queue. A shorter delay may be
+/// jitter that the mean jitter does not show.
 const NOT_JITTER: Duration = Duration::from_millis(25);

@@ -1,8 +1,9 @@
 //! Startup: searches for the capacity by sending at a multiple of the delivery rate, or from a remembered rate.
 //!
 //! A round is *flat* if the delivery rate grows by less than a quarter although the previous round sent over a quarter
-//! more than the capacity. Startup ends after two consecutive flat rounds. A flat round that ends with a long queue
-//! counts twice. Congestion ends startup at once.
+//! more than the capacity. Startup ends after two consecutive flat rounds. A flat round that ends with a standing queue
+//! of more than twice the level `HIGH` counts twice. Congestion, or a queue of more than four times that level, ends
+//! startup at once.
 
 use core::time::Duration;
 

@@ -90,7 +90,7 @@ pub(super) fn worthless(path: &PathView, total: u128, usual: Duration) -> Option
     })
 }
 
-/// When `len` bytes sent now would arrive, less the one-way delay of the quickest path. `wait`: the time they wait in
+/// When `len` bytes sent now would arrive, minus the one-way delay of the quickest path. `wait`: the time they wait in
 /// the path's queue.
 pub(super) fn arrival(
     line: &Line,
