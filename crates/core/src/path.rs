@@ -392,9 +392,9 @@ impl Path {
         Some(self.model.capacity()?.high)
     }
 
-    /// When the oldest datagram in flight becomes overdue; the path is then considered to have become slow. This time
-    /// is the sum of the sending time, the usual report age, and the transmission time of ten full packets (at least 50
-    /// ms, at most 200 ms).
+    /// When the oldest datagram in flight becomes overdue; at that time the path is considered to have become slow.
+    /// This time is the sum of the sending time, the usual report age, and the transmission time of ten full packets
+    /// (at least 50 ms, at most 200 ms).
     #[must_use]
     pub fn overdue_at(&self) -> Option<Instant> {
         let (_, oldest_at) = self.sender.oldest_under_way()?;

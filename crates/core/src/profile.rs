@@ -65,7 +65,7 @@ pub enum Pacing {
     Limits,
     /// At the estimated capacity, once the path has been saturated.
     Full,
-    /// At the estimated capacity, which is searched from the start.
+    /// At the estimated capacity, with a search for the capacity from the start.
     Search,
 }
 

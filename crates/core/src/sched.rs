@@ -93,7 +93,8 @@ pub struct PathView {
     pub rtt_spread: Duration,
     /// Mean change of the one-way delay from one report to the next.
     pub jitter: Duration,
-    /// Whether the capacity is still being searched; then [`rate`](Self::rate) is the highest rate reached so far.
+    /// Whether the search for the capacity is still in progress; then [`rate`](Self::rate) is the highest rate reached
+    /// so far.
     pub is_searching: bool,
     /// Random loss of the path, in parts per million.
     pub loss_ppm: u32,
@@ -274,8 +275,9 @@ pub struct LossCounts {
 pub trait Scheduler: fmt::Debug + Send {
     /// Chooses the path of one packet, and counts the packet as sent unless the answer is [`Pick::Wait`].
     ///
-    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`] views with ids
-    /// below that, at least one of them [`ready`](PathView::ready). The set may change from call to call.
+    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`] views, whose ids
+    /// are below [`PathId::MAX`]. At least one path is [`ready`](PathView::ready). The set may change from call to
+    /// call.
     ///
     /// The answer names ready paths only (but see [`Pick::One`]). It is [`Pick::Wait`] only if the policy's
     /// documentation says so, or if no path is ready although the contract requires one. If paths are equal, the

@@ -17,8 +17,9 @@
 //! down is ignored, because it concerns earlier packets.
 //!
 //! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th
-//! percentile of this path's silences, learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal
-//! streaming"). If twice the suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the table.
+//! percentile of this path's silences, estimated with a stochastic quantile algorithm (Ma, Muthukrishnan and Sandler,
+//! "Frugal streaming"). If twice the suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the
+//! table.
 //!
 //! Probes are sent:
 //!

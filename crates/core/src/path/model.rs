@@ -217,7 +217,7 @@ impl Model {
         noise.max(wanted)
     }
 
-    /// The sending rate at which the rate `rate` arrives, given the loss floor.
+    /// The sending rate at which `rate` is delivered in spite of the loss floor.
     pub(super) fn gross(&self, rate: Bitrate) -> Bitrate {
         let floor_ppm = self.loss.floor_ppm().unwrap_or(0);
         let kept = 1_000_000 - u64::from(floor_ppm.min(MOST_FLOOR_PPM));

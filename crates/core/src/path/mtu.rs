@@ -4,9 +4,9 @@
 //! by ICMP messages that firewalls often drop. Longer datagrams are then lost without notice: pings work, downloads
 //! hang.
 //!
-//! *Algorithm.* A path is assumed to carry full datagrams until probes show otherwise. A probe is a ping padded to
-//! the length under test, followed by a short ping. The probe has failed if the short ping is answered and the padded
-//! ping is not. So neither a silent path nor one that has become slow is mistaken for a narrow one. Several probes in
+//! *Algorithm.* A path is assumed to carry full datagrams until probes show otherwise. A probe is a ping padded to the
+//! length under test, followed by a short ping. The probe has failed if the short ping is answered and the padded ping
+//! is not. So a path that is silent or has become slow is not mistaken for a path with a smaller MTU. Several probes in
 //! a row must fail; their number is so high that ordinary loss is an unlikely cause (`BY_CHANCE_PPM`). Then a binary
 //! search finds the MTU to within `GRAIN`.
 //!
@@ -124,7 +124,7 @@ impl PathMtu {
         self.found
     }
 
-    /// Whether the MTU is being searched.
+    /// Whether the search for the MTU is in progress.
     #[must_use]
     pub const fn is_searching(&self) -> bool {
         matches!(self.phase, Phase::Searching { .. })

@@ -173,7 +173,7 @@ const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
 /// on a slow path. The time is shorter than the suspect timeout ([`super::health`]), so the path does not become
 /// Suspect unless a report is lost.
 const LIGHT_APART: Duration = Duration::from_millis(25);
-/// Number of arrivals from which on [`LIGHT_APART`] does not apply.
+/// Number of unreported arrivals at which [`LIGHT_APART`] no longer applies.
 const LIGHT_PKTS: u32 = 8;
 /// Number of arrivals after which a report is due at once.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;

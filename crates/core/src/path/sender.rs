@@ -95,7 +95,8 @@ enum Why {
 }
 
 impl Outstanding {
-    /// Takes the packet for a retransmission; it was sent on `path` as `counter`.
+    /// Removes and returns the packet, for a retransmission. `path` and `counter`: the path and the datagram number of
+    /// the earlier transmission.
     fn take(&mut self, path: PathId, counter: u64, why: Why) -> Option<Numbered> {
         let mut numbered = self.numbered.take()?;
         numbered.origin = Some(Origin {

@@ -9,10 +9,11 @@
 //!
 //! Jitter, bursts of radio schedulers and clock errors distort the time by an amount that does not grow with the train.
 //! Therefore a train of four times the length follows (`TRAINS`), until two successive trains agree, or until one train
-//! took so long (`LONG`) that the errors are negligible. The first train, of a few datagrams, counts only if it arrives
-//! steadily. If two trains agree, the second must have taken longer than `SHORT`. A shorter time (`SHORT_QUEUE`) is
-//! enough for a train that arrives steadily but overflowed a buffer of a few milliseconds, because no train through
-//! such a buffer lasts longer. For the use of the estimate see [`super::pipeline`](super).
+//! took so long (100 ms, `LONG`) that the errors are negligible. The first train, of a few datagrams, counts only if it
+//! arrives steadily. If two trains agree, the estimate is reliable only if the second train took longer than 10 ms
+//! (`SHORT`). A shorter time, 2 ms (`SHORT_QUEUE`), is enough for a train that arrives steadily but overflowed a buffer
+//! of a few milliseconds, because no train through such a buffer lasts longer. For the use of the estimate see
+//! [`super::pipeline`](super).
 //!
 //! Cost per path and direction when the path comes up, at most once in 15 minutes (`AGAIN`): 14 to 70 kB on a path of a
 //! few Mbit/s, up to 1.2 MB on a path that carries this amount in 0.1 s.

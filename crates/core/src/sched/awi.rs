@@ -15,10 +15,10 @@
 //!
 //! So AWI stops once `k · p · w_fixed < 1/2`: a loss of p = 1 / (2 k `w_fixed`) remains (2 % for the defaults).
 //!
-//! `docs/algorithms.md` section 2.8 lists the choices made where the paper leaves one. Beyond the paper: any number
-//! of lines, which are filled in the order of cost and then id; a line that does not work is skipped, and the next
-//! line in order replaces a fixed line that does not work; weights may count bytes; smooth round robin; losses of all
-//! lines.
+//! `docs/algorithms.md` section 2.8 lists the choices made where the paper leaves the choice open. Beyond the paper:
+//! any number of lines, which are filled in the order of cost and then id; a line that does not work is skipped, and
+//! the next line in order replaces a fixed line that does not work; weights may count bytes; smooth round robin; losses
+//! of all lines.
 //!
 //! Never waits: if the line whose turn it is has no room at this moment (socket full, the user's own limit), the next
 //! line takes the packet. Ranks do not restrict the choice: every path is visible.

@@ -294,5 +294,5 @@ impl Scheduler for Consn {
     }
 }
 
-/// Bytes staged for a path from which on it gets no further packets: one block.
+/// Number of bytes staged for a path at which it gets no further packets: one block.
 const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);

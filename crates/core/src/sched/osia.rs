@@ -10,9 +10,9 @@
 //! In the tunnel, packets are assigned to paths in the order of the data, as under every policy, but the chosen path
 //! need not be ready. If it is not ready, the packet is staged for that path ([`Pick::One`]), and the policy chooses
 //! the paths of the next packets until it chooses a ready path. So at any moment a slow path sends later data than a
-//! quick path, and both arrive in order in spite of the different delays. This requires a tunnel queue of `sum(rate_i *
-//! (d_max - d_i))`. While the queue is shorter, the paths are filled in the order of their delays: a slow path gets no
-//! data until the quicker paths are filled up to its delay.
+//! quick path, and both arrive in order in spite of the different delays. This requires a tunnel queue with a length of
+//! `sum(rate_i * (d_max - d_i))`. While the queue is shorter, the paths are filled in the order of their delays: a slow
+//! path gets no data until the quicker paths are filled up to its delay.
 //!
 //! Pure ACKs may arrive in any order: they take the quickest ready path at once.
 
@@ -40,7 +40,7 @@ pub struct Osia {
 }
 
 impl Osia {
-    /// Creates a scheduler for which all paths are empty.
+    /// Creates a scheduler that assumes no packets in flight on any path.
     #[must_use]
     pub fn new(settings: OsiaSettings) -> Self {
         Self {

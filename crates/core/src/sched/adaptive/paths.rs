@@ -56,7 +56,7 @@ pub(super) fn carried_near(paths: &[PathView]) -> u128 {
     carried_where(paths, |path| is_member(path, Duration::ZERO))
 }
 
-/// The assumed capacity of a path: twice the rate reached so far if the capacity is still being searched.
+/// The assumed capacity of a path: twice the rate reached so far while the search for the capacity is in progress.
 pub(super) fn likely_rate(path: &PathView) -> Bitrate {
     match path.rate {
         Some(rate) if path.is_searching => rate.scale(2, 1),

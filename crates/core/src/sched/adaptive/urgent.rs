@@ -150,7 +150,7 @@ fn wait(path: &PathView) -> Duration {
     path.queue_delay.max(path.lateness)
 }
 
-/// Whether a path may carry packets with a deadline. A path whose capacity is being searched may carry them at the
+/// Whether a path may carry packets with a deadline. During the search for its capacity a path may carry them at the
 /// rate reached so far, while it has no queue.
 fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
     // Jitter can look like a queue.
@@ -166,8 +166,8 @@ fn penalty(path: &PathView) -> Duration {
     repair * path.loss_ppm.min(33_333) / 33_333
 }
 
-/// Maximum queue with which a path that is still being searched may carry packets with a deadline; three times the
-/// path's jitter if that is more.
+/// Maximum queue with which a path may carry packets with a deadline during the search for its capacity. If three times
+/// the path's jitter is more, that limit applies.
 const SHORT_QUEUE: Duration = Duration::from_millis(3);
 /// Loss in parts per million above which copies of a path's packets are worth their cost.
 const LOSSY_PPM: u32 = 3_000;
