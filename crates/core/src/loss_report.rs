@@ -2,10 +2,10 @@
 //! 2016, section 3).
 //!
 //! The receiver ([`LossWatch`]) checks the sequence numbers of each path. If a number is skipped and its datagram does
-//! not arrive within the loss timeout `T_lto`, the datagram is lost, even if it arrives later. Every `T_report` the
-//! receiver reports totals per path and the number of the interval. So a lost report does no harm, and the sender knows
-//! how much time without loss has passed, even if the network delays reports. Reports stop when no data have arrived
-//! for [`IDLE`]; the first report after that covers the intervals in between.
+//! not arrive within the loss timeout `T_lto`, the datagram counts as lost, even if it arrives later. Every `T_report`
+//! the receiver reports totals per path and the number of the interval. So a lost report does no harm, and the sender
+//! knows how much time without loss has passed, even if the network delays reports. Reports stop when no data have
+//! arrived for [`IDLE`]; the first report after that covers the intervals in between.
 //!
 //! The length of a lost datagram is unknown. It counts as the mean of the two datagrams around the gap.
 //!

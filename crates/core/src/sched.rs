@@ -98,8 +98,8 @@ pub struct PathView {
     pub is_searching: bool,
     /// Random loss of the path, in parts per million.
     pub loss_ppm: u32,
-    /// Whether a datagram is unacknowledged and nothing has been acknowledged for half the time after which the path
-    /// becomes suspect.
+    /// Whether a datagram is unacknowledged and nothing has been acknowledged for more than half of the path's suspect
+    /// timeout (`path/health.rs`).
     pub is_silent: bool,
     /// Bytes in flight: sent and not yet reported as received or lost.
     pub in_flight: Bytes,

@@ -2,7 +2,7 @@
 //! has reported it as received or missing, so that it can be retransmitted if it is lost, and *reinjected*, that is,
 //! sent again on another path, if this path falls silent or becomes slow.
 //!
-//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are stored; older ones are forgotten and cannot be retransmitted.
+//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are stored; older datagrams are forgotten and cannot be retransmitted.
 
 use core::time::Duration;
 use std::collections::VecDeque;

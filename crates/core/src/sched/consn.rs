@@ -5,15 +5,15 @@
 //! burst, up to [`BLOCK`] packets. Each path gets a run of consecutive packets: the quickest path the first run, the
 //! others the next runs in the order of their RTTs. The weight of a path gives the length of its run
 //! ([`SrttWeighted`](super::SrttWeighted)). *Variant 1*: the first path sends its run in ascending order, the others
-//! from the end of their run in descending order. *Variant 2*: only the last path descends. Losses or delays of a
-//! path then make one gap, and the packets that are sent last on either side of a boundary between runs are
-//! neighbours.
+//! from the end of their run in descending order. *Variant 2*: only the last path descends. Losses or delays of one
+//! path then cause a single gap in the sequence: with two paths, the packets on both sides of the boundary between the
+//! runs are sent last.
 //!
-//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of
-//! packets that are not known to have arrived, but only while no new packet waits and the path has room
-//! (`tunnel/blocks.rs`). This requires the capacity of the paths, so paths are paced. Without redundancy only the
-//! user's limits pace them, as published. The delay of packets that wait at this end for a paced path counts as part
-//! of the path's RTT, like the queue in the modem of a path that is not paced.
+//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of packets
+//! that are not known to have arrived, but only while no new packet waits and the path has room (`tunnel/blocks.rs`).
+//! This requires the capacity of the paths, so paths are paced. Without redundancy only the user's limits pace them, as
+//! published. The delay of packets that wait at this end for a paced path counts as part of the path's RTT, as the
+//! delay of the modem's queue does on a path that is not paced.
 //!
 //! With `pdc`, packets that would be late on the path of their run are exchanged for other packets, or take another
 //! path (`pdc`).

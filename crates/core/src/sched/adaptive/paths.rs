@@ -66,8 +66,8 @@ pub(super) fn likely_rate(path: &PathView) -> Bitrate {
 }
 
 /// The share of the total capacity, in percent, that a path needs to bring a large flow more than it costs. It grows
-/// with the path's delay beyond the quickest path, and with how much longer than `usual` (the quickest path's queue)
-/// its queue is when both are saturated.
+/// with the path's extra delay, and with the amount by which the path's queue exceeds `usual` when both paths are
+/// saturated. `usual`: the queue delay of the quickest path when it is saturated.
 fn needed_percent(path: &PathView, usual: Duration) -> u64 {
     let queue = path.rate.map_or(Duration::ZERO, full_queue);
     let later = path.extra_delay.saturating_add(queue.saturating_sub(usual));
