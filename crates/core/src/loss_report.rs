@@ -99,7 +99,7 @@ impl LossWatch {
         (self.due.since(last) < IDLE + self.interval).then_some(self.due)
     }
 
-    /// Passes the reports of all paths on which data have arrived to `report`, if the reports are due. They then
+    /// Passes the reports of all paths on which data have arrived to `report`, if the reports are due. The reports then
     /// count as sent.
     pub fn take(&mut self, now: Instant, mut report: impl FnMut(PathId, &LossReport)) {
         if self.due > now {

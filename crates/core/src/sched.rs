@@ -285,7 +285,8 @@ pub trait Scheduler: fmt::Debug + Send {
     /// O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 
-    /// What this end does for the policy's packets in addition to path selection, unless the user's settings differ.
+    /// Returns the functions that this end applies to the policy's packets besides path selection, unless the user's
+    /// settings differ.
     fn profile(&self) -> Profile {
         Profile::default()
     }

@@ -114,8 +114,8 @@ impl Address {
         }
     }
 
-    /// Charges `len` bytes of UDP payload to the path's route. Returns whether they may be sent; if not, nothing is
-    /// charged.
+    /// Charges `len` bytes of UDP payload to the path's route. Returns whether these bytes may be sent; if not, nothing
+    /// is charged.
     #[must_use]
     pub fn try_spend(&mut self, len: usize) -> bool {
         if self.is_proven {

@@ -150,8 +150,8 @@ impl Path {
         (before != state).then_some((before, state))
     }
 
-    /// The remote address, if it changed since the last call. A gateway does not know the link's name before the
-    /// client has described the link, and returns `None` until then.
+    /// Returns the remote address if it changed since the last call. At a gateway, returns `None` until the client has
+    /// described the link, because the gateway does not know the link's name before.
     pub fn take_found(&mut self, now: Instant) -> Option<IpAddr> {
         let to = self.route?.remote.ip();
         let is_named = self.role == Role::Client || self.announced.due.is_none();

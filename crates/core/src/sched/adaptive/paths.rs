@@ -106,8 +106,8 @@ pub(super) fn arrival(
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// Maximum difference between the delays of the paths of one flow.
 pub(super) const GATE: Duration = Duration::from_millis(110);
-/// Maximum extra delay of a late path. A late path takes packets that would wait longer for the quickest path than
-/// its extra delay.
+/// Maximum extra delay of a late path. A late path takes packets whose wait for the quickest path would be longer than
+/// the late path's extra delay.
 pub(super) const LATEST: Duration = Duration::from_millis(330);
 /// Difference to the shortest delay up to which a path counts as equally quick.
 const NEAREST: Duration = Duration::from_millis(10);
