@@ -13,7 +13,7 @@ pub enum DropReason {
     Duplicate,
     /// Handshake: the sender is unknown and presented no open invitation.
     EnrolmentRefused,
-    /// Inner packet: taken back from a silent path, and no other path worked in time.
+    /// Inner packet: its path fell silent, and no other path worked in time.
     Expired,
     /// Datagram: the tag is wrong, because the datagram is damaged or a stranger sealed it.
     Forged,
@@ -39,8 +39,8 @@ pub enum DropReason {
     Reset,
     /// Inner packet: its source address is not the peer's.
     SourceNotAllowed,
-    /// Inner packet: an acknowledgement; a later one of the same flow waited behind it and contains all of its
-    /// information.
+    /// Inner packet: an acknowledgement that became superfluous, because a later acknowledgement of the same flow was
+    /// queued and contains all of its information.
     Superseded,
     /// Inner packet: arrived so late that its position in the order was no longer known.
     TooOld,
@@ -127,7 +127,7 @@ impl Drops {
         self.0[reason as usize] += n;
     }
 
-    /// Takes back one drop counted under `reason`, because the packet was not dropped after all.
+    /// Subtracts one drop that was counted under `reason`, because the packet was not dropped after all.
     pub fn take_back(&mut self, reason: DropReason) {
         let count = &mut self.0[reason as usize];
         *count = count.saturating_sub(1);

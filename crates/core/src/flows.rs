@@ -5,11 +5,11 @@
 //! that place: rate and shape ([`crate::class`]), waiting packets ([`crate::queue`]), headers
 //! ([`crate::compression`]), order, and the policy's state.
 //!
-//! *Algorithm.* A set-associative table: the top bits of the hash select a set of four places, its last bits the
-//! preferred place in the set. A new flow takes its preferred place, or else another place of its set, if that place
-//! is empty or its flow has sent nothing for [`EXPIRY`]. If no place is free, the flow shares its preferred place:
-//! the two flows are treated as one flow that sends more, and are kept in order with each other. The new flow stays
-//! there until the place has not been shared for [`EXPIRY`], because a flow that moved to another place would
+//! *Algorithm.* A set-associative table: the top bits of the hash select a set of four places, and the last bits select
+//! the preferred place in the set. A new flow takes its preferred place, or else another place of its set, if that
+//! place is empty or its flow has sent nothing for [`EXPIRY`]. If no place is free, the flow shares its preferred
+//! place: the two flows are treated as one flow that sends more, and are kept in order with each other. The new flow
+//! stays there until the place has not been shared for [`EXPIRY`], because a flow that moved to another place would
 //! overtake its own packets.
 //!
 //! *Bounds.* The table takes 32 KiB from the first packet on. All parts together store at most 900 bytes per flow,
@@ -203,8 +203,8 @@ fn set_of(hash: u64) -> usize {
 
 /// The number of places for flows, as in RFC 8290 section 5.2.
 pub const PLACES: usize = 1024;
-/// The number of places that a flow may take. With 500 flows at a time 7 % share a place; with one place per hash 39
-/// % would.
+/// The number of places that a flow may take. With 500 flows at a time, 7 % of them share a place; with only one
+/// possible place per flow, 39 % would.
 const WAYS: usize = 4;
 /// Time without packets after which a flow is removed. `adaptive` remembers a flow equally long.
 pub const EXPIRY: Duration = Duration::from_secs(5);

@@ -1,10 +1,10 @@
 //! Reports of losses per path, for policies whose control loop uses losses ("Multipath bonding at Layer 3", ANRW
 //! 2016, section 3).
 //!
-//! The receiver ([`LossWatch`]) checks the sequence numbers of each path. If a number is skipped and its datagram
-//! does not arrive within the loss timeout `T_lto`, the datagram is lost, even if it arrives later. Every `T_report`
+//! The receiver ([`LossWatch`]) checks the sequence numbers of each path. If a number is skipped and its datagram does
+//! not arrive within the loss timeout `T_lto`, the datagram counts as lost, even if it arrives later. Every `T_report`
 //! the receiver reports totals per path and the number of the interval. So a lost report does no harm, and the sender
-//! knows how much time without loss has passed, however the network delays reports. Reports stop when no data have
+//! knows how much time without loss has passed, even if the network delays reports. Reports stop when no data have
 //! arrived for [`IDLE`]; the first report after that covers the intervals in between.
 //!
 //! The length of a lost datagram is unknown. It counts as the mean of the two datagrams around the gap.
@@ -99,7 +99,7 @@ impl LossWatch {
         (self.due.since(last) < IDLE + self.interval).then_some(self.due)
     }
 
-    /// Passes the reports of all paths on which data have arrived to `report`, if the reports are due. They then
+    /// Passes the reports of all paths on which data have arrived to `report`, if the reports are due. The reports then
     /// count as sent.
     pub fn take(&mut self, now: Instant, mut report: impl FnMut(PathId, &LossReport)) {
         if self.due > now {

@@ -1,8 +1,8 @@
-//! What the engine knows about a packet in addition to its bytes: its class and its deadline.
+//! Properties of a packet that are not in its bytes: its class and its deadline.
 
 use crate::time::Instant;
 
-/// What the sending end knows about a packet in addition to its bytes.
+/// Properties of a packet that only the sending end knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The packet's class.

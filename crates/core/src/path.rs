@@ -64,7 +64,7 @@ pub struct Path {
     id: PathId,
     /// The role of this end.
     role: Role,
-    /// What this end does for its packets besides path selection.
+    /// Mechanisms that this end uses for its packets besides path selection.
     profile: Profile,
     link: link::Link,
     announced: link::Announced,
@@ -264,7 +264,7 @@ impl Path {
         self.model.jitter()
     }
 
-    /// Whether the controller is in startup, searching the path's capacity.
+    /// Whether the controller is in startup, searching for the path's capacity.
     #[must_use]
     pub fn is_searching(&self) -> bool {
         self.control.is_searching()
@@ -338,7 +338,7 @@ impl Path {
     }
 
     /// Returns the estimates to remember about the network of this path. `None` if the path was not saturated in the
-    /// last 60 s, or only in the first seconds after a change of network.
+    /// last 60 s, or if the last saturation was in the first 3 s after a change of network.
     #[must_use]
     pub fn memory(&self, now: Instant) -> Option<memory::PathMemory> {
         let (_, since) = self.found?;
@@ -368,8 +368,9 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// How much the one-way delay exceeds its minimum. An unused path gets no reports. If the latest RTT sample is
-    /// newer than the last report, the excess of that sample over the min RTT is used instead, if it is smaller.
+    /// Amount by which the newest reported one-way delay exceeds its minimum. An unused path gets no reports.
+    /// Therefore, if an RTT sample is newer than the last report, its excess over the min RTT is returned if that is
+    /// smaller.
     #[must_use]
     pub fn lateness(&self) -> Duration {
         let reported = self.model.delay.queue_delay();
@@ -382,7 +383,7 @@ impl Path {
         })
     }
 
-    /// Queueing delay of a datagram sent now: the standing queue of the last report less the time since that report.
+    /// Queueing delay of a datagram sent now: the standing queue of the last report minus the time since that report.
     #[must_use]
     pub fn queue_delay(&self, now: Instant) -> Duration {
         self.model.queue.remaining(now)
@@ -395,9 +396,9 @@ impl Path {
         Some(self.model.capacity()?.high)
     }
 
-    /// When the oldest datagram in flight becomes overdue; the path is then considered to have become slow. This is
-    /// the sending time plus the usual report age plus the transmission time of ten full packets (at least 50 ms, at
-    /// most 200 ms).
+    /// When the oldest datagram in flight becomes overdue; at that time the path is considered to have become slow.
+    /// This time is the sum of the sending time, the usual report age, and the transmission time of ten full packets
+    /// (at least 50 ms, at most 200 ms).
     #[must_use]
     pub fn overdue_at(&self) -> Option<Instant> {
         let (_, oldest_at) = self.sender.oldest_under_way()?;

@@ -1,10 +1,10 @@
-//! What a tunnel does besides path selection.
+//! The functions of a tunnel besides path selection.
 //!
 //! A scheduling policy decides which path a packet takes. Everything else that one end of a tunnel may do for its
-//! traffic (repair losses, search capacities, pace acknowledgements …) is a part of the [`Profile`]. Each policy
-//! states its default in its own file ([`Scheduler::profile`](crate::sched::Scheduler::profile)). `[scheduler]` of a
-//! configuration and `[tunnel]` of a scenario override single parts ([`ProfileChange`]). So any policy runs with any
-//! part, and each part can be measured by itself.
+//! traffic (repair losses, search for the capacity of paths, pace acknowledgements …) is a part of the [`Profile`].
+//! Each policy states its default in its own file ([`Scheduler::profile`](crate::sched::Scheduler::profile)).
+//! `[scheduler]` of a configuration and `[tunnel]` of a scenario override single parts ([`ProfileChange`]). So any
+//! policy runs with any part, and each part can be measured by itself.
 //!
 //! [`Mechanism`]s are finer than the parts of a profile: each is a rule inside the engine that an experiment can
 //! switch off (`without = ["late-paths"]`). All mechanisms are on by default.
@@ -21,7 +21,7 @@ pub use self::{
     mechanism::{Mechanism, Mechanisms},
 };
 
-/// What one end of a tunnel does for the packets it sends, besides path selection.
+/// The functions that one end of a tunnel applies to the packets it sends, besides path selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Lost packets are retransmitted: the receiver NACKs missing packets, and packets on a silent or overdue path
@@ -29,8 +29,8 @@ pub struct Profile {
     pub repair: bool,
     /// Repair symbols are sent where paths lose packets (`docs/algorithms.md`, forward erasure correction).
     pub fec: bool,
-    /// The capacity of a path is searched from the start: the path is paced at a multiple of its delivery rate.
-    /// Requires [`pacing`](Self::pacing).
+    /// The tunnel searches for the capacity of a path from the start: the path is paced at a multiple of its delivery
+    /// rate. Requires [`pacing`](Self::pacing).
     pub search: bool,
     /// Packet trains give a first estimate of a path's capacity.
     pub trains: bool,
@@ -65,7 +65,7 @@ pub enum Pacing {
     Limits,
     /// At the estimated capacity, once the path has been saturated.
     Full,
-    /// At the estimated capacity, which is searched from the start.
+    /// At the estimated capacity, with a search for the capacity from the start.
     Search,
 }
 

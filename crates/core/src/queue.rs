@@ -11,7 +11,7 @@
 //!   (ECN, RFC 3168) or, if the flow is not ECN-capable, dropped. If a flow does not respond, all of its packets that
 //!   have waited longer than a limit are dropped.
 //! - ACK filtering (RFC 3449 section 5.2.1): if TCP ACKs have to wait, only the newest of successive ACKs is kept, so
-//!   that a slow line in one direction does not slow down the other direction.
+//!   that a slow link in one direction does not slow down the other direction.
 //! - A cap in bytes and packets. Above the cap, packets are dropped from the head of the flow with the most bytes.
 //!   Finding this flow costs a pass over the active flows, so one pass drops one packet per 16 active flows: 16
 //!   visits per packet dropped.
@@ -189,7 +189,7 @@ impl Queue {
         flow.map_or(Bytes::ZERO, |flow| Bytes::new(flow.fifo.bytes().into()))
     }
 
-    /// Number of bytes that will leave until the last packet of the flow, or of the flows that share its
+    /// Number of bytes that will leave the queue until the last packet of the flow, or of the flows that share its
     /// [place](FlowId::place), has left. `taken`: bytes of the flow that were taken out of turn. Zero if no packet of
     /// the flow waits.
     #[must_use]

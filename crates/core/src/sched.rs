@@ -78,8 +78,8 @@ pub struct PathView {
     pub weight: u32,
     /// Smoothed round-trip time (RFC 9002 section 5.3); `None` before the first sample.
     pub smoothed_rtt: Option<Duration>,
-    /// One-way delay in this direction, less that of the quickest path, which is the path with the shortest one-way
-    /// delay; zero before the first sample.
+    /// One-way delay in this direction minus the one-way delay of the *quickest* path, which is the path with the
+    /// shortest one-way delay; zero before the first sample.
     pub extra_delay: Duration,
     /// Estimated capacity in this direction; `None` before the first sample.
     pub rate: Option<Bitrate>,
@@ -93,12 +93,13 @@ pub struct PathView {
     pub rtt_spread: Duration,
     /// Mean change of the one-way delay from one report to the next.
     pub jitter: Duration,
-    /// Whether the capacity is still being searched; then [`rate`](Self::rate) is the highest rate reached so far.
+    /// Whether the search for the capacity is still in progress; then [`rate`](Self::rate) is the highest rate reached
+    /// so far.
     pub is_searching: bool,
     /// Random loss of the path, in parts per million.
     pub loss_ppm: u32,
-    /// Whether a datagram is unacknowledged and nothing has been acknowledged for half the time after which the path
-    /// becomes suspect.
+    /// Whether a datagram is unacknowledged and nothing has been acknowledged for more than half of the path's suspect
+    /// timeout (`path/health.rs`).
     pub is_silent: bool,
     /// Bytes in flight: sent and not yet reported as received or lost.
     pub in_flight: Bytes,
@@ -148,9 +149,9 @@ pub struct PacketInfo {
     /// The part of [`backlog`](Self::backlog) that belongs to the packet's flow, or to a flow with the same index;
     /// zero if the flow's packets wait outside the tunnel queue ([`crate::class::Class`]).
     pub own_backlog: Bytes,
-    /// Bytes that leave the queue until the last packet of the packet's flow leaves it. For a retransmission, which
-    /// is sent first, this is zero. For a packet that is pinned to certain links, it is everything that waits in the
-    /// packet's lane, a queue of its own.
+    /// Bytes that leave the queue until the last packet of the packet's flow leaves it. For a retransmission, which is
+    /// sent first, this is zero. For a packet that is pinned to certain links, it is the total of the packet's lane, a
+    /// queue separate from the tunnel queue.
     pub to_last: Bytes,
     /// The RTT to which ACK pacing extends the RTTs of the packet's flow; zero if it does not extend them.
     pub round_trip: Duration,
@@ -181,11 +182,11 @@ impl PacketInfo {
 /// The deadline of a packet, as a policy sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Urgency {
-    /// The time left until the deadline, less the one-way delay of the quickest path.
+    /// The time left until the deadline minus the one-way delay of the quickest path.
     pub left: Duration,
     /// Whether to send the packet twice, within the present budget.
     pub duplicate: Duplicate,
-    /// Whether the packet's flow sends little.
+    /// Whether the packet's flow sends less than 2 Mbit/s.
     pub is_small: bool,
 }
 
@@ -198,7 +199,7 @@ pub enum Pick {
     /// ready. The packet is then staged until the path is ready, and is sent after the packets already staged there
     /// and before any new packet. The policy is asked for the next packet at once.
     One(usize),
-    /// Send a copy on every `paths[i]` whose bit `i` is set; at least one is.
+    /// Send a copy on every `paths[i]` whose bit `i` is set; at least one bit is set.
     Copies(u16),
     /// Send a copy on every `paths[i]` whose bit `i` is set, then the packet itself on `paths[index]`.
     Shadowed {
@@ -274,8 +275,9 @@ pub struct LossCounts {
 pub trait Scheduler: fmt::Debug + Send {
     /// Chooses the path of one packet, and counts the packet as sent unless the answer is [`Pick::Wait`].
     ///
-    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`] views with ids
-    /// below that, at least one of them [`ready`](PathView::ready). The set may change from call to call.
+    /// `now`: never decreases. `paths`: one view per known path, sorted by id, at most [`PathId::MAX`] views, whose ids
+    /// are below [`PathId::MAX`]. At least one path is [`ready`](PathView::ready). The set may change from call to
+    /// call.
     ///
     /// The answer names ready paths only (but see [`Pick::One`]). It is [`Pick::Wait`] only if the policy's
     /// documentation says so, or if no path is ready although the contract requires one. If paths are equal, the
@@ -283,7 +285,8 @@ pub trait Scheduler: fmt::Debug + Send {
     /// O(paths), no allocation.
     fn pick(&mut self, now: Instant, paths: &[PathView], packet: &PacketInfo) -> Pick;
 
-    /// What this end does for the policy's packets in addition to path selection, unless the user's settings differ.
+    /// Returns the functions that this end applies to the policy's packets besides path selection, unless the user's
+    /// settings differ.
     fn profile(&self) -> Profile {
         Profile::default()
     }

@@ -188,7 +188,7 @@ impl TxQueue {
 const MAX_SEGMENTS: usize = 64;
 /// Number of batches that every turn may open, so that a peer's control datagrams leave room for data.
 const LEAST_SHARE: usize = 4;
-/// Maximum number of bytes in a batch: 65535 less the IPv4 and UDP headers.
+/// Maximum number of bytes in a batch: 65535 minus the IPv4 and UDP headers.
 const MAX_BATCH_BYTES: usize = 65_507;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Rates and sizes as types, so that the type of a quotient or product shows its unit.
 //!
-//! [`Bytes`] divided by [`Bitrate`] is the [`Duration`] that the bytes take on a line of that rate;
-//! [`Bitrate::bytes_in`] gives the number of [`Bytes`] in a [`Duration`]. The text forms are those of configuration
-//! files: rates are bits per second with a decimal prefix (`"64Mbit"`, `"1.5Gbit"`, `"800kbit"`), sizes are bytes
-//! with a decimal or binary prefix (`"1500B"`, `"130kB"`, `"128KiB"`, `"4MiB"`).
+//! [`Bytes`] divided by [`Bitrate`] is the [`Duration`] that the bytes take at that rate; [`Bitrate::bytes_in`] gives
+//! the number of [`Bytes`] in a [`Duration`]. The text forms are those of configuration files: rates are bits per
+//! second with a decimal prefix (`"64Mbit"`, `"1.5Gbit"`, `"800kbit"`), sizes are bytes with a decimal or binary prefix
+//! (`"1500B"`, `"130kB"`, `"128KiB"`, `"4MiB"`).
 
 use core::{
     fmt,

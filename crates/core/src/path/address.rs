@@ -10,8 +10,8 @@
 //!   end is needed. Both halves must arrive in one datagram, so that half a token cannot be guessed alone.
 //! - Until the address is proven, at most [`FACTOR`] times the bytes received from it are sent to it. Received bytes
 //!   are counted as UDP payload, sent bytes with IP and UDP headers.
-//! - The address that a path leaves stays proven for `FORMER_FOR`, so that one datagram from another address, or a
-//!   NAT with two addresses, does not cost an RTT at each change.
+//! - When a path moves to another address, the old address, if proven, stays proven for 10 s (`FORMER_FOR`). So one
+//!   datagram from another address, or a NAT with two addresses, does not cost an RTT for a new proof at each change.
 //!
 //! Limitation: an address is proven only once. A client that gives up a proven address can make the gateway send to
 //! this address for as long as the client forges it as its source address.
@@ -30,9 +30,9 @@ use crate::{
 pub struct Address {
     /// Whether the path's route is proven.
     is_proven: bool,
-    /// The last proven route that the path left, and when.
+    /// The last proven route that the path left, and when the path left it.
     former: Option<(Route, Instant)>,
-    /// The last unproven route that the path took.
+    /// The unproven route to which the path moved last.
     pending: Option<Pending>,
 }
 
@@ -114,8 +114,8 @@ impl Address {
         }
     }
 
-    /// Charges `len` bytes of UDP payload to the path's route. Returns whether they may be sent; if not, nothing is
-    /// charged.
+    /// Charges `len` bytes of UDP payload to the path's route. Returns whether these bytes may be sent; if not, nothing
+    /// is charged.
     #[must_use]
     pub fn try_spend(&mut self, len: usize) -> bool {
         if self.is_proven {

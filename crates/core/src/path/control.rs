@@ -5,7 +5,7 @@
 //! | state | pacing rate | file |
 //! | --- | --- | --- |
 //! | startup | 250 % of the maximum delivery rate; with a remembered rate it begins at 70 % of that rate | `control/startup.rs` |
-//! | unpaced | no pacing: the profile does not search, and the path has not been saturated | this file |
+//! | unpaced | no pacing: the profile does not search for the capacity, and the path has not been saturated | this file |
 //! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | this file |
 //! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | this file |
 //! | drain | 8 to 40 % below the capacity, until the standing queue is below `low` | `control/drain.rs` |
@@ -21,14 +21,14 @@
 //! | from | to | when |
 //! | --- | --- | --- |
 //! | startup | probe up | two rounds without growth by a quarter; long queue; congestion; capacity known by packet train or memory |
-//! | startup | unpaced | the profile does not search |
-//! | unpaced | startup | the profile searches |
+//! | startup | unpaced | the profile does not search for the capacity |
+//! | unpaced | startup | the profile searches for the capacity |
 //! | unpaced | probe up | the path was saturated |
 //! | probe up | cruise | queue at or above `low` |
 //! | cruise | probe up | queue below `low` |
 //! | probe up, cruise | drain | queue above `high` |
 //! | drain | probe up | queue below `low`, or the drain showed that the delay is not a queue |
-//! | drain | drain | the queue remains after four RTTs: a new drain, paced by the rate delivered during this one |
+//! | drain | drain | the queue remains after four RTTs: a new drain starts, paced below the rate delivered during the previous drain |
 //! | all but startup | startup | not saturated for 60 s, path became slow, or a remembered rate is recalled |
 //! | all but unpaced | unpaced | the profile does not search, and: not saturated for 60 s, path became slow, or no queue for 1 s |
 //!
@@ -66,7 +66,7 @@ pub struct Controller {
     limit: Limit,
     /// When a standing queue of at least `low`, or congestion, was last seen.
     queued_at: Instant,
-    /// Whether the profile searches the capacity.
+    /// Whether the profile searches for the capacity.
     searches: bool,
     mechanisms: Mechanisms,
     aim: Aim,
@@ -217,8 +217,8 @@ impl Controller {
         self.enter(next);
     }
 
-    /// Ends startup when rounds that sent more than the capacity brought no growth, or when the standing queue is
-    /// long. In other states, restarts the search when the capacity estimate is outdated.
+    /// Ends startup when the delivery rate no longer grows after rounds that sent more than the capacity, or when the
+    /// standing queue is long. In other states, restarts the search when the capacity estimate is outdated.
     fn on_round(&mut self, now: Instant, signals: &Signals, model: &mut Model) {
         let (queue, high) = (model.queue.standing(), model.noise(HIGH));
         let max = model.max_rate();
@@ -238,8 +238,8 @@ impl Controller {
         }
     }
 
-    /// Whether a path without search has had no queue for [`SLACK`]. Such a path is not saturated, and pacing slightly
-    /// above its low delivery rate would delay bursts.
+    /// Whether the path is paced without search for its capacity and has had no queue for [`SLACK`]. Such a path is not
+    /// saturated, and pacing slightly above its low delivery rate would delay bursts.
     fn is_slack(&self, now: Instant, signals: &Signals) -> bool {
         let is_calm = now.since(self.queued_at) > SLACK.max(signals.rtt * 4);
         !self.searches && self.is_paced() && is_calm && self.limit.ceiling().is_none()
@@ -286,7 +286,7 @@ impl Controller {
         recalls
     }
 
-    /// Sets whether the profile searches the capacity, and its mechanisms.
+    /// Sets whether the profile searches for the capacity, and the mechanisms of the profile.
     pub(super) fn set_profile(&mut self, searches: bool, mechanisms: Mechanisms) {
         self.mechanisms = mechanisms;
         if self.searches != searches {
@@ -401,7 +401,7 @@ impl Controller {
     }
 }
 
-/// Time without a queue after which a path without search counts as not saturated.
+/// Time without a queue after which a path counts as not saturated, if the profile does not search for the capacity.
 const SLACK: Duration = Duration::from_secs(1);
 /// Pacing gain of probe up, in percent: additional capacity or a queue becomes visible.
 const PROBE_UP_PERCENT: u64 = 110;

@@ -1,10 +1,11 @@
 //! One-way delay of a path, up to a constant that all paths share.
 //!
 //! Sender and receiver timestamp packets with unsynchronised clocks: 32-bit microseconds that wrap. The arrival
-//! timestamp less the departure timestamp is the one-way delay plus the unknown offset of the two clocks, modulo 2^32
-//! µs: a [`RelativeDelay`]. The offset is the same on every path between the two hosts, so differences are exact. A
-//! difference between two paths shows which path has the shorter delay, and by how much. A difference between now and
-//! the fastest packet of the last 10 s shows the queue. The idea is the relative delay estimator of Song et al.
+//! timestamp minus the departure timestamp is the one-way delay plus the unknown offset of the two clocks, modulo
+//! 2^32 µs: a [`RelativeDelay`]. The offset is the same on every path between the two hosts, so differences are exact.
+//! The difference between the relative delays of two paths shows which path has the shorter delay, and by how much. The
+//! difference between the present delay and the delay of the fastest packet of the last 10 s shows the queue. The idea
+//! is the relative delay estimator of Song et al.
 //!
 //! The estimates are the minimum and maximum of the last 10 s, and the mean and mean deviation smoothed over 200 ms
 //! (the first eight samples weigh more). [`OneWayDelay::high`] is the mean plus 4 deviations, but at most the maximum

@@ -19,8 +19,9 @@
 //! Suspect at once instead of after the suspect timeout.
 //!
 //! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th
-//! percentile of this path's silences, learned with a stochastic quantile (Ma, Muthukrishnan and Sandler, "Frugal
-//! streaming"). If twice the suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the table.
+//! percentile of this path's silences, estimated with a stochastic quantile algorithm (Ma, Muthukrishnan and Sandler,
+//! "Frugal streaming"). If twice the suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the
+//! table.
 //!
 //! Probes are sent:
 //!
@@ -29,8 +30,8 @@
 //! - in Up 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle
 //!   paths are measured and their failure is noticed. A reserve path is probed once a minute while Up.
 //!
-//! Both ends probe. On a path that is Up one end, the *second* one, waits a fifth longer before it probes. It
-//! therefore receives the other end's probe first, and sends its own probe with the answer
+//! Both ends probe. On a path that is Up, the gateway (the *second* end) waits a fifth longer before it probes. It
+//! therefore receives the client's probe first, and sends its own probe with the answer
 //! ([`probe_may_join`](Health::probe_may_join)). Without the extra fifth, jitter would let the two probes cross.
 
 use core::time::Duration;
@@ -156,7 +157,7 @@ impl Health {
         }
     }
 
-    /// Records that a datagram was sent that the peer will acknowledge.
+    /// Records the sending of a datagram that the peer will acknowledge.
     pub fn on_sent(&mut self, now: Instant) {
         self.outstanding_since.get_or_insert(now);
     }

@@ -1,24 +1,25 @@
 //! Loss detection at the receiver: which datagrams of one path are missing, for NACKs to a sender that retransmits
 //! them.
 //!
-//! A run of skipped numbers is a *hole*. It is considered lost once three later datagrams have arrived or
-//! `FIRST_WINDOW` has passed (the thresholds of RFC 9002 section 6.1). If a datagram arrives after it was NACKed, the
-//! path reorders. The reordering window then grows to 1.5 times the lateness of that datagram, up to `WIDEST_WINDOW`.
-//! Only this window counts, not the packet threshold, until the path has kept order for `CALM`.
+//! A run of skipped numbers is a *hole*. It is considered lost once three later datagrams have arrived or 2 ms
+//! (`FIRST_WINDOW`) have passed (the thresholds of RFC 9002 section 6.1). If a datagram arrives after it was NACKed,
+//! the path reorders. The reordering window then grows to 1.5 times the lateness of that datagram, up to 100 ms
+//! (`WIDEST_WINDOW`). Until the path has kept order for 10 s (`CALM`), only this window applies, not the packet
+//! threshold.
 //!
-//! Numbers begin at 0. A datagram is *kept* if the sender stores it for retransmission. Loss detection starts with
-//! the first kept datagram that arrives. A bit set records which of the first `BEGINNING` numbers arrived before it,
-//! so that losses at the beginning of a flow are detected as well. If the first kept datagram has a later number,
-//! there are no holes before it.
+//! Numbers begin at 0. A datagram is *kept* if the sender stores it for retransmission. Loss detection starts with the
+//! first kept datagram that arrives. A bit set records which of the first 32 numbers (`BEGINNING`) arrived before that
+//! datagram, so that losses at the beginning of a flow are detected as well. If the first kept datagram has a later
+//! number, there are no holes before it.
 //!
-//! A lost hole is NACKed `TELLS` times, at most `RETELL` apart, so that the NACK survives lost reports, and is then
-//! forgotten. All numbers before the first hole have arrived or were NACKed: they are *settled*, and the sender need
-//! not store them. But a report may overtake earlier reports on a return path with a shorter delay, so NACKed numbers
-//! count as settled only `TOLD_WITHIN` later.
+//! A lost hole is NACKed three times (`TELLS`), at most 25 ms (`RETELL`) apart, so that the NACK survives lost reports,
+//! and is then forgotten. All numbers before the first hole have arrived or were NACKed: they are *settled*, and the
+//! sender need not store them. But a report may overtake earlier reports on a return path with a shorter delay, so
+//! NACKed numbers count as settled only 500 ms (`TOLD_WITHIN`) after the last NACK.
 //!
-//! Bounds: at most `MAX_HOLES` holes are stored, and the oldest is forgotten first. Only the newest `LONGEST` numbers
-//! of a hole count, because a longer silence is handled by the path's health. Of the numbers NACKed for the last
-//! time, one entry per `TOLD_GRAIN` is stored. Cost: O(holes) per arrival.
+//! Bounds: at most 256 holes (`MAX_HOLES`) are stored, and the oldest is forgotten first. Only the newest 1024 numbers
+//! (`LONGEST`) of a hole count, because a longer silence is handled by the path's health. For numbers NACKed for the
+//! last time, at most one entry per millisecond (`TOLD_GRAIN`) is stored. Cost: O(holes) per arrival.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -33,10 +34,11 @@ pub struct Holes {
     begun: u32,
     /// The holes, oldest first; no hole is empty, and holes do not overlap.
     holes: VecDeque<Hole>,
-    /// First numbers of holes NACKed for the last time, and until when they are not settled; both ascend.
+    /// First numbers of holes that were NACKed for the last time, each with the time until which it is not settled.
+    /// Numbers and times ascend.
     told: VecDeque<(Seq, Instant)>,
     window: Duration,
-    /// How long a hole that is detected now is left to repair symbols before it is NACKed.
+    /// Time for which a NACK of a newly detected hole is delayed, because repair symbols may fill the hole.
     grace: Duration,
     /// When a NACKed datagram last arrived (a spurious loss), if less than [`CALM`] ago. While it is set, the path
     /// reorders.
@@ -79,7 +81,8 @@ impl Holes {
         self.highest.is_some()
     }
 
-    /// Sets how long holes that are detected after this call are left to repair symbols ([`crate::fec`]).
+    /// Sets the time for which NACKs of holes are delayed because repair symbols ([`crate::fec`]) may fill the holes.
+    /// Applies to holes that are detected after this call.
     pub fn set_grace(&mut self, grace: Duration) {
         self.grace = grace;
     }
@@ -281,8 +284,8 @@ const RETELL: Duration = Duration::from_millis(25);
 /// Time within which a report arrives on most return paths. After this time the resequencer ([`crate::resequencer`])
 /// no longer waits for most of the packets that the report requests.
 const TOLD_WITHIN: Duration = Duration::from_millis(500);
-/// Granularity of the entries of numbers that are not settled yet: an entry stays this much longer and also covers
-/// later NACKs within that time.
+/// Time by which an entry of numbers that are not settled yet is extended. The entry then also covers NACKs that are
+/// sent up to this time later.
 const TOLD_GRAIN: Duration = Duration::from_millis(1);
 const MAX_HOLES: usize = 256;
 const LONGEST: u32 = 1024;

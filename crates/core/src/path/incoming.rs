@@ -8,8 +8,9 @@ use super::{
 use crate::{ids::Seq, time::Instant, transmit::Route, units::Bytes, wire::Kind};
 
 impl Path {
-    /// Processes an authentic datagram of `len` bytes of UDP payload. `roams_to`: its source address, if this end
-    /// follows the peer's address; the address of the newest datagram of each kind is taken over.
+    /// Processes an authentic datagram of `len` bytes of UDP payload. `roams_to`: the source address of the datagram,
+    /// if this end follows the peer's address. It becomes the path's remote address if the datagram is newer than all
+    /// earlier ones of its kind (data or control).
     pub fn on_authentic(
         &mut self,
         now: Instant,

@@ -147,7 +147,7 @@ impl Loss {
     }
 
     /// Excludes losses so far, and among the next `unreported` packets, from the windows and the loss floor, because
-    /// the search for the capacity has ended and caused them.
+    /// they were caused by the search for the capacity, which ends now.
     pub fn on_searched(&mut self, now: Instant, unreported: u64) {
         self.searched_until = self.sent.saturating_add(unreported);
         self.floor = WindowedMin::new(MIN_WINDOW);

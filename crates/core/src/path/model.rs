@@ -91,8 +91,8 @@ pub struct Level {
     pub jitters: u32,
 }
 
-/// Level below which a queue is noise, and the path may carry more. 3 ms: two full packets at 8 Mbit/s. 2250 bytes,
-/// one and a half full packets: the mean of a queue that one packet at a time enters.
+/// Level below which a queue is noise, and the path may carry more. 3 ms: two full packets at 8 Mbit/s. 2250 bytes, one
+/// and a half full packets: the mean length of a queue that packets enter one at a time.
 pub const LOW: Level = Level {
     delay: Duration::from_millis(3),
     bytes: Bytes::new(2_250),
@@ -217,7 +217,7 @@ impl Model {
         noise.max(wanted)
     }
 
-    /// The sending rate at which the rate `rate` arrives, given the loss floor.
+    /// The sending rate at which `rate` is delivered in spite of the loss floor.
     pub(super) fn gross(&self, rate: Bitrate) -> Bitrate {
         let floor_ppm = self.loss.floor_ppm().unwrap_or(0);
         let kept = 1_000_000 - u64::from(floor_ppm.min(MOST_FLOOR_PPM));

@@ -4,17 +4,17 @@
 //! by ICMP messages that firewalls often drop. Longer datagrams are then lost without notice: pings work, downloads
 //! hang.
 //!
-//! *Algorithm.* A path is assumed to carry full datagrams until probes show otherwise. A probe is a ping padded to
-//! the length under test, followed by a short ping. The probe has failed if the short ping is answered and the padded
-//! ping is not. So neither a silent path nor one that has become slow is mistaken for a narrow one. Several probes in
-//! a row must fail; their number is so high that ordinary loss is an unlikely cause (`BY_CHANCE_PPM`). Then a binary
-//! search finds the MTU to within `GRAIN`.
+//! *Algorithm.* A path is assumed to carry full datagrams until probes show otherwise. A probe is a ping padded to the
+//! length under test, followed by a short ping. The probe has failed if the short ping is answered and the padded ping
+//! is not. So a path that is silent or has become slow is not mistaken for a path with a smaller MTU. Between 5 and 10
+//! probes in a row must fail. The number depends on the path's loss: unless it reaches 10, ordinary loss is the cause
+//! in at most 10 of a million cases (`BY_CHANCE_PPM`). Then a binary search finds the MTU to within 4 bytes (`GRAIN`).
 //!
-//! The longest length is probed when the path comes up. While long datagrams are sent, the present MTU is probed
-//! again every `CHECKED_AGAIN`, because routes change, and soon after many losses (`SUSPICIOUS`). If that length no
-//! longer arrives, the search starts again. A *narrow* path, which does not carry the longest datagrams, is probed
-//! for the longest length after `RAISED_FIRST`, then at growing intervals up to `RAISED_AGAIN`, while long datagrams
-//! are sent. An idle path is not probed.
+//! The longest length is probed when the path comes up. While long datagrams are sent, the present MTU is probed again
+//! every 10 s (`CHECKED_AGAIN`), because routes change, and soon after 64 losses (`SUSPICIOUS`). If that length no
+//! longer arrives, the search starts again. A *narrow* path, which does not carry the longest datagrams, is probed for
+//! the longest length after 10 s (`RAISED_FIRST`), then at growing intervals up to 10 minutes (`RAISED_AGAIN`), while
+//! long datagrams are sent. An idle path is not probed.
 //!
 //! **Difference** from RFC 8899: the RFC begins with a length that is sure to arrive. pleach begins with the longest
 //! length, because most paths carry it; until the search ends, packets that the path loses are retransmitted on other
@@ -124,7 +124,7 @@ impl PathMtu {
         self.found
     }
 
-    /// Whether the MTU is being searched.
+    /// Whether the search for the MTU is in progress.
     #[must_use]
     pub const fn is_searching(&self) -> bool {
         matches!(self.phase, Phase::Searching { .. })
@@ -339,7 +339,7 @@ const SUSPICIOUS: u32 = 64;
 /// Minimum time between two probes caused by loss, for paths that often lose packets.
 const SUSPECTED_EACH: Duration = Duration::from_secs(1);
 /// First and longest interval of probes for a larger MTU (RFC 8899 section 5.1.1). The first probe is early, because
-/// chance may have led to the result; later probes are less and less frequent.
+/// random loss may have caused the result; later probes are less and less frequent.
 const RAISED_FIRST: Duration = Duration::from_secs(10);
 const RAISED_AGAIN: Duration = Duration::from_secs(600);
 /// Time after which a probe without any answer is given up.

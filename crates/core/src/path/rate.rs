@@ -7,11 +7,12 @@
 //! own clock measures the arrivals, so delayed or lost reports do no harm.
 //!
 //! A sample is application-limited if the sender had nothing to send during part of it. Such a sample is only a lower
-//! bound, and changes an estimate only if it raises it. The estimates are the maximum of 2 s (only time in which
-//! samples are not application-limited counts), a mean (weight 1/8), and the maximum of this mean over the last 30 s.
+//! bound of the capacity; it can raise an estimate but not lower it. The estimates are the maximum of 2 s (only time in
+//! which samples are not application-limited counts), a mean (weight 1/8), and the maximum of this mean over the last
+//! 30 s.
 //!
-//! Bounds: ten reports are stored, at least 5 ms and two packets apart, so that one is always old enough to start a
-//! sample.
+//! Bounds: ten reports are stored, at least 5 ms and two packets apart, so that one of them is always old enough to
+//! start a sample.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -163,8 +164,7 @@ impl WindowedRate {
 
     /// Makes the guess of a packet train the maximum, if it exceeds the present maximum. Larger samples replace the
     /// guess at once, other samples when it is 2 s old. Before the first sample a sure guess replaces an unsure one.
-    /// (Later the train may have shared the path with data.) If the guess is doubtful, an overflow of the path
-    /// replaces it.
+    /// (Later the train may have shared the path with data.) A doubtful guess is replaced when the path overflows.
     pub fn guess(&mut self, guess: &Guess) {
         if guess.is_sure && self.is_unsure && self.latest.is_none() {
             self.max = WindowedMin::new(MAX_WINDOW);
@@ -216,7 +216,7 @@ impl WindowedRate {
     }
 
     /// The mean of the samples, the newest weighing 1/8; `None` before the first sample. Application-limited samples
-    /// count only if they raise it.
+    /// count only if they raise the mean.
     #[must_use]
     pub const fn smoothed(&self) -> Option<Bitrate> {
         self.smoothed

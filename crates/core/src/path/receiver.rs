@@ -50,7 +50,7 @@ pub struct DataArrival {
     /// Whether the sender stores the packet for retransmission, so that a NACK is useful
     /// ([`crate::wire::header::Header::is_kept`]).
     pub is_kept: bool,
-    /// How long holes before the datagram are left to repair symbols.
+    /// Time for which NACKs of holes before this datagram are delayed, because repair symbols may fill the holes.
     pub grace: Duration,
 }
 
@@ -169,10 +169,11 @@ impl Receiver {
 /// is longer.
 const LIGHT_INTERVAL: Duration = Duration::from_millis(40);
 /// Minimum time from any report to a report that covers fewer than [`LIGHT_PKTS`] arrivals, none of which the sender
-/// stores. On a slow line each acknowledgement would otherwise cause a report, a fifteenth of a full packet. It is
-/// shorter than the suspect timeout ([`super::health`]), unless a report is lost.
+/// stores. Otherwise each acknowledgement would cause a report, whose length is a fifteenth of a full packet: too much
+/// on a slow path. The time is shorter than the suspect timeout ([`super::health`]), so the path does not become
+/// Suspect unless a report is lost.
 const LIGHT_APART: Duration = Duration::from_millis(25);
-/// Number of arrivals from which on [`LIGHT_APART`] does not apply.
+/// Number of unreported arrivals at which [`LIGHT_APART`] no longer applies.
 const LIGHT_PKTS: u32 = 8;
 /// Number of arrivals after which a report is due at once.
 pub const MAX_UNREPORTED_PKTS: u32 = 256;

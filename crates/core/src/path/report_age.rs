@@ -1,8 +1,8 @@
 //! Report age: the time from sending a packet until a report acknowledges it.
 //!
-//! Mean and mean deviation, as for the RTT in RFC 6298, but updated slowly, at a limited number of samples per
-//! second. When a path becomes slow, every report is a little later than the previous one. An estimate as fast as the
-//! RTT's would follow this increase and never detect it.
+//! The estimate consists of a mean and a mean deviation, like the RTT estimate of RFC 6298. It is updated more slowly:
+//! a sample weighs 1/64, and at most one sample per 25 ms counts. When a path becomes slow, every report is a little
+//! later than the previous one. An estimate as fast as the RTT's would follow this increase and never detect it.
 
 use core::time::Duration;
 
@@ -40,7 +40,7 @@ impl ReportAge {
 const SPACING: Duration = Duration::from_millis(25);
 /// Divisor: a sample has a weight of 1/64.
 const WEIGHT: u32 = 64;
-/// Maximum of a sample: a packet in flight for longer was delayed by more than jitter.
+/// Upper limit of a sample: longer ages count as 500 ms. Jitter alone does not delay a report for longer.
 const MOST_AGE: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Round-trip time of a path.
 //!
-//! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples, less the ACK delay
-//! reported by the peer, but never below the min RTT. There are two differences:
+//! RFC 9002 section 5: exponentially weighted mean (1/8) and mean deviation (1/4) of the samples. The ACK delay
+//! reported by the peer is subtracted from a sample unless the result would be below the min RTT. There are two
+//! differences:
 //!
 //! - The minimum is taken over the last 10 s instead of the life of the path, because routes and radio cells change.
-//! - A sample that is less than half of the mean, and lower by more than jitter explains, weighs 1/2, unless the next
-//!   sample is high again. Such a sample occurs after a radio link was silent, when a queue of seconds has drained.
-//!   On a path that policies avoid, samples are few, and with the normal weight the mean would stay too high for
-//!   seconds more.
+//! - A sample that is less than half of the mean, and more than 100 ms below the mean, weighs 1/2 instead of 1/8. If
+//!   the next sample is high again, the weight is corrected to 1/8. Such a sample occurs after a radio link was silent,
+//!   when a queue of seconds has drained. On a path that policies avoid, samples are few, and with the normal weight
+//!   the mean would stay too high for seconds more.
 
 use core::time::Duration;
 
@@ -128,7 +129,7 @@ impl Rtt {
         self.min.min()
     }
 
-    /// Upper estimate of the excess of the RTT over the min RTT: the mean plus three mean deviations, less the min
+    /// Upper estimate of the excess of the RTT over the min RTT: the mean plus three mean deviations, minus the min
     /// RTT. It covers the longest RTT if the one-way delays are uniformly distributed.
     #[must_use]
     pub fn spread(&self) -> Duration {
@@ -148,7 +149,7 @@ impl Rtt {
 /// RTT assumed before the first sample (RFC 9002 section 6.2.2).
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// Maximum of an RTT sample; a longer RTT indicates a sleeping host or a broken clock.
+/// Upper limit of an RTT sample; a longer RTT indicates a sleeping host or a broken clock.
 pub const MAX_RTT: Duration = Duration::from_secs(60);
 
 /// Default weight of a sample, in thousandths.

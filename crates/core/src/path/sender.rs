@@ -1,7 +1,8 @@
 //! The sending side of one path: bytes in flight, and the packets themselves. A packet is stored until the other end
-//! has reported it as received or missing, so that it can be retransmitted if it is lost or the path falls silent.
+//! has reported it as received or missing, so that it can be retransmitted if it is lost, and *reinjected*, that is,
+//! sent again on another path, if this path falls silent or becomes slow.
 //!
-//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are stored; older ones are forgotten and cannot be retransmitted.
+//! Bounds: at most [`MAX_OUTSTANDING`] datagrams are stored; older datagrams are forgotten and cannot be retransmitted.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -27,7 +28,7 @@ pub struct Numbered {
     pub is_expendable: bool,
     /// The RTT to which the flow's round trips are extended by delaying ACKs; zero if its ACKs are not delayed.
     pub round_trip: Duration,
-    /// The earlier transmission, if the packet was taken back or lost.
+    /// The earlier transmission, if the packet was lost or is reinjected.
     pub origin: Option<Origin>,
     /// The packet.
     pub packet: PacketBuf,
@@ -62,11 +63,12 @@ pub struct Sender {
     /// Number of NACKed datagrams, and the arrival time of the last NACK.
     lost_pkts: u64,
     lost_at: Option<Instant>,
-    /// Number of datagrams taken back because the path was silent. They are excluded from the path's loss.
+    /// Number of datagrams *written off*: their packets were reinjected because the path was silent. They are excluded
+    /// from the path's loss.
     written_off: u64,
     /// One more than the highest number written off.
     written_off_before: u64,
-    /// One more than the highest number taken back because the path had become slow.
+    /// One more than the highest number whose packet was reinjected because the path had become slow.
     overdue_before: u64,
     in_flight: Bytes,
     /// Data datagrams from the first unsettled one on, oldest first; the last is `next_data - 1`.
@@ -80,7 +82,7 @@ struct Outstanding {
     sent_at: Instant,
     /// Whether the datagram was NACKed or written off.
     is_told: bool,
-    /// The packet; `None` if it was taken, or if a copy was sent on another path.
+    /// The packet; `None` if it was taken for a retransmission, or if a copy was sent on another path.
     numbered: Option<Numbered>,
 }
 
@@ -93,7 +95,8 @@ enum Why {
 }
 
 impl Outstanding {
-    /// Takes the packet for a retransmission; it was sent on `path` as `counter`.
+    /// Removes and returns the packet, for a retransmission. `path` and `counter`: the path and the datagram number of
+    /// the earlier transmission.
     fn take(&mut self, path: PathId, counter: u64, why: Why) -> Option<Numbered> {
         let mut numbered = self.numbered.take()?;
         numbered.origin = Some(Origin {
@@ -199,8 +202,8 @@ impl Sender {
     }
 
     /// Counts the datagram `seq` as lost. Returns its packet if the packet is still stored and not expendable, and
-    /// whether its retransmission is free of charge. A retransmission is free if the packet was already taken back
-    /// from this transmission while the path was silent.
+    /// whether its retransmission is free of charge. It is free if the packet had already been taken from this
+    /// transmission because the path was silent, and was then [given back](Self::give_back).
     pub fn take_lost(&mut self, now: Instant, path: PathId, seq: Seq) -> Option<(Numbered, bool)> {
         let counter = self.counter_of(seq)?;
         let at = counter.checked_sub(self.first_kept())?;
@@ -247,7 +250,8 @@ impl Sender {
         }
     }
 
-    /// Puts a taken packet back into the entry of its datagram. Returns the packet if that entry is forgotten.
+    /// Returns a taken packet to the entry of its datagram. Returns the packet to the caller if that entry was
+    /// forgotten.
     pub fn give_back(&mut self, numbered: Numbered) -> Option<Numbered> {
         let place = numbered
             .origin
@@ -297,7 +301,7 @@ impl Sender {
     }
 
     /// Moves every unreported packet to `taken`, oldest first, and resets the bytes in flight. Called when the path
-    /// falls silent.
+    /// falls silent; the packets are then reinjected.
     ///
     /// `path`: id of this path, recorded in each packet's [`Origin`].
     pub fn take_unreported(&mut self, path: PathId, taken: &mut VecDeque<Numbered>) {
@@ -312,7 +316,7 @@ impl Sender {
         self.written_off_before = self.next_data;
     }
 
-    /// Number and sending time of the oldest datagram that was neither reported nor taken back.
+    /// Number and sending time of the oldest datagram that was neither reported nor reinjected.
     #[must_use]
     pub fn oldest_under_way(&self) -> Option<(u64, Instant)> {
         let counter = self.first_under_way().max(self.first_kept());
@@ -320,9 +324,9 @@ impl Sender {
         Some((counter, oldest.sent_at))
     }
 
-    /// Moves packets in flight to `taken`, oldest first, if they have not been retransmitted before, are not
-    /// expendable and `may_take` accepts their length. Called when the path has become slow. The packets stay in
-    /// flight, because the path still delivers.
+    /// Moves packets in flight to `taken`, oldest first, if they have not been retransmitted before, are not expendable
+    /// and `may_take` accepts their length. Called when the path has become slow; the packets are then reinjected.
+    /// Their datagrams stay in flight, because the path still delivers.
     pub fn take_overdue(
         &mut self,
         path: PathId,
@@ -356,7 +360,7 @@ impl Sender {
         }
     }
 
-    /// Number of data datagrams in flight: sent, and neither reported, taken back nor forgotten.
+    /// Number of data datagrams in flight: sent, and neither reported, written off nor forgotten.
     #[must_use]
     pub fn outstanding_pkts(&self) -> usize {
         let unreported = self.outstanding.range(self.place(self.reported)..);
@@ -369,7 +373,7 @@ impl Sender {
         self.in_flight
     }
 
-    /// Bytes that may still arrive over the path; `None` while unknown, because datagrams taken back from the silent
+    /// Bytes that may still arrive over the path; `None` while unknown, because written-off datagrams of the silent
     /// path are no longer counted but may still arrive.
     #[must_use]
     pub fn under_way(&self) -> Option<Bytes> {
@@ -377,7 +381,7 @@ impl Sender {
     }
 
     /// Number of datagrams to count as sent for the loss estimate, if `received` arrived and the receiver sends no
-    /// NACKs. Excludes datagrams taken back from a silent path, which say nothing about its loss.
+    /// NACKs. Excludes written-off datagrams, which say nothing about the path's loss.
     pub fn sent_for_loss(&mut self, received: u64) -> u64 {
         if self.reported < self.written_off_before {
             return received;
@@ -393,7 +397,7 @@ impl Sender {
         self.lost_at
     }
 
-    /// Number of datagrams NACKed, each counted once, without datagrams taken back.
+    /// Number of datagrams NACKed, each counted once, without written-off datagrams.
     #[must_use]
     pub fn lost_pkts(&self) -> u64 {
         self.lost_pkts

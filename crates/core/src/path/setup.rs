@@ -44,7 +44,7 @@ impl Path {
         self.announced.version = former.version.wrapping_add(1);
     }
 
-    /// Starts from the beginning with new counters after a restart of the other end; settings and route stay.
+    /// Resets the path, including its counters, after a restart of the other end; settings and route stay.
     pub(crate) fn restart(&mut self, now: Instant) {
         let route = self.route;
         *self = Self::new(now, self.id, self.link.clone(), self.role, self.profile);
@@ -162,8 +162,8 @@ impl Path {
         (before != state).then_some((before, state))
     }
 
-    /// The remote address, if it changed since the last call. A gateway does not know the link's name before the
-    /// client has described the link, and returns `None` until then.
+    /// Returns the remote address if it changed since the last call. At a gateway, returns `None` until the client has
+    /// described the link, because the gateway does not know the link's name before.
     pub fn take_found(&mut self, now: Instant) -> Option<IpAddr> {
         let to = self.route?.remote.ip();
         let is_named = self.role == Role::Client || self.announced.due.is_none();

@@ -2,8 +2,8 @@
 //! is detected like a loss in its middle.
 //!
 //! A later datagram reveals a loss as well, so after evenly spaced packets the tail frame is delayed by twice their
-//! spacing. Otherwise, on a line of a few Mbit/s, each full packet would be followed by a tail frame, at a cost of 5
-//! % of the capacity. Small packets are rare and latency-sensitive, so their tail frame is delayed by 1 ms only.
+//! spacing. Otherwise, on a path of a few Mbit/s, each full packet would be followed by a tail frame, at a cost of 5 %
+//! of the capacity. Small packets are rare and latency-sensitive, so their tail frame is delayed by 1 ms only.
 //!
 //! On a path without loss no tail frames are sent. While the loss is unknown, they are sent after full packets. A
 //! loss in the first window of a flow would end the slow start of the flow's sender, if it were not repaired quickly.

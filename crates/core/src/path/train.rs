@@ -1,21 +1,22 @@
 //! Packet trains: a first estimate of a path's capacity, before the path has carried any traffic.
 //!
 //! When a path comes up, a train of full datagrams is sent back to back. The bottleneck spreads the train out: the
-//! capacity is the bytes after the first datagram, divided by the time in which they arrived (packet dispersion;
-//! Keshav 1991; Dovrolis, Ramanathan and Moore 2001). Of a longer train that arrived nearly whole, only the bytes
-//! after the first quarter count, for two reasons. Jitter that keeps order delays the first datagram by any amount,
-//! but the last datagrams by the largest amount so far, so 20 Mbit/s would be measured as 15. And the first quarter
-//! uses up the tokens that a token bucket has accumulated.
+//! capacity is the bytes after the first datagram, divided by the time in which they arrived (packet dispersion; Keshav
+//! 1991; Dovrolis, Ramanathan and Moore 2001). Of a longer train that arrived nearly whole, only the bytes after the
+//! first quarter count, for two reasons. First, jitter without reordering delays the first datagram by a random amount,
+//! but the last datagrams by the largest amount so far. This stretches the train, so that 20 Mbit/s would be measured
+//! as 15. Second, the first quarter uses up the tokens that a token bucket has accumulated.
 //!
-//! Jitter, bursts of radio schedulers and clock errors distort the time by an amount that does not grow with the
-//! train. Therefore a train of four times the length follows (`TRAINS`), until two successive trains agree or one
-//! took so long (`LONG`) that the errors are negligible. The first train, of a few datagrams, counts only if it
-//! arrives steadily. If two trains agree, the second must have taken longer than `SHORT`. A shorter time
-//! (`SHORT_QUEUE`) is enough for a train that arrives steadily but overflowed a buffer of a few milliseconds, because
-//! no train through such a buffer lasts longer. For the use of the estimate see [`super::pipeline`](super).
+//! Jitter, bursts of radio schedulers and clock errors distort the time by an amount that does not grow with the train.
+//! Therefore a train of four times the length follows (`TRAINS`), until two successive trains agree, or until one train
+//! took so long (100 ms, `LONG`) that the errors are negligible. The first train, of a few datagrams, counts only if it
+//! arrives steadily. If two trains agree, the estimate is reliable only if the second train took longer than 10 ms
+//! (`SHORT`). A shorter time, 2 ms (`SHORT_QUEUE`), is enough for a train that arrives steadily but overflowed a buffer
+//! of a few milliseconds, because no train through such a buffer lasts longer. For the use of the estimate see
+//! [`super::pipeline`](super).
 //!
-//! Cost per path and direction when the path comes up, at most once in `AGAIN`: 14 to 70 kB on a path of a few
-//! Mbit/s, up to 1.2 MB on a path that carries this amount in 0.1 s.
+//! Cost per path and direction when the path comes up, at most once in 15 minutes (`AGAIN`): 14 to 70 kB on a path of a
+//! few Mbit/s, up to 1.2 MB on a path that carries this amount in 0.1 s.
 
 use core::time::Duration;
 
@@ -92,9 +93,9 @@ pub struct Guess {
     pub rate: Bitrate,
     /// Whether the rate was measured over a sufficiently long time to be reliable.
     pub is_sure: bool,
-    /// Whether the rate is not reliable and much of the train was lost. A queue of a few packets lets no more of a
-    /// long train through than of a short one. These packets arrive in so short a time that the measured time may be
-    /// jitter only.
+    /// Whether the rate is not reliable and much of the train was lost. A queue of a few packets lets no more packets
+    /// of a long train through than of a short one. The packets that pass it arrive in so short a time that the
+    /// measured time may be jitter only.
     pub is_doubtful: bool,
 }
 

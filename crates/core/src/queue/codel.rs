@@ -1,21 +1,22 @@
 //! CoDel: controlled delay (RFC 8289).
 //!
-//! A queue that empties from time to time is useful; a standing queue only adds delay. CoDel measures how long
-//! packets have waited when they leave. If the waiting time has stayed above `target` for a whole `interval`, CoDel
-//! drops one packet and then more, at times interval / sqrt(count) apart, until the waiting time falls below the
+//! A queue that empties from time to time is useful; a standing queue only adds delay. CoDel measures how long packets
+//! have waited when they leave. If the waiting time has stayed above `target` for a whole `interval`, CoDel drops one
+//! packet and then further packets, at intervals of interval / sqrt(count), until the waiting time falls below the
 //! target. A packet of an ECN-capable sender is marked instead of dropped, as in RFC 8290.
 //!
 //! The code follows the pseudo-code of RFC 8289 section 5.
 //!
-//! **Unresponsive senders** are not controlled by these drops: drops interval / sqrt(count) apart reach an excess of
-//! some hundred packets per second only after minutes, while the queue grows. Therefore a second rule applies if a
-//! queue has stood above the target for `patience`, which is some RTTs in which its sender must have seen the
-//! signals. Every packet that has waited longer than `limit` is then dropped. Of the other packets only one per
-//! `patience` is dropped, in case the sender responds after all. BBR keeps one RTT of queue whatever is dropped, and
-//! each drop costs in-order receivers another RTT. The queue of such a sender runs empty from time to time and
-//! afterwards has the same sender, so the result is remembered for [`REMEMBERED`] and then tested again. (Cake solves
-//! the same problem with a second controller, BLUE, which begins to drop when its buffer overflows.) Marks and drops
-//! share one schedule, so if ECN-capable and other packets are mixed, a drop may follow soon after a mark.
+//! **Unresponsive senders** are not controlled by these drops. The rate of drops needs minutes to reach some hundred
+//! packets per second. If the sender exceeds the capacity by so much, the queue grows until then. Therefore a second
+//! rule applies if a queue has stood above the target for `patience`, which is some RTTs in which its sender must have
+//! noticed the marks or drops. Every packet that has waited longer than `limit` is then dropped. Of the other packets
+//! only one per `patience` is dropped, in case the sender responds after all. BBR keeps one RTT of queue whatever is
+//! dropped, and each drop costs in-order receivers another RTT. The queue of such a sender runs empty from time to time
+//! and is afterwards used by the same sender. Therefore the sender is considered unresponsive for [`REMEMBERED`] and
+//! then tested again. (Cake solves the same problem with a second controller, BLUE, which begins to drop when its
+//! buffer overflows.) Marks and drops share one schedule, so if ECN-capable and other packets are mixed, a drop may
+//! follow soon after a mark.
 
 use core::time::Duration;
 

@@ -4,22 +4,22 @@
 //! Rao 2006). Paths are paced at their capacity. When more packets wait than the quickest path carries, the next best
 //! path takes packets too, and so on, so a large flow gets the sum of the rates. The differences from EDPF:
 //!
-//! - **Groups.** Paths whose delays differ by more than `GATE` are not mixed in one flow: the wait for the slower
-//!   path at the receiver would cost more than the path brings. By default a flow uses the group of the quickest
+//! - **Groups.** Paths whose delays differ by more than 110 ms (`GATE`) are not mixed in one flow: the wait for the
+//!   slower path at the receiver would cost more than the path brings. By default a flow uses the group of the quickest
 //!   path, which is the path with the shortest one-way delay. The paths of this group are the *near* paths. The flow
 //!   uses a slower group instead only if the flow is large and one of two conditions holds. Either the slower paths
-//!   together carry much more (`WORTH_PERCENT`), or the near paths limit the flow and the slower paths bring more
-//!   even after the time it takes to fill them (`LASTS`).
+//!   together carry much more (`WORTH_PERCENT`), or the near paths limit the flow and the slower paths bring more even
+//!   after the time it takes to fill them (`LASTS`).
 //! - **Crowds.** Several flows share the capacity of the paths, so some use the slower group and some stay on the
 //!   near paths (`crowd`).
-//! - **Late paths.** A *late* path is later than the quickest path by more than `GATE` and at most `LATEST`. It helps
-//!   the near paths without leaving them idle. It takes only packets of a large flow that would arrive even later
-//!   through the backlog of the quickest path, where the delay is then as long as on the late path. It does not take
-//!   the first packet of the backlog but one that will arrive in order ([`Pick::Behind`]). If ACK pacing extends the
-//!   flow's RTT to that of the late path, the late path is used like any other (`is_kept`).
-//! - **Bursts.** The packets of one burst wait for the quickest path if that path can send all of them before the
-//!   first would arrive on another path (`BURST`). Where the RTT is long, any packet of a large flow may wait for a
-//!   fraction of the RTT (`PATIENCE`).
+//! - **Late paths.** A *late* path is later than the quickest path by more than `GATE` and at most 330 ms (`LATEST`).
+//!   It helps the near paths without leaving them idle. It takes packets of a large flow only if the backlog of the
+//!   quickest path is so long that they would arrive there even later. It does not take the first packet of the backlog
+//!   but a later one that will arrive in order ([`Pick::Behind`]). If ACK pacing extends the flow's RTT to that of the
+//!   late path, the late path is used like any other (`is_kept`).
+//! - **Bursts.** The packets of one burst wait for the quickest path if that path can send all of them before the first
+//!   would arrive on another path, and within 50 ms of the beginning of the burst (`BURST`). Where the RTT is long, any
+//!   packet of a large flow may wait for a fifth of the RTT (`PATIENCE`).
 //! - **Deadlines.** Packets with a deadline are placed by their deadline (`urgent`).
 //! - **Repair.** Lost packets are retransmitted ([`Profile::repair`]).
 
@@ -67,7 +67,7 @@ pub struct Adaptive {
     count: Count,
     burst: Burst,
     mechanisms: Mechanisms,
-    /// Whether an observer wants the candidates of each decision.
+    /// Whether an observer receives the candidates of each decision.
     is_observed: bool,
     /// The candidates of the last decision.
     candidates: Vec<Candidate>,
@@ -80,7 +80,7 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Creates a scheduler for which all paths are empty.
+    /// Creates a scheduler that assumes no packets in flight on any path.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -372,8 +372,8 @@ impl Scheduler for Adaptive {
             return Duration::ZERO;
         }
         let gate = Gate::new(paths, Duration::ZERO, true, self.mechanisms);
-        // A late path that is being searched counts as well, if the rate reached so far, or its remembered rate,
-        // makes it worth using. Otherwise a flow that the near paths can carry would never find out the path's
+        // A late path whose capacity is not known yet counts as well, if the rate reached so far, or its remembered
+        // rate, makes it worth using. Otherwise a flow that the near paths can carry would never find out the path's
         // capacity.
         let late = paths
             .iter()
@@ -387,8 +387,8 @@ impl Scheduler for Adaptive {
     }
 }
 
-/// Returns the capacity that `flow` can expect if the near paths carry `near`; that of a single flow if crowds are
-/// switched off.
+/// Returns the capacity that `flow` can expect if the near paths carry `near`. If crowds are switched off, `flow`
+/// counts as the only flow.
 fn crowd(mechanisms: Mechanisms, count: &Count, flow: &Flow, near: u128) -> Crowd {
     if mechanisms.has(Mechanism::Crowds) {
         count.with(flow, near)

@@ -1,10 +1,11 @@
 //! `auto-weight`: bytes in proportion to the rates of the paths, updated at intervals (NATALIE's weights, in the
 //! tunnel).
 //!
-//! Every `interval` each path's weight moves by `GAIN` of the difference towards its estimated rate, and is at least
-//! `FLOOR` of the largest weight. A change beyond `JUMP` that appears twice in a row is adopted at once. Between
-//! updates packets are distributed by these weights as under `weighted`, including its rule for small packets. A path
-//! of unknown rate gets the mean of the known rates. Delay, queue and loss of a path have no influence.
+//! Every `interval` each path's weight moves towards its estimated rate by 30 % of the difference (`GAIN`). It is at
+//! least a hundredth of the largest weight (`FLOOR`). If the rate differs from the weight by more than a tenth
+//! (`JUMP`), in the same direction twice in a row, the weight becomes the rate at once. Between updates packets are
+//! distributed by these weights as under `weighted`, including its rule for small packets. A path of unknown rate gets
+//! the mean of the known rates. Delay, queue and loss of a path have no influence.
 //!
 //! Source: He and Brassil, "NATALIE: An Adaptive, Network-Aware Traffic Equalizer", 2007, section V. The paper
 //! measures the other traffic on a link of known rate and subtracts it. A tunnel needs no subtraction, because its

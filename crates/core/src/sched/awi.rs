@@ -1,21 +1,24 @@
-//! `awi`: fills the fixed line, and moves load to the other lines when the fixed line loses packets. The algorithm of
-//! Bednarek, Kühlewind, Barrenetxea and Trammell, "Multipath bonding at Layer 3" (ANRW 2016), section 3.
+//! `awi`: fills the fixed line, and moves load to the other lines when the fixed line loses packets. A *line* is the
+//! access line behind a path. The algorithm is that of Bednarek, Kühlewind, Barrenetxea and Trammell, "Multipath
+//! bonding at Layer 3" (ANRW 2016), section 3.
 //!
-//! Weighted round robin over a fixed line of constant weight `w_fixed` and other lines, whose weights start at 0.
-//! Every `T_report` the receiver reports how many packets are missing per line (section 3; [`crate::loss_report`]).
-//! Loss is the sign that a line is saturated, so no line is paced. `lost` and `sent` are packets of the fixed line:
+//! The policy is weighted round robin over a fixed line of constant weight `w_fixed` and other (mobile) lines, whose
+//! weights start at 0. Every `T_report` the receiver reports how many packets are missing per line (section 3;
+//! [`crate::loss_report`]). Loss is the sign that a line is saturated, so no line is paced. `lost` and `sent` are
+//! packets of the fixed line:
 //!
-//! - IWI (3.2): on loss, if the mobile weight is 0: `w_mobile += lost`.
-//! - AWI (3.1, equation 1): on loss, else: `w_mobile += k · lost / sent · w_fixed`, rounded half up to a whole number.
+//! - IWI (3.2): on loss, if `w_mobile` is 0: `w_mobile += lost`.
+//! - AWI (3.1, equation 1): on loss, if `w_mobile` is above 0: `w_mobile += k · lost / sent · w_fixed`, rounded half up
+//!   to a whole number.
 //! - DWD (3.3): after each `T_dwd` without loss: `w_mobile -= 1`.
 //! - Always: `0 <= w_mobile <= w_mobile_max`.
 //!
 //! So AWI stops once `k · p · w_fixed < 1/2`: a loss of p = 1 / (2 k `w_fixed`) remains (2 % for the defaults).
 //!
-//! `docs/algorithms.md` section 2.8 lists the choices made where the paper leaves one. Beyond the paper: any number
-//! of lines, which are filled in the order of cost and then id; a line that does not work is skipped, and the next
-//! line in order replaces a fixed line that does not work; weights may count bytes; smooth round robin; losses of all
-//! lines.
+//! `docs/algorithms.md` section 2.8 lists the choices made where the paper leaves the choice open. Beyond the paper:
+//! any number of lines, which are filled in the order of cost and then id; a line that does not work is skipped, and
+//! the next line in order replaces a fixed line that does not work; weights may count bytes; smooth round robin; losses
+//! of all lines.
 //!
 //! Never waits: if the line whose turn it is has no room at this moment (socket full, the user's own limit), the next
 //! line takes the packet. Ranks do not restrict the choice: every path is visible.
@@ -50,7 +53,7 @@ pub struct Awi {
     /// The lines of the last call of `pick`, in the order in which they are filled: usable lines first, and among
     /// these the fixed line first.
     lines: Vec<Line>,
-    /// The turn of each line.
+    /// Weight and readiness of each line, for the round robin.
     turns: Vec<Turn>,
     /// Number of usable lines.
     usable: usize,

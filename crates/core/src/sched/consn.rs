@@ -5,15 +5,15 @@
 //! burst, up to [`BLOCK`] packets. Each path gets a run of consecutive packets: the quickest path the first run, the
 //! others the next runs in the order of their RTTs. The weight of a path gives the length of its run
 //! ([`SrttWeighted`](super::SrttWeighted)). *Variant 1*: the first path sends its run in ascending order, the others
-//! from the end of their run in descending order. *Variant 2*: only the last path descends. Losses or delays of a
-//! path then make one gap, and the packets that are sent last on either side of a boundary between runs are
-//! neighbours.
+//! from the end of their run in descending order. *Variant 2*: only the last path descends. Losses or delays of one
+//! path then cause a single gap in the sequence: with two paths, the packets on both sides of the boundary between the
+//! runs are sent last.
 //!
-//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of
-//! packets that are not known to have arrived, but only while no new packet waits and the path has room
-//! (`tunnel/blocks.rs`). This requires the capacity of the paths, so paths are paced. Without redundancy only the
-//! user's limits pace them, as published. The delay of packets that wait at this end for a paced path counts as part
-//! of the path's RTT, like the queue in the modem of a path that is not paced.
+//! With `redundancy`, each path continues into the runs of the others in its own direction. It sends copies of packets
+//! that are not known to have arrived, but only while no new packet waits and the path has room (`tunnel/blocks.rs`).
+//! This requires the capacity of the paths, so paths are paced. Without redundancy only the user's limits pace them, as
+//! published. The delay of packets that wait at this end for a paced path counts as part of the path's RTT, as the
+//! delay of the modem's queue does on a path that is not paced.
 //!
 //! With `pdc`, packets that would be late on the path of their run are exchanged for other packets, or take another
 //! path (`pdc`).
@@ -125,11 +125,11 @@ impl<'de> Deserialize<'de> for Variant {
 /// The assignment of a block to paths. Owned by the caller, to avoid an allocation per block.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// Each packet of the block once, as the index of its path among the views and the index in the block. The
-    /// packets of a path are in the order of sending.
+    /// One entry per packet of the block: the index of the packet's path among the views, and the index of the packet
+    /// in the block. The packets of each path are in the order of sending.
     pub packets: Vec<(u8, u8)>,
-    /// The packets that a path may copy when it has sent its own packets, in this order, as the index of the path and
-    /// the index in the block.
+    /// The packets that a path may copy when it has sent its own packets, in the order of sending. Each entry is the
+    /// index of the path and the index of the packet in the block.
     pub copies: Vec<(u8, u8)>,
 }
 
@@ -143,7 +143,7 @@ pub struct Consn {
 }
 
 impl Consn {
-    /// Creates a scheduler whose paths are owed nothing.
+    /// Creates a scheduler without credit from earlier blocks.
     #[must_use]
     pub const fn new(settings: ConsnSettings) -> Self {
         Self {
@@ -294,5 +294,5 @@ impl Scheduler for Consn {
     }
 }
 
-/// Bytes staged for a path from which on it gets no further packets: one block.
+/// Number of bytes staged for a path at which it gets no further packets: one block.
 const ROOM: Bytes = Bytes::new(1_500 * BLOCK as u64);

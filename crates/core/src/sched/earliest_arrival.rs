@@ -10,10 +10,10 @@
 //! flight. A path of unknown rate counts as 10 Mbit/s. Delays are taken relative to the quickest path, because only
 //! differences matter.
 //!
-//! The best path may not be ready. The policy waits for it only if the path is predicted to send the whole backlog
-//! before the best ready path sends one packet, and within 5 ms. A longer wait would build a standing queue, which
-//! the tunnel's queue management mistakes for congestion, and the other paths would idle. The time until a path is
-//! ready is unknown; it is assumed to be as long as the path has already been unready.
+//! If the best path is not ready, the policy waits for it only if that path is predicted to send the whole backlog
+//! before the best ready path sends one packet, and within 5 ms. A longer wait would build a standing queue, which the
+//! tunnel's queue management mistakes for congestion, and the other paths would idle. The time until a path is ready is
+//! unknown; it is assumed to be as long as the path has already been unready.
 
 use core::time::Duration;
 
@@ -36,7 +36,7 @@ impl Default for EarliestArrival {
 }
 
 impl EarliestArrival {
-    /// Creates a scheduler for which all paths are empty.
+    /// Creates a scheduler that assumes no packets in flight on any path.
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -6,8 +6,9 @@
 //! its flows move, and when it returns they return. There is no table, so there is no state per flow and nothing to
 //! bound.
 //!
-//! This is the usual behaviour of a router with several uplinks. It never reorders, and a flow never gets more than
-//! the capacity of one path. While a flow waits for its path, all packets behind it in the tunnel queue wait too.
+//! This is the usual behaviour of a router with several uplinks. It never reorders, and a flow never gets more than the
+//! capacity of one path. While a flow waits for its path, all packets behind the flow's packet in the tunnel queue wait
+//! too.
 
 use super::{PacketInfo, PathView, Pick, Scheduler, only};
 use crate::{ids::PathId, profile::Profile, time::Instant};

@@ -1,7 +1,7 @@
 //! `min-rtt`: the ready path with the lowest RTT.
 //!
-//! The default of MPTCP in Linux: it fills the quickest path until that path has no room, then the next one. Its
-//! known weakness is that the RTT includes the return path and the queue that this policy builds.
+//! This is the default scheduler of MPTCP in Linux: it fills the quickest path until that path has no room, then the
+//! next one. Its known weakness is that the RTT includes the return path and the queue that this policy builds.
 
 use core::time::Duration;
 

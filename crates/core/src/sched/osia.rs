@@ -1,16 +1,18 @@
 //! `osia`: sends data out of order so that they arrive in order.
 //!
 //! Wang, Liao, Li, "OSIA: Out-of-order Scheduling for In-order Arriving in concurrent multi-path transfer" (2012).
-//! *Progressive water-filling* ([`plan`]) decides which data go over which line. *Cascaded leaky buckets with faucets*
-//! (`buckets`) carry the plan out. A new plan is made when a period is over or the lines change ([`Planner`]). There
-//! are three users: this policy, for packets; the striping of a connection, for its chunks; and the simulator's
-//! sender, for the paper's evaluation.
+//! *Progressive water-filling* ([`plan`]) decides which data are sent over which line; a *line* is a path of the
+//! tunnel, or one connection of a striped stream. *Cascaded leaky buckets with faucets* (`buckets`) execute the plan. A
+//! new plan is made when a period is over or the lines change ([`Planner`]). The algorithm has three users: this
+//! policy, for packets; the striping of a connection, for its chunks; and the simulator's sender, for the paper's
+//! evaluation.
 //!
-//! In the tunnel packets are assigned to paths in the order of the data, as under every policy, but the path may not
-//! be ready. Then the packet is staged for that path ([`Pick::One`]), and the policy is asked for the next packets
-//! until one goes to a ready path. So a slow path carries data that are ahead of a quick path's by the difference of
-//! the delays. That needs a queue of `sum(rate_i * (d_max - d_i))`. While the queue is shorter, the lines are filled
-//! from the quickest on, and a slow line gets no data before the quick ones are filled up to its delay.
+//! In the tunnel, packets are assigned to paths in the order of the data, as under every policy, but the chosen path
+//! need not be ready. If it is not ready, the packet is staged for that path ([`Pick::One`]), and the policy chooses
+//! the paths of the next packets until it chooses a ready path. So at any moment a slow path sends later data than a
+//! quick path, and both arrive in order in spite of the different delays. This requires a tunnel queue with a length of
+//! `sum(rate_i * (d_max - d_i))`. While the queue is shorter, the paths are filled in the order of their delays: a slow
+//! path gets no data until the quicker paths are filled up to its delay.
 //!
 //! Pure ACKs may arrive in any order: they take the quickest ready path at once.
 
@@ -38,7 +40,7 @@ pub struct Osia {
 }
 
 impl Osia {
-    /// Creates a scheduler for which all paths are empty.
+    /// Creates a scheduler that assumes no packets in flight on any path.
     #[must_use]
     pub fn new(settings: OsiaSettings) -> Self {
         Self {

@@ -160,7 +160,7 @@ mod tests {
         paths
     }
 
-    /// A packet with the given time in milliseconds until its deadline, less the delay of the quickest path.
+    /// A packet with the given time in milliseconds until its deadline, minus the delay of the quickest path.
     fn with_left(millis: u64) -> PacketInfo {
         PacketInfo {
             urgency: Some(Urgency {

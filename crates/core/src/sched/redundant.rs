@@ -1,8 +1,8 @@
 //! `redundant`: every packet on every path.
 //!
-//! The receiver delivers the first copy. The delay of each packet is that of the quickest path, and the loss is the
-//! product of the losses. The capacity is that of the slowest path that is always ready: paths that are not ready get
-//! no copy.
+//! The receiver delivers the first copy. The delay of each packet is that of the quickest path, and the loss rate is
+//! the product of the paths' loss rates. The capacity is that of the slowest path that is always ready: paths that are
+//! not ready get no copy.
 
 use super::{PacketInfo, PathView, Pick, Scheduler};
 use crate::{ids::PathId, time::Instant};

@@ -1,4 +1,4 @@
-//! `round-robin`: packets go to the paths in turn.
+//! `round-robin`: packets are sent on the paths in turn.
 //!
 //! Paths that are always ready get equal numbers of packets; paths that are not ready lose their turn. This is the
 //! classic baseline: it suits equal paths and reorders heavily on unequal ones.

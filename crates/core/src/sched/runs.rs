@@ -57,5 +57,5 @@ impl Runs {
 
 /// Maximum length of a packet in bytes.
 pub(super) const MAX_LEN: u64 = 1 << 16;
-/// Maximum of the bytes carried over: two packets.
+/// Maximum number of bytes carried over: two packets.
 const MAX_OWED: i64 = 3_000;

@@ -1,7 +1,7 @@
 //! `single`: one path carries everything; another path is used only while this path does not work.
 //!
-//! The path is the chosen one while it is usable; otherwise the usable path with the lowest rank, then the lowest id.
-//! No bonding: plain failover, and the baseline that every other policy must beat.
+//! The path is the configured one while it is usable; otherwise it is the usable path with the lowest rank, and of
+//! several the one with the lowest id. No bonding: plain failover, and the baseline that every other policy must beat.
 
 use serde::Deserialize;
 

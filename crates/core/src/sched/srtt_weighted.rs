@@ -38,7 +38,7 @@ pub struct SrttWeightedSettings {
     pub alpha: Alpha,
     /// The source of the weights.
     pub weights: Weights,
-    /// Whether the later packets of a block take the slower paths, and some packets that would be late there other
+    /// Whether the later packets of a block take the slower paths, and some packets that would be late there take other
     /// paths.
     pub pdc: bool,
     /// The longest delay after which a packet is still useful, for `pdc`.
@@ -249,7 +249,7 @@ pub(super) fn shares(
     }))
 }
 
-/// The weight of `path`: the sum of the RTTs less the path's RTT, in microseconds, at least 1. This is (n - 1) w_P
+/// The weight of `path`: the sum of the RTTs minus the path's RTT, in microseconds, at least 1. This is (n - 1) w_P
 /// multiplied by the sum.
 pub(super) fn weight(shares: Shares, path: &PathView) -> u32 {
     let Some(sum) = shares else {

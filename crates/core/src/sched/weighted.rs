@@ -6,10 +6,10 @@
 //! the packets of each path are spread over the cycle. Block round robin, which sends for example 64 and then 60
 //! packets in a row, needs modem buffers of that depth.
 //!
-//! Unlike in nginx, credit is counted in bytes (in fixed point with 32 fractional bits) instead of units of weight.
-//! So packets of any size share fairly, weights may change between any two packets, and paths may appear and
-//! disappear: the carry-over is a packet or two instead of a burst in proportion to the old weights. Paths that are
-//! not ready keep their credit but gain none.
+//! Unlike in nginx, credit is counted in bytes (in fixed point with 32 fractional bits) instead of units of weight. So
+//! packets of any size share fairly, weights may change between any two packets, and paths may appear and disappear:
+//! such a change shifts the shares by one or two packets, not by a burst in proportion to the old weights. Paths that
+//! are not ready keep their credit but gain none.
 //!
 //! Packets of at most `SMALL` bytes, such as a TCP receiver's ACKs, take the quickest ready path and are not counted.
 //! Their load is negligible. A download whose ACKs alternate between a slow path and a quick one would have the RTT

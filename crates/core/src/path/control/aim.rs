@@ -5,9 +5,9 @@
 //! - [`Sharing::Auto`]: the remaining delay counts as the path's base delay.
 //! - [`Sharing::Yield`]: the queue counts as caused by this end, so the drain continues while the delay exceeds the
 //!   base delay of the last 10 s. Cross traffic that keeps the queue filled gets the whole path except 200 kbit/s.
-//! - [`Sharing::Hold`]: as `Auto`, but for 30 s after cross traffic was last seen the pacing rate is at least the
-//!   given share of the capacity measured without cross traffic. If less arrives than is sent, the path itself has
-//!   become slower, and the share is taken of the delivered rate.
+//! - [`Sharing::Hold`]: as `Auto`, but for 30 s after cross traffic was last seen the pacing rate is at least the given
+//!   share of the capacity measured without cross traffic. If less arrives than is sent, the path itself has become
+//!   slower. Then the share refers to the delivered rate.
 
 use core::time::Duration;
 
@@ -37,12 +37,12 @@ pub enum Sharing {
 }
 
 impl Aim {
-    /// Standing queue below which the path is probed for more capacity; `usual` without a target.
+    /// Standing queue below which the path is probed for more capacity; `usual` if the user has set no target.
     pub(super) fn low(self, usual: Duration) -> Duration {
         self.target_delay.map_or(usual, |target| target * 3 / 5)
     }
 
-    /// Standing queue above which the path is drained; `usual` without a target.
+    /// Standing queue above which the path is drained; `usual` if the user has set no target.
     pub(super) fn high(self, usual: Duration) -> Duration {
         self.target_delay.map_or(usual, |target| target * 7 / 5)
     }

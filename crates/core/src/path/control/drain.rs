@@ -25,7 +25,8 @@ pub(super) struct Drain {
     from: Duration,
     /// Longest standing queue since the drain began.
     peak: Duration,
-    /// Maximum delivery rate, divided by (1 - loss floor), since about one RTT after the drain began.
+    /// Maximum delivery rate, divided by (1 - loss floor). Only samples from about one RTT after the start of the drain
+    /// on count.
     delivered: Bitrate,
     pace: Bitrate,
     /// Percentage by which the pacing rate is below the capacity.
@@ -115,10 +116,11 @@ impl Drain {
     }
 }
 
-/// Rate of reports and probes, which are not paced. On a slow path they would undo a drain if they were not
-/// subtracted.
+/// Rate of reports and probes, which are not paced. Their rate is subtracted from the pacing rate, because on a slow
+/// path they would undo a drain.
 const UNPACED: Bitrate = Bitrate::from_bps(80_000);
 /// Minimum duration of a drain that tests whether the delay is a queue.
 const LEAST_TEST: Duration = Duration::from_millis(250);
-/// Delay above which a grown delay is a queue. A shorter delay may be jitter that the mean jitter does not show.
+/// Lower limit of the delay above which a delay that grew during a drain counts as a queue. A shorter delay may be
+/// jitter that the mean jitter does not show.
 const NOT_JITTER: Duration = Duration::from_millis(25);

@@ -5,9 +5,9 @@
 //! rate (10 % if more than a quarter was lost). The ceiling stays for one second or four RTTs, whichever is longer,
 //! and then rises by 2, 4, 8 … 25 % every two RTTs.
 //!
-//! The ceiling is removed when it is 50 % above the maximum delivery rate, or when the capacity is searched again.
-//! Losses of packets sent before the ceiling do not set another ceiling. Two RTTs and one round after the ceiling was
-//! set, all of these packets have been reported.
+//! The ceiling is removed when it is 50 % above the maximum delivery rate, or when the search for the capacity
+//! restarts. Losses of packets sent before the ceiling do not set another ceiling. Two RTTs and one round after the
+//! ceiling was set, all of these packets have been reported.
 
 use core::time::Duration;
 
@@ -40,7 +40,7 @@ impl Limit {
         self.ceiling.map(|ceiling| ceiling.pace)
     }
 
-    /// Removes the limit, because the capacity is searched again.
+    /// Removes the limit, because the search for the capacity restarts.
     pub(super) const fn open(&mut self) {
         self.ceiling = None;
     }

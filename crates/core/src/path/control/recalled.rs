@@ -8,8 +8,8 @@
 //!   becomes [`NEXT_PERCENT`] of it. A short queue then shows that the path is saturated. If no queue appears within
 //!   two RTTs, the path carries more, and startup continues.
 //!
-//! A remembered rate that is too low costs two RTTs. One that is too high builds a queue: the excess over the
-//! capacity for one RTT.
+//! A remembered rate that is too low costs two RTTs. A remembered rate that is too high builds a queue: the data sent
+//! above the capacity in one RTT.
 
 use core::time::Duration;
 
@@ -107,7 +107,7 @@ impl Recalled {
 /// Pacing rate before the first report, in percent of the remembered rate.
 const FIRST_PERCENT: u64 = 70;
 /// Delivery rate, in percent of the remembered rate, from which the memory counts as about right: the initial 70 %
-/// less measurement error.
+/// minus a measurement error.
 const NEAR_PERCENT: u64 = 60;
 /// Pacing rate once the memory counts as about right, in percent of the remembered rate. A tenth more than the
 /// capacity builds a queue of some milliseconds within two RTTs.

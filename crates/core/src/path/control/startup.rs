@@ -1,7 +1,9 @@
-//! Startup: searches the capacity by sending at a multiple of the delivery rate, or from a remembered rate.
+//! Startup: searches for the capacity by sending at a multiple of the delivery rate, or from a remembered rate.
 //!
-//! The rate grows until, twice, a round that sent over a quarter more than the capacity is followed by a round in
-//! which the delivery rate grows by less than a quarter. A long queue or congestion ends startup at once.
+//! A round is *flat* if the delivery rate grows by less than a quarter although the previous round sent over a quarter
+//! more than the capacity. Startup ends after two consecutive flat rounds. A flat round that ends with a standing queue
+//! of more than twice the level `HIGH` counts twice. Congestion, or a queue of more than four times that level, ends
+//! startup at once.
 
 use core::time::Duration;
 
@@ -22,8 +24,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Startup {
     basis: Basis,
-    /// Consecutive rounds without growth by a quarter after a round that sent more than the capacity; a round that
-    /// ends with a long queue counts twice.
+    /// Number of consecutive flat rounds; a flat round that ends with a long queue counts twice.
     flat_rounds: u32,
 }
 
@@ -43,8 +44,8 @@ impl Startup {
         }
     }
 
-    /// Counts a finished round. `is_flat`: more than the capacity was sent before it, and it brought no growth.
-    /// `has_queue`: the standing queue is long.
+    /// Counts a finished round. `is_flat`: the delivery rate did not grow although the previous round sent more than
+    /// the capacity. `has_queue`: the standing queue is long.
     pub(super) const fn on_round(&mut self, is_flat: bool, has_queue: bool) {
         self.flat_rounds = if is_flat {
             self.flat_rounds + 1 + has_queue as u32
@@ -53,7 +54,7 @@ impl Startup {
         };
     }
 
-    /// Whether the search is over because enough rounds brought no growth.
+    /// Whether the search is over because enough rounds were flat.
     pub(super) const fn is_flat(&self) -> bool {
         self.flat_rounds >= FLAT_ROUNDS
     }
@@ -107,7 +108,7 @@ impl Startup {
 }
 
 /// Number of flat rounds that end startup. BBR's full-pipe check takes three rounds (draft-ietf-ccwg-bbr section
-/// 4.3.1.2); here only rounds after one that sent more than the capacity count.
+/// 4.3.1.2); here only rounds count whose previous round sent more than the capacity.
 const FLAT_ROUNDS: u32 = 2;
 /// Bytes sent in the first RTT: 16 full packets. TCP's initial window is 10 packets (RFC 6928).
 const FIRST_WINDOW: Bytes = Bytes::new(24_000);

@@ -16,8 +16,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Whether the capacity is being searched, whether the path was saturated recently, and whether a loss ceiling is in
-/// force.
+/// Whether the search for the capacity is in progress, whether the path was saturated recently, and whether a loss
+/// ceiling is in force.
 fn state(line: &Line) -> (bool, bool, bool) {
     let control = line.path.control();
     let is_known = line.path.model().is_capacity_known(line.now);

@@ -61,7 +61,7 @@ impl Queue {
         self.reported_at = now;
     }
 
-    /// Makes the present standing delay the base delay: a drain did not reduce it.
+    /// Makes the present standing delay the base delay, because a drain did not reduce it.
     pub(in crate::path) fn rebase(&mut self, now: Instant) {
         self.base = WindowedMin::new(MIN_WINDOW);
         self.base.insert(now, self.delays.min());

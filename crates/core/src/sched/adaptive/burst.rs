@@ -21,8 +21,8 @@ impl Burst {
         }
     }
 
-    /// Records the next packet of the burst. Returns the time by which an awaited path must have sent the backlog,
-    /// which is never earlier than `patience` from now.
+    /// Records the next packet of the burst. Returns the time by which an *awaited* path (a path that is not ready, but
+    /// worth waiting for) must have sent the backlog. This time is at least `patience` from now.
     pub(super) fn count(
         &mut self,
         now: Instant,
@@ -47,9 +47,9 @@ pub(super) fn patience(round_trip: Option<Duration>) -> Duration {
 /// Maximum predicted time to send a large flow's backlog on the awaited path, if RTTs are short and the backlog is
 /// not a burst: the target of the tunnel queue's CoDel.
 pub(super) const MAX_WAIT: Duration = Duration::from_millis(5);
-/// Maximum predicted time from the beginning of a burst until the awaited path has sent the burst: half of the
-/// interval of the tunnel queue's CoDel. A burst is not yet a standing queue, and its first packet would delay all of
-/// it on a slower path. For a small flow, which is a burst as a whole, this maximum applies at any time.
+/// Maximum predicted time from the beginning of a burst until the awaited path has sent the burst: half of the interval
+/// of the tunnel queue's CoDel. A burst is not yet a standing queue. If its first packet took a slower path, the whole
+/// burst would be delivered later. For a small flow, which is a burst as a whole, this maximum applies at any time.
 pub(super) const BURST: Duration = Duration::from_millis(50);
 /// Divisor of the RTT: a packet of a large flow may wait for this part of the RTT, if it is longer than [`MAX_WAIT`],
 /// up to [`BURST`]. A flow that fills a path with a long RTT sends in bursts. If the end of such a burst took a later

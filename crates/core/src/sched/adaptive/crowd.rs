@@ -20,8 +20,8 @@ pub(super) struct Count {
     near_rate: u64,
 }
 
-/// The shares that a flow can expect: its part of the capacity of the near paths, in bits per second, and the number
-/// of flows that share the later paths if the flow takes those.
+/// The shares that a flow can expect: its part of the capacity of the near paths, in bits per second, and the number of
+/// flows that share the later paths if the flow moves to the later paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Crowd {
     pub(super) near: u128,

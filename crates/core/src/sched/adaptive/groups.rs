@@ -97,8 +97,8 @@ pub(super) fn alone(paths: &[PathView]) -> Crowd {
     Crowd::alone(carried_near(paths))
 }
 
-/// The number of bits that a flow sends until its end if it moves now to paths with the total `rate`, whose delay is
-/// `later` than that of the quickest path. The flow must first fill the paths, doubling its window every RTT.
+/// The number of bits, times 1000, that a flow sends until its end if it moves now to slower paths. `rate`: the total
+/// rate of these paths. `later`: their extra delay. The flow must first fill the paths, doubling its window every RTT.
 fn gain(rate: u128, later: Duration) -> u128 {
     let longer = 2 * later.as_millis();
     let in_flight = rate * longer / 8000;

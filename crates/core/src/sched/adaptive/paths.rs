@@ -56,7 +56,7 @@ pub(super) fn carried_near(paths: &[PathView]) -> u128 {
     carried_where(paths, |path| is_member(path, Duration::ZERO))
 }
 
-/// The assumed capacity of a path: twice the rate reached so far if the capacity is still being searched.
+/// The assumed capacity of a path: twice the rate reached so far while the search for the capacity is in progress.
 pub(super) fn likely_rate(path: &PathView) -> Bitrate {
     match path.rate {
         Some(rate) if path.is_searching => rate.scale(2, 1),
@@ -66,8 +66,8 @@ pub(super) fn likely_rate(path: &PathView) -> Bitrate {
 }
 
 /// The share of the total capacity, in percent, that a path needs to bring a large flow more than it costs. It grows
-/// with the path's delay beyond the quickest path, and with how much longer than `usual` (the quickest path's queue)
-/// its queue is when both are saturated.
+/// with the path's extra delay, and with the amount by which the path's queue exceeds `usual` when both paths are
+/// saturated. `usual`: the queue delay of the quickest path when it is saturated.
 fn needed_percent(path: &PathView, usual: Duration) -> u64 {
     let queue = path.rate.map_or(Duration::ZERO, full_queue);
     let later = path.extra_delay.saturating_add(queue.saturating_sub(usual));
@@ -90,7 +90,7 @@ pub(super) fn worthless(path: &PathView, total: u128, usual: Duration) -> Option
     })
 }
 
-/// When `len` bytes sent now would arrive, less the one-way delay of the quickest path. `wait`: the time they wait in
+/// When `len` bytes sent now would arrive, minus the one-way delay of the quickest path. `wait`: the time they wait in
 /// the path's queue.
 pub(super) fn arrival(
     line: &Line,
@@ -106,8 +106,8 @@ pub(super) fn arrival(
 const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(20);
 /// Maximum difference between the delays of the paths of one flow.
 pub(super) const GATE: Duration = Duration::from_millis(110);
-/// Maximum extra delay of a late path. A late path takes packets that would wait longer for the quickest path than
-/// its extra delay.
+/// Maximum extra delay of a late path. A late path takes packets whose wait for the quickest path would be longer than
+/// the late path's extra delay.
 pub(super) const LATEST: Duration = Duration::from_millis(330);
 /// Difference to the shortest delay up to which a path counts as equally quick.
 const NEAREST: Duration = Duration::from_millis(10);

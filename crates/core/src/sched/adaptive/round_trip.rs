@@ -21,7 +21,7 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     let taken = group(paths, Eager::ToLeave, alone(paths));
     let total = carried_where(paths, |_| true);
     let usual = usual_queue(quickest(paths, from));
-    // ACKs move to the next path when their queue on the quickest path makes it equally late.
+    // ACKs move to the next path when the queue of ACKs makes the quickest path as late as the next path.
     let others = paths
         .iter()
         .filter(|path| path.usable && path.id != near.id);
@@ -42,8 +42,8 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
     // grows from then on.
     let is_left = better_group(paths, Eager::No, alone(paths)) > Duration::ZERO;
     let is_most = !is_left && near_rate * 100 > total * MOST_PERCENT;
-    // A longer RTT costs a small flow little if the increase is small, or if the near paths are so slow that they are
-    // full.
+    // A longer RTT costs a small flow little if the increase is small, or if the near paths are so slow that even this
+    // flow fills them.
     let costs_little = |path: &PathView| {
         let later = longer(path);
         let bytes = near_rate * (least + later).as_millis() / 8_000;
@@ -53,7 +53,7 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
         let is_one = is_member(path, from) || is_late(path, taken);
         path.usable && is_one && worthless(path, total, usual).is_none()
     };
-    // It takes long to observe the lowest delay of a path that jitters.
+    // The lowest delay of a path with jitter is observed late. Therefore half of its RTT spread is tolerated.
     let counts = |path: &PathView| {
         !is_most || path.extra_delay <= nearest + path.rtt_spread / 2 || costs_little(path)
     };
@@ -62,8 +62,8 @@ pub(super) fn to_keep(paths: &[PathView]) -> Duration {
         let last = paths.iter().filter(serves).map(longer).max();
         least + last.unwrap_or_default()
     };
-    // BBR keeps two windows of its min RTT in flight, so half of the RTT over all paths is enough for BBR to find
-    // them.
+    // BBR keeps twice its bandwidth-delay product in flight. So half of the RTT over all paths is enough for BBR to
+    // find their capacity.
     let half = longest(&|_| true) / 2;
     longest(&counts).max(half.min(least + least / VERY_LITTLE))
 }

@@ -33,7 +33,7 @@ struct Candidate {
 }
 
 impl Adaptive {
-    /// Chooses the path of a packet with a deadline. The lines must be up to date.
+    /// Chooses the path of a packet with a deadline. The predictions in `self.lines` must be up to date.
     pub(super) fn pick_urgent(
         &mut self,
         now: Instant,
@@ -84,8 +84,8 @@ impl Adaptive {
             return Pick::Wait;
         };
         let is_better_awaited = awaited.is_some_and(|awaited| awaited < best.surely);
-        // If the packet would be late on the best ready path, nothing is lost by waiting. If it may be late there, it
-        // waits while another path has room.
+        // If the packet would probably be late on the best ready path, nothing is lost by waiting. If it would be late
+        // there only in a bad case, it waits if another path can send it and the backlog within half of the time left.
         let may_be_late = best.surely > limit && has_room;
         if is_better_awaited || best.probably > limit || may_be_late {
             return Pick::Wait;
@@ -150,7 +150,7 @@ fn wait(path: &PathView) -> Duration {
     path.queue_delay.max(path.lateness)
 }
 
-/// Whether a path may carry packets with a deadline. A path whose capacity is being searched may carry them at the
+/// Whether a path may carry packets with a deadline. During the search for its capacity a path may carry them at the
 /// rate reached so far, while it has no queue.
 fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
     // Jitter can look like a queue.
@@ -159,15 +159,15 @@ fn is_open(path: &PathView, quickest: Option<PathId>) -> bool {
     !path.is_searching || is_shown || quickest == Some(path.id)
 }
 
-/// The cost of a path's losses, as a delay. Each lost packet delays its flow by a retransmission. A loss of one in
-/// thirty or more costs as much as a loss of every packet.
+/// The cost of a path's losses, as a delay. Each lost packet delays its flow by a retransmission. From a loss of one
+/// packet in thirty on, the cost is a full retransmission delay.
 fn penalty(path: &PathView) -> Duration {
     let repair = path.smoothed_rtt.unwrap_or_default() + REPORTED_WITHIN;
     repair * path.loss_ppm.min(33_333) / 33_333
 }
 
-/// Maximum queue with which a path that is still being searched may carry packets with a deadline; three times the
-/// path's jitter if that is more.
+/// Maximum queue with which a path may carry packets with a deadline during the search for its capacity. If three times
+/// the path's jitter is more, that limit applies.
 const SHORT_QUEUE: Duration = Duration::from_millis(3);
 /// Loss in parts per million above which copies of a path's packets are worth their cost.
 const LOSSY_PPM: u32 = 3_000;

@@ -44,8 +44,8 @@ impl Wish {
     /// Whether a late path takes only later packets of the flow. If ACK pacing extends the flow's RTT to that of the
     /// late path, the path is used like any other.
     pub(super) fn only_behind(&self, path: &PathView) -> bool {
-        // Half of the extra delay is sufficient: delays have changed since the RTT was chosen, and large flows get a
-        // shorter one.
+        // Half of the extra delay is sufficient: delays may have changed since the RTT was chosen, and large flows get
+        // a shorter RTT.
         let is_kept = self.kept >= self.least_rtt.unwrap_or_default() + path.extra_delay / 2;
         self.is_any && is_late(path, self.gate.from) && !(self.has_more && is_kept)
     }

@@ -1,8 +1,9 @@
 //! The weights of the lines that are not fixed, controlled by loss reports: AWI, IWI and DWD.
 //!
-//! The *mobile weight* is the part of the load for which the fixed line has no room. The other lines take it in
-//! order, each up to its cap, so the second line gets some only when the first is full. In the paper's mode every cap
-//! is `w_mobile_max`, and with two lines the mobile weight is the paper's `w_mobile`.
+//! The *mobile weight* is the total weight of the other lines, for the part of the load that exceeds the capacity of
+//! the fixed line. It is distributed over these lines in order, each up to its cap, so the second line gets weight only
+//! when the first is at its cap. In the paper's mode every cap is `w_mobile_max`, and with two lines the mobile weight
+//! is the paper's `w_mobile`.
 
 use super::{
     blocks::Turn,

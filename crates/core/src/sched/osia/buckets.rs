@@ -1,7 +1,8 @@
 //! Cascaded leaky buckets with faucets (section 4.1): one bucket per chunk, with one faucet per line.
 //!
-//! Data fill the first bucket; the rest fills the second, and so on. The faucets of a bucket send its data over its
-//! lines in proportion to the lines' rates (equation 12).
+//! A *chunk* is a range of the data that the plan sends over the same lines ([`super::plan`]). Data fill the first
+//! bucket; when it is full, further data fill the second bucket, and so on. The faucets of a bucket send its data over
+//! its lines in proportion to the lines' rates (equation 12).
 
 use core::ops::Range;
 
@@ -13,14 +14,15 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// A plan as it is carried out.
+/// The execution of a plan.
 #[derive(Clone, Debug)]
 pub(super) struct Buckets {
     plan: Plan,
-    /// Which bucket is being filled, and with how much so far.
+    /// Index of the bucket that is being filled, and the bytes in it.
     chunk: usize,
     poured: Bytes,
-    /// How high each line is filled, in nanoseconds; in the plan's order.
+    /// Fill level of each line, in the order of the plan's vessels: the arrival time of the data last put into the
+    /// line, in nanoseconds since the plan was made.
     levels: [u64; PathId::MAX],
 }
 
@@ -42,11 +44,11 @@ impl Buckets {
         &self.plan
     }
 
-    /// The line for the next `len` bytes of the data: among the open faucets the one that lets them through first, or one
-    /// `drawn` in proportion to the rates.
+    /// Returns the line for the next `len` bytes of the data. Without `drawn`, it is the line of the open faucet over
+    /// which they arrive first. With the generator `drawn`, the line is drawn at random, in proportion to the rates.
     pub(super) fn pour(&mut self, len: Bytes, drawn: Option<&mut Rng>) -> PathId {
         while self.plan.chunks()[self.chunk].volume.is_some() && self.is_full_for(len) {
-            // What went in beyond the brim belongs to the next.
+            // The excess over this bucket's volume counts for the next bucket.
             let volume = self.plan.chunks()[self.chunk].volume;
             self.poured = self.poured.saturating_sub(volume.unwrap_or(Bytes::ZERO));
             self.chunk += 1;
@@ -61,8 +63,8 @@ impl Buckets {
         vessel.id
     }
 
-    /// Whether `len` bytes more belong to a later bucket: this one has all it holds, or as good as all, for the bytes are
-    /// one piece and come through sooner over a line that is closed yet.
+    /// Whether the next `len` bytes belong to a later bucket. They do if this bucket is full, or if they would arrive
+    /// earlier over a line whose faucet is still closed; they cannot be split between two buckets.
     fn is_full_for(&self, len: Bytes) -> bool {
         let closed = self.open()..self.plan.vessels().len();
         let volume = self.plan.chunks()[self.chunk].volume;
@@ -71,12 +73,13 @@ impl Buckets {
         volume.is_some_and(|volume| self.poured >= volume) || there < here
     }
 
-    /// How many lines have an open faucet.
+    /// Number of lines with an open faucet.
     fn open(&self) -> usize {
         self.plan.chunks()[self.chunk].open
     }
 
-    /// Which of `lines` is filled the least with `len` bytes more, and how high then; ties go to the lower id.
+    /// Returns the line among `lines` with the lowest level after the next `len` bytes, and that level. Of equal
+    /// levels, the line with the lower id wins.
     fn first_through(&self, len: Bytes, lines: Range<usize>) -> (usize, u64) {
         let vessels = self.plan.vessels();
         let heights = lines.map(|line| (line, raised(self.levels[line], len, vessels[line].rate)));
@@ -84,7 +87,7 @@ impl Buckets {
         least.unwrap_or((0, u64::MAX))
     }
 
-    /// One of the open faucets, by chance in proportion to the rates.
+    /// Draws one of the open faucets at random, in proportion to the rates.
     fn draw(&self, rng: &mut Rng) -> usize {
         let open = &self.plan.vessels()[..self.open()];
         let total = open.iter().map(|vessel| vessel.rate.as_bps());

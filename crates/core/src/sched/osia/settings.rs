@@ -10,18 +10,18 @@ use super::Osia;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OsiaSettings {
-    /// How long a plan goes by the same rates and delays, unless they change a lot.
+    /// Time for which a plan uses the same rates and delays, unless they change much.
     #[serde(with = "humantime_serde")]
     pub period: Duration,
-    /// Delays that differ by less count as equal.
+    /// Difference between delays below which they count as equal.
     #[serde(with = "humantime_serde")]
     pub merge: Duration,
-    /// How data that go over several lines are spread.
+    /// How data that are sent over several lines are distributed.
     pub faucets: Faucets,
 }
 
 impl Default for OsiaSettings {
-    /// Section 5.1 for the period, 3.2 for what is merged.
+    /// Returns the paper's values: the period of section 5.1, and the merge threshold of section 3.2.
     fn default() -> Self {
         Self {
             period: Duration::from_secs(1),
@@ -35,19 +35,19 @@ impl OsiaSettings {
     /// The keys, in the order they are listed to users.
     pub const KEYS: &[&str] = &["period", "merge", "faucets"];
 
-    /// A scheduler with these settings.
+    /// Creates a scheduler with these settings.
     #[must_use]
     pub fn scheduler(&self) -> Osia {
         Osia::new(*self)
     }
 }
 
-/// How data that go over several lines are spread.
+/// How data that are sent over several lines are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Faucets {
-    /// As evenly as their lengths allow.
+    /// As evenly as the lengths of the packets allow.
     Smooth,
-    /// By chance, as the paper has it ("probabilistic"): from a fixed seed.
+    /// At random, as in the paper ("probabilistic"), with a fixed seed.
     Random,
 }
