@@ -1,7 +1,7 @@
 //! Volume of each flow in half-second intervals.
 //!
 //! Two flows that share a place in the table ([`crate::flows`]) look like one faster flow. While both send, a slow flow
-//! may lose its class.
+//! can exceed the `max_rate` of its class, and then no longer matches the class.
 
 use core::time::Duration;
 

@@ -259,8 +259,8 @@ impl Connector {
         self.attempts = 0;
     }
 
-    /// Starts over and tries to connect at once. The cookies are discarded, because this process is a copy and they
-    /// belong to the original.
+    /// Ends all attempts and tries to connect at once. The cookies are discarded, because this process is a copy and
+    /// the cookies belong to the original.
     pub(super) fn start_over(&mut self, now: Instant) {
         self.finish(0);
         self.next_attempt_at = now;

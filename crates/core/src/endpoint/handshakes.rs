@@ -176,7 +176,7 @@ impl Endpoint {
         initiation: Box<Initiation>,
     ) -> Result<(), DropReason> {
         if initiation.hello.protocol_version != PROTOCOL_VERSION {
-            // The event is reported at once, before the other checks of the initiation.
+            // The version mismatch is reported at once, before the other checks of the initiation.
             let version = initiation.hello.protocol_version;
             if !arrival.is_proved {
                 self.limiter.on_wasted(now);
@@ -227,8 +227,8 @@ impl Endpoint {
             .indices
             .allocate(index)
             .ok_or(DropReason::HandshakeLimited)?;
-        // The largest timestamp is stored. So a client whose clock was set back is asked for a proof each time, and
-        // recorded initiations do not become fresh because of it.
+        // The largest timestamp is stored. So a client whose clock was set back is asked for a proof each time, but
+        // recorded initiations do not become fresh when a clock is set back.
         let peer = &mut self.peers[index];
         peer.newest = peer.newest.max(time);
         peer.recent.insert(arrival.id);

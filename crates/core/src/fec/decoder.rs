@@ -1,12 +1,12 @@
 //! The receiver's part: stores recent packets and repair symbols that cannot be used yet.
 //!
 //! *Algorithm.* Each repair symbol is one linear equation, whose unknowns are the missing packets that it covers.
-//! Symbols are stored as received, and their bytes are not processed until an unknown is determined. When a repair
-//! symbol arrives, or a packet that a stored symbol lacks, only the matrix of coefficients is brought to reduced row
-//! echelon form ([`System`]). Each row records the symbols of which it is composed. A row with a single unknown is a
-//! solution: its packet is one combination of the recorded symbols and of known packets. So bytes are processed once
-//! for each recovered packet, late packets need no correction, and a repair symbol whose packets all arrived causes no
-//! computation.
+//! Symbols are stored as received, and their bytes are not processed until an unknown is determined. A symbol *lacks*
+//! the missing packets that it covers. When a repair symbol arrives, or a packet that a stored symbol lacks, only the
+//! matrix of coefficients is brought to reduced row echelon form ([`System`]). Each row records the symbols of which it
+//! is composed. A row with a single unknown is a solution: its packet is one combination of the recorded symbols and of
+//! known packets. So bytes are processed once for each recovered packet, late packets need no correction, and a repair
+//! symbol whose packets all arrived causes no computation.
 //!
 //! *Stored symbols.* A symbol may arrive long before packets that it covers, if a slower path carries them. Until they
 //! arrive it cannot recover a packet, and is stored ([`Kept::most_missing`]). Symbols that do not fit into the system

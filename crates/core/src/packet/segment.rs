@@ -78,8 +78,8 @@ impl<'a> PacketView<'a> {
         tells_of_more && is_told_again && !came_twice
     }
 
-    /// Returns the sequence and acknowledgement numbers of a pure ACK without congestion signals and accurate ECN
-    /// counters (RFC 9768).
+    /// Returns the sequence and acknowledgement numbers of a pure ACK that carries neither congestion signals nor
+    /// accurate ECN counters (RFC 9768).
     fn plain_ack(&self) -> Option<(u32, u32)> {
         let header = self.tcp_header().filter(|_| self.is_pure_ack())?;
         let is_plain = header[FLAGS] == ACK && header[FLAGS - 1] & ACCURATE_ECN == 0;
@@ -304,7 +304,7 @@ mod tests {
             (plain(5), plain(5), false),
             // Data were received twice.
             (plain(9), sack(5, &[(3, 4)]), false),
-            // The old SACK option is damaged, or the new one that would repeat it.
+            // The SACK option is damaged in the old ACK, or in the new ACK that would repeat it.
             (plain(12), segment(5, [0, ACK], &[5, 10, 0, 0]), false),
             (
                 segment(5, [0, ACK], &[5, 12, 0, 0, 0, 7, 0, 0, 0, 15, 0, 0]),

@@ -93,7 +93,7 @@ impl Repairs {
     }
 
     /// Whether `seq` is known to be lost. If other numbers of the gap arrived on other paths, only the gap's last
-    /// number is known.
+    /// number is known to be lost.
     pub(super) fn has_lost(&self, seq: Seq) -> bool {
         let is_in = |repair: &Repair| {
             repair.last == seq
