@@ -203,7 +203,7 @@ impl CookieJar {
         Some(reply.to_vec())
     }
 
-    /// Changes the secret early, because no more initiations that it proves can be remembered.
+    /// Changes the secret early, because there is no space to remember further initiations with cookies of this secret.
     pub fn hasten(&mut self, now: Instant, entropy: &mut dyn Entropy) {
         self.previous = Some(core::mem::replace(
             &mut self.current,
@@ -312,8 +312,8 @@ impl CookieCache {
         Ok(Duration::from_millis(view.wait_ms().into()))
     }
 
-    /// Stores the cookie of the reply `datagram` to the initiation `sent`, as stamped. Then stamp the same initiation
-    /// again and send it.
+    /// Stores the cookie of the reply `datagram` to the initiation `sent`, as stamped. The caller then stamps the same
+    /// initiation again and sends it.
     ///
     /// # Errors
     /// The reason why the reply is not accepted.

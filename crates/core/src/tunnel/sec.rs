@@ -486,7 +486,7 @@ impl Sec {
 }
 
 /// Returns the path with the lowest RTT among the paths that may carry the parity of datagrams on `of`; `None` if that
-/// path may not send now.
+/// path cannot send now.
 fn path_of_parity(now: Instant, paths: &PathSet, of: PathId) -> Option<PathId> {
     let path = paths
         .carrying()

@@ -77,7 +77,7 @@ pub struct TunnelStatus {
     pub packets_in: u64,
     /// Number of packets sent, including copies and retransmissions.
     pub packets_out: u64,
-    /// Number of packets taken back from paths that were silent or had become slow.
+    /// Number of packets queued to be sent again on another path, because their path had become silent or slow.
     pub reinjected: u64,
     /// Number of repair symbols sent, and number of repair symbols received.
     pub symbols: [u64; 2],

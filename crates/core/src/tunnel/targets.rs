@@ -91,8 +91,8 @@ impl Targets {
     }
 }
 
-/// Returns how many bytes of a flow may wait if all are ACKs: the amount that the path with the shortest RTT sends in
-/// [`ACK_TIME`], or any amount while the rate of that path is unknown.
+/// Returns how many bytes of a flow may wait if all its packets are ACKs: the amount that the path with the shortest
+/// RTT sends in [`ACK_TIME`], or any amount while the rate of that path is unknown.
 fn ack_room(paths: &PathSet) -> Bytes {
     let carrying = paths.carrying();
     let known = carrying.filter_map(|path| Some((path.rtt().min()?, path.rate().max())));

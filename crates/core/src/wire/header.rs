@@ -20,10 +20,10 @@
 //! in the same flow has been released, independently of other flows. RFC 8157 carries only one sequence number for the
 //! whole bond, and so must rely on a timer.
 //!
-//! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the oldest packet that it covers. Its
-//! first four bytes replace the two steps, and its other bytes replace the packet. So it is as long as the longest
-//! datagram that it covers, and fits on every path that carried that datagram. The seed of its coefficients is derived
-//! from path and S ([`Header::key`]).
+//! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the number of the oldest packet that it
+//! covers. The first four bytes of the symbol replace the two steps, and its other bytes replace the packet. So it is
+//! as long as the longest datagram that it covers, and fits on every path that carried that datagram. The seed of its
+//! coefficients is derived from path and S ([`Header::key`]).
 
 use super::Kind;
 use crate::{

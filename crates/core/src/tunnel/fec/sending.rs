@@ -231,8 +231,9 @@ impl Sending {
         encoder.repair(pkts.into(), key, out)
     }
 
-    /// Records a symbol. Returns how many packets before it the other end stores if it received them. Before the first
-    /// symbol the other end stores no packets, so the result is unlimited and the symbol covers all packets available.
+    /// Records a symbol. Returns the number of latest packets that the other end has stored, unless they were lost.
+    /// Before the first symbol the other end stores no packets, so the result is unlimited and the symbol covers all
+    /// packets available.
     fn known(&mut self, now: Instant) -> usize {
         let from = self
             .remembered

@@ -221,9 +221,9 @@ impl KeptFlow {
             .is_some_and(|heard| is_before(said.ack, heard.ack))
     }
 
-    /// Handles the first data of a receiver that sends data before the sender does. They are delivered at once, so the
-    /// sender measures its first RTT without a delay, which limits the target RTT ([`LATER`], [`TIMES`]). Returns
-    /// `false` if the packet is not of this kind or the target RTT cannot be maintained.
+    /// Handles the first data of a receiver that sends data before the sender does. These data are delivered at once,
+    /// so the sender measures its first RTT without a delay, which limits the target RTT ([`LATER`], [`TIMES`]).
+    /// Returns `false` if the packet is not of this kind or the target RTT cannot be maintained.
     pub(super) fn begin(&mut self, now: Instant, said: Said) -> bool {
         let is_opening = self.opening.is_some_and(|(end, _)| end == said.ack);
         if !is_opening || self.told.is_some() {
@@ -323,7 +323,7 @@ impl KeptFlow {
     }
 }
 
-/// Replaces `known` by `said` if that acknowledges at least as much.
+/// Replaces `known` by `said` if `said` acknowledges at least as much.
 fn latest(known: &mut Option<Said>, said: Said) {
     if known.is_none_or(|known| !is_before(said.ack, known.ack)) {
         *known = Some(said);
