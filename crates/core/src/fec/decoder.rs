@@ -17,10 +17,12 @@
 //! oldest packet is no longer in the history. The oldest stored symbol is dropped when a symbol arrives and the storage
 //! is full. Each dropped symbol is counted in [`Stats`], except a stored symbol whose packets all arrived late.
 //!
-//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_EQUATIONS`] of them in
-//! [`super::MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`]
-//! · [`MAX_WINDOW_PKTS`]) for the choice of symbols; O([`MAX_EQUATIONS`]³) products for the matrix, and much less while
-//! losses are few; and for each recovered packet a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols.
+//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest; [`MAX_PENDING`] stored symbols, of which at most
+//! [`MAX_EQUATIONS`] are used as equations at once, in at most [`super::MAX_UNKNOWNS`] unknowns. Time for a call:
+//!
+//! - O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`] · [`MAX_WINDOW_PKTS`]) for the choice of symbols;
+//! - O([`MAX_EQUATIONS`]³) products for the matrix, and much less while losses are few;
+//! - for each recovered packet, a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols.
 //!
 //! *Contradictions.* Three contradictions are detected: a symbol that does not fit a known packet, a recovered packet
 //! with an impossible length or non-zero padding, and an equation whose coefficients follow from other equations but

@@ -10,8 +10,8 @@
 //! rate estimate. If more packets of a flow wait, its sender does not respond to congestion signals.
 //!
 //! *Allowance.* When a path becomes fast again, a flow needs its former window again, which takes seconds to grow. A
-//! flow that backs off by 30 % may therefore have enough bytes waiting to fill the paths at their highest rate of the
-//! last half minute.
+//! flow that backs off by 30 % is therefore allowed to have enough bytes waiting to fill the paths at their highest
+//! rate of the last half minute.
 
 use core::{cmp::Reverse, time::Duration};
 

@@ -78,7 +78,8 @@ pub struct Header {
     pub is_out_of_turn: bool,
     /// Whether this packet is sent on several paths.
     pub is_copy: bool,
-    /// Whether this packet is retransmitted if it is NACKed, or the datagram covers or copies packets that are.
+    /// Whether this packet is retransmitted if it is NACKed. For a repair symbol or a copy: whether the packets that it
+    /// covers or copies are retransmitted.
     pub is_kept: bool,
     /// Number of packets that a repair symbol covers: one of [`COVERED`]; 0 if the datagram is not a repair symbol.
     pub covered: u8,

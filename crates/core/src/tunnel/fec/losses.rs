@@ -1,8 +1,8 @@
 //! Estimates the share of the packets being sent now that will be lost.
 //!
 //! *Problem.* Some of the recent packets may have been sent on a path that is no longer used. Suppose a flow has tried
-//! a path with a longer delay, lost packets there and returned. With the overall loss, symbols would be sent for this
-//! flow until thousands of further packets have reduced the overall loss.
+//! a path with a longer delay, lost packets there and returned. If the overall loss determined the rate of symbols,
+//! symbols would be sent for this flow until thousands of further packets have reduced that loss.
 //!
 //! *Algorithm.* Sent and lost packets are counted by path. The loss of each path is weighted with the path's share of
 //! the latest packets ([`LATE`]). While the shares are constant, the result is the overall loss. After a return to

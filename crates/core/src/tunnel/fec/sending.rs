@@ -50,7 +50,7 @@ use crate::{
 /// The sender's part of forward erasure correction.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
-    /// Created at the first packet that needs it.
+    /// Encoder, created when the first packet needs protection.
     encoder: Option<Box<Encoder>>,
     /// The losses of packets whose loss matters.
     losses: Losses,
