@@ -254,7 +254,7 @@ struct Peer {
     /// Whether the peer was removed, so that another peer may take its place in the table.
     is_removed: bool,
     tunnel: Tunnel,
-    /// Identifies the present association with the peer; new after the association was closed.
+    /// Identifies the present association with the peer; changes after the association was closed.
     association: u64,
     /// Latest timestamp in an initiation of the peer that was answered; 0 if no initiation was answered.
     newest: u64,

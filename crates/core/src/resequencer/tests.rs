@@ -769,7 +769,7 @@ fn a_datagram_without_a_packet_is_no_gap_and_hides_none() {
     h.resequencer.on_empty(h.now, PathId(0), Seq(1));
     assert_eq!(h.arrive(sent(1, 2, Some(0))), Verdict::Released);
     assert!(!h.resequencer.paths[0].has_gaps());
-    // The packet before the next one is lost.
+    // Packet 2, which was sent before packet 3, is lost.
     h.resequencer.on_empty(h.now, PathId(0), Seq(4));
     assert_eq!(h.arrive(sent(3, 5, Some(2))), Verdict::Held);
     h.wait(Duration::from_millis(3));

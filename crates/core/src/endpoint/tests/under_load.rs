@@ -110,8 +110,8 @@ fn a_thousand_recorded_initiations_cost_no_curve_operation_however_often_they_ar
     }
     let before = *gateway.handshakes();
     assert!(before.answered > 900, "{before:?}");
-    // Replay from the original and from another address, for an hour, to the same gateway and to one that has
-    // restarted.
+    // Replay the initiations from the original address and from another address, for an hour, to the same gateway and
+    // to a gateway that has restarted.
     for (mut gateway, name) in [(gateway, "same"), (start(1, seconds(1000)), "restarted")] {
         let before = gateway.handshakes().curve_operations();
         for round in 0..60 {
