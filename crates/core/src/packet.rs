@@ -374,8 +374,8 @@ impl<'a> PacketView<'a> {
         self.layout.protocol
     }
 
-    /// Returns the source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP; `None` in fragments, of which only
-    /// the first has ports.
+    /// Returns the source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP; `None` in fragments, because only
+    /// the first fragment has ports.
     #[must_use]
     pub fn ports(&self) -> Option<[u16; 2]> {
         let has_ports = matches!(self.layout.protocol, Some(6 | 17 | 132 | 136 | 33));

@@ -64,10 +64,10 @@ pub const MAX_HELD: usize = 16_384;
 /// Maximum hold time by a computed deadline, and maximum wait for packets in flight if the sender does not retransmit.
 /// It is shorter than TCP's minimum retransmission timeout (200 ms in Linux).
 pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
-/// Maximum hold time for a predecessor that is late and not known lost, if the sender retransmits. Packets on a path
-/// that has become slow are retransmitted on other paths, as far as the repair budget permits, so most of them arrive.
-/// Releasing the successors early signals a loss to QUIC, which costs 30 % of its window. A TCP sender whose timer
-/// expires in the meantime detects that the timeout was spurious (RFC 4015, RFC 5682).
+/// Maximum hold time of a packet whose predecessor is late but not known lost, if the sender retransmits. Packets on a
+/// path that has become slow are retransmitted on other paths, as far as the repair budget permits, so most of them
+/// arrive. Releasing the successors early signals a loss to QUIC, which then reduces its window by 30 %. A TCP sender
+/// whose timer expires in the meantime detects that the timeout was spurious (RFC 4015, RFC 5682).
 pub const LONGEST_LATE_HOLD: Duration = Duration::from_millis(400);
 
 /// One packet that arrived.

@@ -130,8 +130,8 @@ impl Connector {
         self.route_of(id)
     }
 
-    /// Returns the route that a link's path should use: to its present gateway address, or to the next one that its
-    /// address families allow.
+    /// Returns the route that a link's path should use: to the gateway address in use, or to the next address if the
+    /// link's address families exclude the present one.
     pub(super) fn route_of(&mut self, id: PathId) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         let count = self.endpoints.len();

@@ -346,7 +346,7 @@ impl Decoder {
             len = len.max(kept.repair.len);
             self.terms.push(kept.row, factor);
             for (id, &coefficient) in kept.repair.ids().zip(&kept.coefficients) {
-                // The factors of unknown packets cancel, except that of the solution.
+                // The factors of unknown packets cancel, except the factor of the solution.
                 if self.known[row_of(id)] {
                     factors[row_of(id)] ^= mul(factor, coefficient);
                 }

@@ -181,8 +181,8 @@ fn losses_up_to_the_number_of_repair_symbols_are_recovered() {
     }
     println!("of {cases:?} patterns of 0, 1, 2, 3 losses failed {failures:?}");
     assert_eq!(failures[1], 0);
-    // Three random equations in three unknowns are dependent in about one case in 255; with four or more unknowns the
-    // share is the same.
+    // Three random equations in three unknowns are dependent in about one case in 255, and so are equations in four or
+    // more unknowns.
     assert!(failures[2] * 2000 <= cases[2]);
     assert!(failures[3] * 200 <= cases[3]);
     assert_eq!(decoder.stats().repairs_contradictory, 0);

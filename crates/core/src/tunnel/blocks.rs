@@ -49,7 +49,7 @@ pub(super) struct Blocks {
     begun: Option<(Instant, usize)>,
 }
 
-/// A packet of another path that a path may send as a copy.
+/// A packet that is assigned to another path, and of which a path may send a copy.
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     on: PathId,

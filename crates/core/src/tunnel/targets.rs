@@ -116,7 +116,7 @@ fn sum(rates: impl Iterator<Item = Bitrate>) -> Bitrate {
     Bitrate::from_bps(rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps())))
 }
 
-/// Minimum target: that of CoDel (RFC 8289 section 4.4).
+/// Minimum target: the target of CoDel (RFC 8289 section 4.4).
 const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(150);
 /// Maximum duration for which a flow's queue may use the allowance, because the former rate of a path may never return.

@@ -1,9 +1,9 @@
 //! When a repair symbol is sent, and which packets it covers.
 //!
-//! *Losses.* The losses are those that the other end has recently reported on the paths in use, including recovered
-//! packets ([`super::losses`]). Only packets whose loss matters count. Copies that search for the capacity of a path do
-//! not count, nor do packets in flight on a path that fell silent. A new association starts with assumed losses,
-//! because a loss in the first RTTs ends a flow's slow start.
+//! *Losses.* The rate of symbols depends on the losses that the other end has recently reported on the paths in use,
+//! including the losses of packets that were recovered ([`super::losses`]). Only packets whose loss matters count.
+//! Copies that search for the capacity of a path do not count, nor do packets in flight on a path that fell silent. A
+//! new association starts with assumed losses, because a loss in the first RTTs ends a flow's slow start.
 //!
 //! *Rate.* One symbol is sent for every `interval` packets. The interval is short if the loss is high; no symbols are
 //! sent while there is hardly any loss. Three to four symbols are sent per loss in two cases: while an association is
@@ -25,8 +25,8 @@
 //!
 //! *Frames.* For video that could not be retransmitted in time, symbols follow each frame instead ([`super::frames`]).
 //!
-//! Packets whose loss does no harm and packets that can be retransmitted in time have a number, so symbols cover them.
-//! But no symbol is sent for them alone.
+//! Packets whose loss does no harm, and packets that can be retransmitted in time, are numbered like all others, so
+//! symbols cover them as well. But no symbol is sent for them alone.
 //!
 //! Bounds: an encoder's memory from the first packet of an association whose paths may lose packets, and [`REMEMBERED`]
 //! numbers.
@@ -78,7 +78,7 @@ pub(in super::super) struct Sending {
     frames: Frames,
     /// Whether symbols follow the ends of frames (a setting).
     has_frames: bool,
-    /// Sequence number after that of the newest packet.
+    /// Sequence number after the number of the newest packet.
     next: Seq,
 }
 
