@@ -334,8 +334,8 @@ impl Resequencer {
             }
             let frontier = self.frontier;
             // The global numbers of datagrams lost before a datagram without a packet are unknown. Most likely they are
-            // the missing numbers. Each held packet waits for one retransmission of them at most, even if more
-            // datagrams are skipped later.
+            // the missing numbers. Each held packet waits at most once for the retransmission of such datagrams, even
+            // if more datagrams are skipped later.
             let unnamed = || {
                 let paths = self.paths.iter();
                 let at = paths
@@ -492,8 +492,8 @@ impl Resequencer {
         }
     }
 
-    /// Whether another held packet names the same predecessor. No honest sender does that, and an entry stores only one
-    /// successor.
+    /// Whether another held packet names the same predecessor. No honest sender sends such packets, and an entry stores
+    /// only one successor.
     fn is_claimed(&self, seq: Seq, flow_step: u16) -> bool {
         self.entry(seq.minus(u32::from(flow_step))).successor != NO_SLOT
     }

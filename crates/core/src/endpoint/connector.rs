@@ -120,8 +120,8 @@ impl Connector {
     pub(super) fn set_reach(&mut self, now: Instant, id: PathId, reach: Reach) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         if link.reach == Reach::NONE && reach != Reach::NONE {
-            // The link is new or has returned, so try it at once. A busy reply that the gateway sent to its former
-            // address no longer applies.
+            // The link is new or has returned, so try it at once. A busy reply that the gateway sent to the link's
+            // former address no longer applies.
             link.busy_until = Instant::ZERO;
             self.attempts = 0;
             self.next_attempt_at = self.next_attempt_at.min(now);

@@ -25,8 +25,8 @@ impl<'a> PacketView<'a> {
     /// Whether this is a TCP segment that carries only an acknowledgement: no data, and no flag that opens, closes or
     /// resets the connection (RFC 9293 section 3.1).
     ///
-    /// The next ACK usually contains all the information of this ACK, so it is not worth waiting for it or
-    /// retransmitting it. If there is no next ACK, the other end of the connection retransmits.
+    /// The next ACK usually contains all the information of this ACK, so the tunnel neither waits for a lost ACK nor
+    /// retransmits it. If there is no next ACK, the other end of the connection retransmits.
     #[must_use]
     pub fn is_pure_ack(&self) -> bool {
         let Some(header) = self.tcp_header() else {
@@ -53,8 +53,8 @@ impl<'a> PacketView<'a> {
         };
         let is_timed =
             |view: &PacketView<'_>| options(view.options()).any(|(kind, _)| kind == TIMESTAMPS);
-        // The sequence number of a keep-alive probe is the previous one. Some receivers ignore its other fields, and it
-        // requires an answer.
+        // A keep-alive probe repeats the previous sequence number. Some receivers ignore the other fields of the probe,
+        // and the probe requires an answer.
         if seq != old_seq
             || options(earlier.options()).any(counts)
             || is_timed(self) != is_timed(earlier)

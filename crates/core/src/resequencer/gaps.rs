@@ -209,8 +209,8 @@ impl PathOrder {
         self.unnamed_at = None;
     }
 
-    /// Whether `seq` may still be in flight on this path: no packet after `seq` has arrived on the path, and its last
-    /// packet arrived less than `silence` ago.
+    /// Whether `seq` may still be in flight on this path: no packet after `seq` has arrived on the path, and the last
+    /// packet arrived on it less than `silence` ago.
     pub(super) fn may_bring(&self, now: Instant, seq: Seq, silence: Duration) -> bool {
         let is_passed = |latest: Seq| !seq.is_after(latest);
         let is_flowing = self.highest.is_some() && now.since(self.last_packet_at) < silence;

@@ -85,8 +85,8 @@ pub(crate) fn reach_mac(public: &[u8; 32], label: &[u8; 8], nonce: &[u8; 16]) ->
 
 /// The responder's part: checks MACs and creates cookies.
 pub struct CookieJar {
-    /// Keys derived from this end's public key. They are stored because every stranger can cause a check with the first
-    /// key.
+    /// Keys derived from this end's public key. They are stored, not derived for each datagram, because any stranger
+    /// can cause checks with the first key.
     mac1_key: [u8; 32],
     reply_base: [u8; 32],
     current: JarSecret,

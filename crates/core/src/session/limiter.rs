@@ -230,8 +230,8 @@ impl HandshakeLimiter {
     }
 }
 
-/// Maximum number of cores that count in [`Limits::for_cores`]. A single thread does the arithmetic, and the rate of
-/// this many cores uses half of it.
+/// Maximum number of cores that count in [`Limits::for_cores`]. A single thread does the curve operations, and the rate
+/// for this number of cores uses half of the thread's time.
 pub const MAX_CORES: usize = 8;
 /// Rate of cookie replies to one claimed source. A client needs one reply per handshake; the rest is for other sources
 /// that share the bucket.

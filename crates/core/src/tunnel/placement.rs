@@ -222,7 +222,7 @@ impl Placement {
         own.unwrap_or(path.link().weight)
     }
 
-    /// Returns why a path has carried no packet of its own for a second; `None` if it has carried one.
+    /// Returns why a path has carried no packet of its own in the last second; `None` if it has carried such a packet.
     pub(super) fn idle_reason(&self, path: &Path, paths: &PathSet) -> Option<IdleReason> {
         if paths.usage.is_used(path.id()) {
             return None;

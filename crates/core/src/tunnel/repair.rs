@@ -177,8 +177,8 @@ impl Repair {
                 let Some((numbered, is_free)) = lost else {
                     continue;
                 };
-                // A packet with a deadline may be too late even if it is retransmitted at once. Without repair, no
-                // packet is retransmitted.
+                // These losses count for repair symbols even on a path with a short RTT: a packet with a deadline may
+                // be too late even if it is retransmitted at once, and without `repair` no packet is retransmitted.
                 let mark = numbered.packet.mark();
                 let has_deadline = mark.is_some_and(|mark| mark.due.is_some());
                 let round_trip = if has_deadline || !profile.repair {

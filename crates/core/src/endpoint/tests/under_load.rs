@@ -164,8 +164,8 @@ fn a_replay_from_the_address_of_its_cookie_is_not_read_again() {
             assert_eq!(gateway.handshakes().curve_operations(), spent);
         }
     }
-    // When the cookie has expired it proves nothing. One read shows that the initiation is not fresh; the initiation is
-    // forgotten after 120 to 240 s.
+    // An expired cookie proves nothing. The gateway reads the initiation once to find that it is not fresh, and
+    // remembers it for 120 to 240 s.
     assert!(gateway.handshakes().curve_operations() - spent <= 2 * 10);
 }
 

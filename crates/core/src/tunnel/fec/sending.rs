@@ -369,8 +369,8 @@ const RATES: [(u64, [Rate; 2]); 5] = [
     (40_000, [Rate::new(13, 48), Rate::new(16, 80)]),
     (u64::MAX, [Rate::new(10, 40), Rate::new(10, 48)]),
 ];
-/// Limits for the second rate of a row of [`RATES`]. It applies only if the next symbol follows within this part of the
-/// time that a retransmission takes, and within [`LONGEST_SOON`].
+/// Limits for the second rate of a row of [`RATES`]. The second rate applies only if the next symbol follows within the
+/// time that a retransmission takes, divided by [`SOON`], and within [`LONGEST_SOON`].
 const SOON: u32 = 4;
 const LONGEST_SOON: Duration = Duration::from_millis(12);
 /// Minimum number of packets in a tail that is worth a symbol.

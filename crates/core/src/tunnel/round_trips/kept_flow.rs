@@ -127,7 +127,7 @@ impl KeptFlow {
     }
 
     /// Whether the target RTT exceeds the first RTT that the sender measured by at most [`LATER`]. Also limits the
-    /// target RTT to [`TIMES`] first RTTs.
+    /// target RTT to [`TIMES`] times the first RTT.
     fn may_be_kept(&mut self) -> bool {
         let Some(first) = self.first else {
             return true;
@@ -233,8 +233,8 @@ impl KeptFlow {
         self.may_be_kept()
     }
 
-    /// Changes data of the receiver so that they can be delivered before the delayed ACKs, and delays their
-    /// acknowledgement. Returns `false`, and changes nothing, if the data should not be delivered first.
+    /// Changes data of the receiver so that they can be delivered before the delayed ACKs, and delays the ACK that they
+    /// carry. Returns `false`, and changes nothing, if the data should not be delivered first.
     pub(super) fn let_ahead(
         &mut self,
         due: Due,
