@@ -92,8 +92,9 @@ pub enum Duplicate {
     /// No packets.
     #[default]
     Never,
-    /// Packets of flows below 2 Mbit/s. In faster flows, packets on a path that has been silent for half of its suspect
-    /// timeout, or that loses more than 0.3 % and could not retransmit in time.
+    /// Packets of flows below 2 Mbit/s. In faster flows, packets on two kinds of paths: paths that have been silent for
+    /// half of the time after which they count as suspect, and paths with a loss of more than 0.3 % on which a
+    /// retransmission would miss the deadline.
     Auto,
     /// All packets.
     Always,

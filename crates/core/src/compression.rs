@@ -5,10 +5,10 @@
 //!
 //! *Algorithm.* The sender learns for each flow which header bytes change ([`Compressor`]). Once the set has been small
 //! and stable for a while, it sends a numbered *template*: all header bytes of a packet, and which of them will be sent
-//! with each packet. After the other end has acknowledged the template, packets that equal it in all other bytes are
-//! sent without those bytes. If one of those bytes changes, a new template is created, so the set converges after a few
-//! templates: for a TCP download, to 12 to 14 of 52 bytes. Bytes that can be derived are never sent: lengths, and the
-//! IPv4 header checksum. Packets that match no template are sent uncompressed.
+//! with each packet. After the other end has acknowledged the template, a packet whose other bytes equal the template
+//! is sent without these other bytes. If one of the omitted bytes changes, a new template is created. The set converges
+//! after a few templates: for a TCP download, 12 to 14 of 52 bytes are sent. Bytes that can be derived are never sent:
+//! lengths, and the IPv4 header checksum. Packets that match no template are sent uncompressed.
 //!
 //! *Wire.* A template is sent in a control frame, which is repeated until it is acknowledged. So a template in use is
 //! always known, even if packets and frames are reordered, and an end without header compression never gets a
@@ -17,7 +17,8 @@
 //! distinguished.
 //!
 //! *Bounds.* The sender tracks 256 flows at a time; the receiver stores the newest [`TEMPLATES`] templates. A template
-//! is defined at most every [`DEFINE_EVERY`], so the template of a packet that waits for retransmission is still known.
+//! is defined at most every [`DEFINE_EVERY`], so each template is stored for at least 5 s. Therefore the template of a
+//! packet that waits for retransmission is still known.
 //!
 //! *Source.* Acknowledged contexts are those of RFC 1144 and RFC 5795 (ROHC, reliable mode). In contrast to these, the
 //! bytes to send are learned instead of defined by the protocol, so there are no profiles. There is no state except the

@@ -254,7 +254,7 @@ struct Peer {
     /// Whether the peer was removed, so that another peer may take its place in the table.
     is_removed: bool,
     tunnel: Tunnel,
-    /// Identifies the present association with the peer; new after the association was closed.
+    /// Identifies the present association with the peer; changes after the association was closed.
     association: u64,
     /// Latest timestamp in an initiation of the peer that was answered; 0 if no initiation was answered.
     newest: u64,
@@ -265,14 +265,14 @@ struct Peer {
     not_fresh: Bucket,
     /// Addresses that the peer has proved by a cookie or by the first datagram of a session, newest first.
     sources: [Option<Source>; KNOWN_SOURCES],
-    /// Whether the addresses of its paths are registered as addresses from which the peer expects parity.
+    /// Whether the addresses of the peer's paths are registered as addresses from which this end expects parity.
     expects_parity: bool,
     is_active: bool,
     was_up: bool,
     deadline: Option<Instant>,
-    /// Memory used by its packets at its last turn to send, in bytes.
+    /// Memory used by the peer's packets when the peer's tunnel was last polled for datagrams, in bytes.
     kept_bytes: u64,
-    /// Whether the memory used by its packets exceeds the bound even after all packets that may be dropped were
+    /// Whether the memory used by the peer's packets exceeds the bound even after all packets that may be dropped were
     /// dropped.
     is_over: bool,
 }
@@ -491,8 +491,8 @@ impl Endpoint {
         result
     }
 
-    /// Registers `remote` as an address from which the peer `index` expects parity, if it does. When the peer begins to
-    /// expect parity, also registers the addresses of its other paths.
+    /// Registers `remote` for the peer `index` if this end expects parity for datagrams from `remote`. When this end
+    /// begins to expect parity from the peer, also registers the addresses of the peer's other paths.
     fn note_expecting(&mut self, now: Instant, index: usize, remote: SocketAddr) {
         let peer = &mut self.peers[index];
         let expects = peer.tunnel.expects_parity(now, remote);
@@ -640,7 +640,7 @@ impl Endpoint {
             let has_more = out.is_full();
             let has_room = out.end_turn();
             if has_more {
-                // The turn of this peer is over. It continues after the other peers.
+                // This peer has used up its share of the batch. It continues after the other peers.
                 self.active.push_back(index);
                 if has_room {
                     continue;
@@ -735,7 +735,8 @@ impl Endpoint {
         peer.kept_bytes = bytes;
     }
 
-    /// Returns the memory used by the packets of all peers, as measured at their last turns to send.
+    /// Returns the memory used by the packets of all peers, as measured when each peer's tunnel was last polled for
+    /// datagrams.
     #[must_use]
     pub fn kept(&self) -> &Kept {
         &self.kept

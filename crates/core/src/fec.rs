@@ -7,8 +7,8 @@
 //! are numbered. A *repair symbol* is a linear combination of the newest n packets ([`Encoder`]). k repair symbols over
 //! k missing packets are k equations in k unknowns ([`Decoder`]). Their random coefficients make them independent
 //! except in about one case in 250; with one missing packet the equation always has a solution. So the code recovers
-//! nearly as much as an MDS code with the same redundancy. In addition, windows may overlap, and length and number of
-//! repair symbols can be chosen for each symbol.
+//! nearly as much as an MDS code with the same redundancy. In addition, windows may overlap, and the window length can
+//! be chosen for each repair symbol, as can the number of repair symbols.
 //!
 //! *Symbols.* A packet's symbol is its length (2 bytes, big-endian) and its bytes, padded with zeros to the longest
 //! packet in the window. So the length of a recovered packet is known.

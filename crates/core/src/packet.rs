@@ -258,7 +258,7 @@ impl Layout {
 }
 
 impl<'a> PacketView<'a> {
-    /// Checks `bytes` as one whole IP packet. Bytes after the length in the IP header are not part of it.
+    /// Checks `bytes` as one whole IP packet. Bytes beyond the length in the IP header are not part of the packet.
     ///
     /// # Errors
     /// [`PacketError`] if the version or a length is wrong.
@@ -336,7 +336,7 @@ impl<'a> PacketView<'a> {
         Ok(layout.view(bytes))
     }
 
-    /// Returns the packet's bytes, without bytes after the length in its header.
+    /// Returns the packet's bytes, without bytes beyond the length in its header.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -374,8 +374,8 @@ impl<'a> PacketView<'a> {
         self.layout.protocol
     }
 
-    /// Returns the source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP; `None` in fragments, of which only
-    /// the first has ports.
+    /// Returns the source and destination port of TCP, UDP, UDP-Lite, SCTP and DCCP; `None` in fragments, because only
+    /// the first fragment has ports.
     #[must_use]
     pub fn ports(&self) -> Option<[u16; 2]> {
         let has_ports = matches!(self.layout.protocol, Some(6 | 17 | 132 | 136 | 33));

@@ -13,9 +13,9 @@
 //!    with that G is missing, the path has lost it. If a path has lost several packets in a row, only the last of them
 //!    is named. The others are known lost once the number of missing Gs between their neighbours equals the number of
 //!    skipped path sequence numbers. Datagrams without packets name no G, but show that a datagram was lost; the
-//!    resequencer waits for its retransmission as well. Paths that reorder get a small reordering window of packets or
-//!    time, which widens when they do reorder. The flow step of a lost packet is lost with the packet, so its successor
-//!    also waits until all older packets are settled.
+//!    resequencer waits for its retransmission as well. Each path has a small reordering window of packets or time,
+//!    which widens if the path reorders. The flow step of a lost packet is lost with the packet, so its successor also
+//!    waits until every older packet has arrived or counts as lost.
 //! 3. Its *deadline* passes: the time by which all packets sent before it should have arrived over the slowest path, as
 //!    far as delays are known. If a path has not yet delivered the missing packet or a later one, and packets keep
 //!    arriving on the path, its queue has grown. The deadline is then extended, up to [`LONGEST_HOLD`]. If the sender
@@ -59,15 +59,15 @@ use repairs::Repairs;
 
 /// Maximum span of global sequence numbers that the table covers.
 pub const MAX_SPAN: u32 = 1 << 16;
-/// Maximum number of packets held at once: 460 Mbit/s of full packets for [`LONGEST_LATE_HOLD`].
+/// Maximum number of packets held at once: the full packets that arrive in [`LONGEST_LATE_HOLD`] at 460 Mbit/s.
 pub const MAX_HELD: usize = 16_384;
 /// Maximum hold time by a computed deadline, and maximum wait for packets in flight if the sender does not retransmit.
 /// It is shorter than TCP's minimum retransmission timeout (200 ms in Linux).
 pub const LONGEST_HOLD: Duration = Duration::from_millis(150);
-/// Maximum hold time for a predecessor that is late and not known lost, if the sender retransmits. Packets on a path
-/// that has become slow are retransmitted on other paths, as far as the repair budget permits, so most of them arrive.
-/// Releasing the successors early signals a loss to QUIC, which costs 30 % of its window. A TCP sender whose timer
-/// expires in the meantime detects that the timeout was spurious (RFC 4015, RFC 5682).
+/// Maximum hold time of a packet whose predecessor is late but not known lost, if the sender retransmits. Packets on a
+/// path that has become slow are retransmitted on other paths, as far as the repair budget permits, so most of them
+/// arrive. Releasing the successors early signals a loss to QUIC, which then reduces its window by 30 %. A TCP sender
+/// whose timer expires in the meantime detects that the timeout was spurious (RFC 4015, RFC 5682).
 pub const LONGEST_LATE_HOLD: Duration = Duration::from_millis(400);
 
 /// One packet that arrived.
@@ -310,7 +310,8 @@ impl Resequencer {
         self.paths[path.index()].on_empty(now, path_seq);
     }
 
-    /// Records that no datagram follows `path_seq` on `path` for now; that datagram carried `seq`.
+    /// Records that no datagram follows the datagram `path_seq` on `path` for now. The datagram `path_seq` carried the
+    /// packet `seq`.
     pub fn on_tail(
         &mut self,
         now: Instant,
@@ -333,8 +334,8 @@ impl Resequencer {
             }
             let frontier = self.frontier;
             // The global numbers of datagrams lost before a datagram without a packet are unknown. Most likely they are
-            // the missing numbers. Each held packet waits once for their retransmission, even if more datagrams are
-            // skipped later.
+            // the missing numbers. Each held packet waits at most once for the retransmission of such datagrams, even
+            // if more datagrams are skipped later.
             let unnamed = || {
                 let paths = self.paths.iter();
                 let at = paths
@@ -491,8 +492,8 @@ impl Resequencer {
         }
     }
 
-    /// Whether another held packet names the same predecessor. No honest sender does that, and an entry stores only one
-    /// successor.
+    /// Whether another held packet names the same predecessor. No honest sender sends such packets, and an entry stores
+    /// only one successor.
     fn is_claimed(&self, seq: Seq, flow_step: u16) -> bool {
         self.entry(seq.minus(u32::from(flow_step))).successor != NO_SLOT
     }
@@ -631,7 +632,7 @@ impl Resequencer {
                 if !gap.is_due(&limits) {
                     return true;
                 }
-                // An example is a lost copy of a packet that has arrived.
+                // The packet may have arrived already, for example if the lost datagram was a copy.
                 let is_found = gap.count == 1
                     && self.covers(gap.last)
                     && self.entry(gap.last).state != State::Missing;
@@ -735,12 +736,13 @@ enum Loss {
     Overflow,
 }
 
-/// Duration of silence after which a path is not waited for, in holds of up to [`LONGEST_HOLD`].
+/// Duration without packets on a path after which a held packet no longer waits for that path. It applies to hold times
+/// of up to [`LONGEST_HOLD`].
 const FLOWING: Duration = Duration::from_millis(20);
 /// Interval at which a passed deadline is checked again while the missing packet may still arrive.
 const RECHECK: Duration = Duration::from_millis(2);
-/// Maximum span of a burst in global numbers. Longer bursts are left to the deadline, because scanning them costs too
-/// much.
+/// Maximum span in global numbers of a series of lost packets that is settled by counting. Longer series are left to
+/// the deadline, because scanning them costs too much.
 const LONGEST_BURST_SPAN: i32 = 4096;
 
 #[cfg(test)]

@@ -80,8 +80,8 @@ impl Code {
         Some(len)
     }
 
-    /// Corrects `packet` by its `parity`. Returns the number of wrong bits. If it fails, blocks before the failure
-    /// remain corrected.
+    /// Corrects `packet` by its `parity`. Returns the number of wrong bits. If the correction of a block fails, the
+    /// blocks before it remain corrected.
     ///
     /// # Errors
     /// If a block has more wrong bits than the code can correct, or `parity` does not belong to a packet of this

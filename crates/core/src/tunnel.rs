@@ -371,7 +371,7 @@ impl Tunnel {
         self.outbound.after_send(now, &mut self.paths, &self.repair);
     }
 
-    /// Returns the parts that an outgoing packet passes: the queues and the egress behind them.
+    /// Returns the queues, and the parts that an outgoing packet passes after the queues.
     fn egress<'a, 's>(
         &'a mut self,
         now: Instant,
@@ -436,7 +436,7 @@ impl Tunnel {
         let (counter, end) = match self.open(now, &header, datagram, shared) {
             Ok(opened) => opened,
             Err(reason) => {
-                // The datagram's sequence number or path may also contain bit errors.
+                // The path id or the sequence number in the header may contain bit errors as well.
                 let may_be_damaged = matches!(
                     reason,
                     DropReason::Forged | DropReason::Replayed | DropReason::Malformed
@@ -727,14 +727,14 @@ impl Tunnel {
         let Some(reported) = outcome else {
             return;
         };
-        // Datagrams that were taken back because the path was silent may have arrived. If one of them was lost, the
-        // peer sends a NACK for it.
+        // Packets that were requeued because the path was silent may have arrived. If one of them was lost, the peer
+        // sends a NACK for it.
         self.repair.give_back(path, reported, shared.pool);
         self.adapt_queue(now);
     }
 
-    /// Handles a message that the datagram `last` ends a burst on a path. `last` holds the sequence number of the
-    /// datagram on the path and in the association.
+    /// Handles a message that the data datagram `last` ends a burst on a path. `last` contains its path sequence number
+    /// and its global sequence number.
     fn on_tail(&mut self, now: Instant, id: PathId, last: (Seq, Seq), shared: &mut Shared<'_>) {
         if !self.effort.allows(now) {
             return;
@@ -859,7 +859,7 @@ impl Tunnel {
         paths.chain(others).flatten().min()
     }
 
-    /// Starts over with new sequence numbers and keys, as after a restart of the other end.
+    /// Resets the association to new sequence numbers and keys, as after a restart of the other end.
     ///
     /// Packets in the tunnel queue remain. Numbered packets and packets in the resequencer are dropped as
     /// [`DropReason::Reset`].
@@ -916,7 +916,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes back the packets that the peer has not reported as received on a path, to send them on other paths.
+    /// Requeues the packets that the peer has not reported as received on a path, so that they are sent on other paths.
     fn take_back(&mut self, id: PathId) {
         let Some(path) = self.paths.get_mut(id) else {
             return;

@@ -76,7 +76,7 @@ impl Classifier {
     }
 
     /// Returns this classifier as the successor of `earlier`, whose ids waiting packets carry. Such a packet belongs to
-    /// the class of the same name, or to no class. Ids are used again after 256 / [`MAX_CLASSES`] changes.
+    /// the class of the same name, or to no class. Ids are reused after 256 / [`MAX_CLASSES`] changes of the classes.
     #[must_use]
     pub fn succeeding(mut self, earlier: &Self) -> Self {
         let step = |index: usize| u8::try_from(index).unwrap_or(u8::MAX);

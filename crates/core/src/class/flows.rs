@@ -1,7 +1,7 @@
 //! Volume of each flow in half-second intervals.
 //!
 //! Two flows that share a place in the table ([`crate::flows`]) look like one faster flow. While both send, a slow flow
-//! may lose its class.
+//! can exceed the `max_rate` of its class, and then no longer matches the class.
 
 use core::time::Duration;
 
@@ -65,7 +65,7 @@ impl Flows {
 }
 
 impl Known {
-    /// Returns the flow's rate: that of the previous half second, or of the current half second if that is already
+    /// Returns the flow's rate in the previous half second, or its rate in the current half second if that is already
     /// higher.
     pub(super) fn rate(self) -> Bitrate {
         let before = self.before.map_or(Bytes::ZERO, |before| before.bytes);

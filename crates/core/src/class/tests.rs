@@ -161,7 +161,7 @@ fn copies_never_cost_more_than_their_share() {
         let found = classifier
             .find(Instant::from_millis(i), &view, FlowId::of_hash(5))
             .expect("all are of it");
-        // In the first half of the time no copies are sent; the credit saved meanwhile is limited as well.
+        // No copies are sent in the first half of the time. The credit saved in that time must be limited as well.
         if i > 1_000 && classifier.may_copy(found.id, len) {
             classifier.on_copied(found.id, len);
             copied += len as u64;

@@ -233,8 +233,8 @@ impl Flow {
     }
 }
 
-/// Returns the slot of a flow. Flows of several places ([`crate::flows`]) share a slot, so that there are no more
-/// templates than the other end stores.
+/// Returns the slot of a flow. Flows at several places of the flow table ([`crate::flows`]) share a slot, so that there
+/// are no more templates than the other end stores.
 fn slot(id: FlowId) -> usize {
     id.index() % FLOWS
 }

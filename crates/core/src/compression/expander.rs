@@ -21,8 +21,8 @@ pub enum ExpandError {
 }
 
 impl Expander {
-    /// Stores a template. Returns whether it is stored. It replaces a template with the same number or a number 512
-    /// lower. A late template whose place has a newer template is ignored.
+    /// Stores a template, which replaces a template with the same number or with a number 512 lower. Returns whether it
+    /// was stored: a late template is ignored if its place contains a newer template.
     pub fn define(&mut self, number: u16, template: Template) -> bool {
         if self.templates.is_empty() {
             self.templates.resize_with(TEMPLATES.into(), || None);

@@ -120,8 +120,8 @@ impl Connector {
     pub(super) fn set_reach(&mut self, now: Instant, id: PathId, reach: Reach) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         if link.reach == Reach::NONE && reach != Reach::NONE {
-            // The link is new or has returned, so try it at once. A busy reply that the gateway sent to its former
-            // address no longer applies.
+            // The link is new or has returned, so try it at once. A busy reply that the gateway sent to the link's
+            // former address no longer applies.
             link.busy_until = Instant::ZERO;
             self.attempts = 0;
             self.next_attempt_at = self.next_attempt_at.min(now);
@@ -130,8 +130,8 @@ impl Connector {
         self.route_of(id)
     }
 
-    /// Returns the route that a link's path should use: to its present gateway address, or to the next one that its
-    /// address families allow.
+    /// Returns the route that a link's path should use: to the gateway address in use, or to the next address if the
+    /// link's address families exclude the present one.
     pub(super) fn route_of(&mut self, id: PathId) -> Option<Route> {
         let link = self.links.get_mut(id.index())?.as_mut()?;
         let count = self.endpoints.len();
@@ -259,8 +259,8 @@ impl Connector {
         self.attempts = 0;
     }
 
-    /// Starts over and tries to connect at once. The cookies are discarded, because this process is a copy and they
-    /// belong to the original.
+    /// Ends all attempts and tries to connect at once. The cookies are discarded, because this process is a copy and
+    /// the cookies belong to the original.
     pub(super) fn start_over(&mut self, now: Instant) {
         self.finish(0);
         self.next_attempt_at = now;

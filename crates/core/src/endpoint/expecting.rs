@@ -10,7 +10,7 @@
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
 
-/// The addresses of the paths of peers that expect parity.
+/// The addresses from which this end expects parity, each with the peer that has a path to the address.
 #[derive(Debug, Default)]
 pub(super) struct Expecting {
     known: BTreeSet<(SocketAddr, usize)>,
@@ -20,13 +20,13 @@ pub(super) struct Expecting {
 }
 
 impl Expecting {
-    /// Records that `peer` expects parity for datagrams from `remote`.
+    /// Records that this end expects parity from `peer` for datagrams from `remote`.
     pub(super) fn insert(&mut self, remote: SocketAddr, peer: usize) {
         if self.known.contains(&(remote, peer)) {
             return;
         }
         if self.known.len() >= MAX_ADDRESSES {
-            // Remove the entry after the new one in the order of the table, so that the victim varies.
+            // Remove the entry that follows the new one in the order of the table, so that the removed entry varies.
             let behind = self.known.range((remote, peer)..).next();
             if let Some(found) = behind.or(self.known.first()).copied() {
                 self.known.remove(&found);

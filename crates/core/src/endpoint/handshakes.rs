@@ -176,7 +176,7 @@ impl Endpoint {
         initiation: Box<Initiation>,
     ) -> Result<(), DropReason> {
         if initiation.hello.protocol_version != PROTOCOL_VERSION {
-            // The event is reported at once, before the other checks of the initiation.
+            // The version mismatch is reported at once, before the other checks of the initiation.
             let version = initiation.hello.protocol_version;
             if !arrival.is_proved {
                 self.limiter.on_wasted(now);
@@ -198,8 +198,8 @@ impl Endpoint {
             self.limiter.on_wasted(now);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
-        // An attacker that has recorded initiations can prove its own address with them. They must not use up the
-        // budget that the client has for its own initiations.
+        // An attacker that has recorded initiations can prove its own address with them. Recorded initiations must not
+        // use up the budget that the client has for its own initiations.
         let limits = self.limiter.limits();
         let (allowance, rate) = if is_fresh {
             (&mut peer.allowance, limits.client)
@@ -213,8 +213,8 @@ impl Endpoint {
             return self.turn_away_arrival(&arrival, Admission::ComeBack(wait));
         }
         if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {
-            // An attacker may have intercepted this initiation and delayed it until now. It must not displace another
-            // session.
+            // An attacker may have intercepted this initiation and delayed it until now. The initiation must not
+            // displace another session.
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         if !self.work.has_room(true) {
@@ -227,8 +227,8 @@ impl Endpoint {
             .indices
             .allocate(index)
             .ok_or(DropReason::HandshakeLimited)?;
-        // The largest timestamp is stored. So a client whose clock was set back is asked for a proof each time, and
-        // recorded initiations do not become fresh because of it.
+        // The largest timestamp is stored. So a client whose clock was set back is asked for a proof each time, but
+        // recorded initiations do not become fresh when a clock is set back.
         let peer = &mut self.peers[index];
         peer.newest = peer.newest.max(time);
         peer.recent.insert(arrival.id);

@@ -179,6 +179,6 @@ impl Endpoint {
 
 /// Duration without a received datagram after which a client tries to connect again.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Maximum wait that a client accepts from a busy reply. A gateway never asks for a longer wait, so a forged reply
-/// cannot cause one either.
+/// Maximum wait that a client accepts from a busy reply. A gateway never asks for a longer wait, so this limit only
+/// affects forged replies.
 const MOST_PATIENCE: Duration = Duration::from_secs(10);

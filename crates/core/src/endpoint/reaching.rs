@@ -1,10 +1,10 @@
 //! Tests outside a session whether UDP datagrams reach the gateway.
 //!
-//! If a client's link is carried by another protocol than UDP, the client asks from time to time whether UDP works
-//! again. Its question is a datagram that changes no path and no session. The gateway answers with a datagram of the
-//! same length, so a forged source address does not amplify traffic. It answers only if the MAC of the question shows
-//! that the sender knows the gateway's public key. The answer proves nothing, so the client's reaction to it must be
-//! harmless.
+//! If a client's link carries its datagrams over another protocol than UDP, the client asks from time to time whether
+//! UDP works again. Its question is a datagram that changes no path and no session. The gateway answers with a datagram
+//! of the same length, so a forged source address does not amplify traffic. The gateway answers only if the MAC of the
+//! question shows that the sender knows the gateway's public key. The answer proves nothing, so the client's reaction
+//! to it must be harmless.
 
 use super::{Endpoint, Event, entropy};
 use crate::{

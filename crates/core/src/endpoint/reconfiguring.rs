@@ -40,8 +40,8 @@ impl Endpoint {
         self.activate(0);
     }
 
-    /// Adds `client` as a peer of this gateway unless a peer already has its key. Returns whether it was added. Its
-    /// name must be unique, and its addresses must not overlap those of another peer.
+    /// Adds `client` as a peer of this gateway unless a peer already has its key. Returns whether the client was added.
+    /// The client's name must be unique, and its addresses must not overlap the addresses of another peer.
     pub fn add_client(&mut self, client: PeerConfig) -> bool {
         let is_new = self.connector.is_none() && !self.by_key.contains_key(&client.public_key);
         if is_new {

@@ -1,12 +1,12 @@
 //! The receiver's part: stores recent packets and repair symbols that cannot be used yet.
 //!
 //! *Algorithm.* Each repair symbol is one linear equation, whose unknowns are the missing packets that it covers.
-//! Symbols are stored as received, and their bytes are not processed until an unknown is determined. When a repair
-//! symbol arrives, or a packet that a stored symbol lacks, only the matrix of coefficients is brought to reduced row
-//! echelon form ([`System`]). Each row records the symbols of which it is composed. A row with a single unknown is a
-//! solution: its packet is one combination of the recorded symbols and of known packets. So bytes are processed once
-//! for each recovered packet, late packets need no correction, and a repair symbol whose packets all arrived causes no
-//! computation.
+//! Symbols are stored as received, and their bytes are not processed until an unknown is determined. A symbol *lacks*
+//! the missing packets that it covers. When a repair symbol arrives, or a packet that a stored symbol lacks, only the
+//! matrix of coefficients is brought to reduced row echelon form ([`System`]). Each row records the symbols of which it
+//! is composed. A row with a single unknown is a solution: its packet is one combination of the recorded symbols and of
+//! known packets. So bytes are processed once for each recovered packet, late packets need no correction, and a repair
+//! symbol whose packets all arrived causes no computation.
 //!
 //! *Stored symbols.* A symbol may arrive long before packets that it covers, if a slower path carries them. Until they
 //! arrive it cannot recover a packet, and is stored ([`Kept::most_missing`]). Symbols that do not fit into the system
@@ -17,10 +17,12 @@
 //! oldest packet is no longer in the history. The oldest stored symbol is dropped when a symbol arrives and the storage
 //! is full. Each dropped symbol is counted in [`Stats`], except a stored symbol whose packets all arrived late.
 //!
-//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest, [`MAX_PENDING`] symbols, [`MAX_EQUATIONS`] of them in
-//! [`super::MAX_UNKNOWNS`] unknowns at once. Time for a call: O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`]
-//! · [`MAX_WINDOW_PKTS`]) for the choice of symbols; O([`MAX_EQUATIONS`]³) products for the matrix, and much less while
-//! losses are few; and for each recovered packet a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols.
+//! *Bounds.* [`HISTORY_PKTS`] packet numbers up to the newest; [`MAX_PENDING`] stored symbols, of which at most
+//! [`MAX_EQUATIONS`] are used as equations at once, in at most [`super::MAX_UNKNOWNS`] unknowns. Time for a call:
+//!
+//! - O([`MAX_PENDING`] log [`MAX_PENDING`] + [`MAX_EQUATIONS`] · [`MAX_WINDOW_PKTS`]) for the choice of symbols;
+//! - O([`MAX_EQUATIONS`]³) products for the matrix, and much less while losses are few;
+//! - for each recovered packet, a combination of at most [`HISTORY_PKTS`] + [`MAX_EQUATIONS`] symbols.
 //!
 //! *Contradictions.* Three contradictions are detected: a symbol that does not fit a known packet, a recovered packet
 //! with an impossible length or non-zero padding, and an equation whose coefficients follow from other equations but
@@ -344,7 +346,7 @@ impl Decoder {
             len = len.max(kept.repair.len);
             self.terms.push(kept.row, factor);
             for (id, &coefficient) in kept.repair.ids().zip(&kept.coefficients) {
-                // The factors of unknown packets cancel, except that of the solution.
+                // The factors of unknown packets cancel, except the factor of the solution.
                 if self.known[row_of(id)] {
                     factors[row_of(id)] ^= mul(factor, coefficient);
                 }

@@ -181,8 +181,8 @@ fn losses_up_to_the_number_of_repair_symbols_are_recovered() {
     }
     println!("of {cases:?} patterns of 0, 1, 2, 3 losses failed {failures:?}");
     assert_eq!(failures[1], 0);
-    // Three random equations in three unknowns are dependent in about one case in 255; with four or more unknowns the
-    // share is the same.
+    // Three random equations in three unknowns are dependent in about one case in 255, and so are equations in four or
+    // more unknowns.
     assert!(failures[2] * 2000 <= cases[2]);
     assert!(failures[3] * 200 <= cases[3]);
     assert_eq!(decoder.stats().repairs_contradictory, 0);
@@ -443,7 +443,7 @@ fn a_repair_symbol_that_came_before_is_useless() {
 fn what_cannot_be_solved_any_more_is_dropped_oldest_first() {
     let mut rng = Rng::new(8);
     let mut decoder = Decoder::new();
-    // Each symbol covers two lost packets, so there are too few symbols to recover any.
+    // Each symbol covers two lost packets, so one symbol per block is too few to recover them.
     let blocks: Vec<_> = (0..130_u32)
         .map(|i| block(Seq(i * 4), 4, 2, 0, &mut rng))
         .collect();
@@ -456,11 +456,12 @@ fn what_cannot_be_solved_any_more_is_dropped_oldest_first() {
     assert_eq!(decoder.pending(), MAX_PENDING);
     assert_eq!(decoder.stats().repairs_given_up, 2);
     assert_eq!(give_repair(&mut decoder, &blocks[0].1[1]), [], "given up");
-    // The system has space for the unknowns of sixteen blocks, wherever they are.
+    // The system has space for the unknowns of sixteen blocks, wherever these blocks are.
     for i in [129, 70, 4] {
         assert_eq!(give_repair(&mut decoder, &blocks[i].1[1]).len(), 2, "{i}");
     }
-    // The last symbols replaced the oldest ones. Then symbols were used up, so there was space again.
+    // The second symbols of blocks 0 and 129 replaced the oldest symbols. Each recovery then removed two symbols, so
+    // there was space again.
     assert_eq!(decoder.stats().repairs_given_up, 4);
     assert_eq!(decoder.pending(), MAX_PENDING - 4);
     // The history advances, and no earlier packet remains.

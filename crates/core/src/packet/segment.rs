@@ -25,8 +25,8 @@ impl<'a> PacketView<'a> {
     /// Whether this is a TCP segment that carries only an acknowledgement: no data, and no flag that opens, closes or
     /// resets the connection (RFC 9293 section 3.1).
     ///
-    /// The next ACK usually contains all the information of this ACK, so it is not worth waiting for it or
-    /// retransmitting it. If there is no next ACK, the other end of the connection retransmits.
+    /// The next ACK usually contains all the information of this ACK, so the tunnel neither waits for a lost ACK nor
+    /// retransmits it. If there is no next ACK, the other end of the connection retransmits.
     #[must_use]
     pub fn is_pure_ack(&self) -> bool {
         let Some(header) = self.tcp_header() else {
@@ -53,8 +53,8 @@ impl<'a> PacketView<'a> {
         };
         let is_timed =
             |view: &PacketView<'_>| options(view.options()).any(|(kind, _)| kind == TIMESTAMPS);
-        // The sequence number of a keep-alive probe is the previous one. Some receivers ignore its other fields, and it
-        // requires an answer.
+        // A keep-alive probe repeats the previous sequence number. Some receivers ignore the other fields of the probe,
+        // and the probe requires an answer.
         if seq != old_seq
             || options(earlier.options()).any(counts)
             || is_timed(self) != is_timed(earlier)
@@ -78,8 +78,8 @@ impl<'a> PacketView<'a> {
         tells_of_more && is_told_again && !came_twice
     }
 
-    /// Returns the sequence and acknowledgement numbers of a pure ACK without congestion signals and accurate ECN
-    /// counters (RFC 9768).
+    /// Returns the sequence and acknowledgement numbers of a pure ACK that carries neither congestion signals nor
+    /// accurate ECN counters (RFC 9768).
     fn plain_ack(&self) -> Option<(u32, u32)> {
         let header = self.tcp_header().filter(|_| self.is_pure_ack())?;
         let is_plain = header[FLAGS] == ACK && header[FLAGS - 1] & ACCURATE_ECN == 0;
@@ -304,7 +304,7 @@ mod tests {
             (plain(5), plain(5), false),
             // Data were received twice.
             (plain(9), sack(5, &[(3, 4)]), false),
-            // The old SACK option is damaged, or the new one that would repeat it.
+            // The SACK option is damaged in the old ACK, or in the new ACK that would repeat it.
             (plain(12), segment(5, [0, ACK], &[5, 10, 0, 0]), false),
             (
                 segment(5, [0, ACK], &[5, 12, 0, 0, 0, 7, 0, 0, 0, 15, 0, 0]),

@@ -7,7 +7,7 @@ use super::{LEAST_MTU_V6, PacketBuf, PacketView, Pool, ones_complement_sum};
 /// destination of `packet`, because the tunnel has no own address that every sender would accept.
 ///
 /// Returns `None` for packets that must not be answered (RFC 1122 section 3.2.2): ICMP errors, later fragments, and
-/// packets from or to several hosts.
+/// packets whose source or destination is not the address of one host.
 #[must_use]
 pub fn too_big(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<PacketBuf> {
     let bytes = packet.bytes();
@@ -22,7 +22,7 @@ pub fn too_big(packet: &PacketView<'_>, mtu: usize, pool: &mut Pool) -> Option<P
     }
     // The other ICMP messages are requests and replies: echo and timestamps.
     let is_error = protocol == ICMP && !matches!(kind, Some(0 | 8 | 13 | 14));
-    // Packets from no host or from several hosts are not answered either.
+    // Packets with a multicast or broadcast destination, or without the address of one host as source.
     let is_to_many = bytes[16] >= 224 || bytes[12] == 0 || bytes[12] >= 224;
     (!is_error && !is_to_many)
         .then(|| of_v4(bytes, mtu, pool))

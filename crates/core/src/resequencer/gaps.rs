@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::{MAX_SPAN, Way};
 use crate::{ids::Seq, time::Instant};
 
-/// A run of missing datagrams on one path.
+/// Consecutive missing datagrams on one path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
     /// Number of missing datagrams; at least 1.
@@ -51,11 +51,12 @@ pub(super) struct PathOrder {
     last_packet_at: Instant,
     /// Highest path sequence number of any datagram, with or without a packet.
     newest: Option<Seq>,
-    /// Time at which datagrams were last skipped whose global sequence numbers are still unknown.
+    /// Time of the last skip on the path in which the global sequence numbers of the missing datagrams are still
+    /// unknown.
     unnamed_at: Option<Instant>,
     gaps: VecDeque<Gap>,
     window: Duration,
-    /// Time at which a packet that had been counted as lost last arrived (spurious loss).
+    /// Time of the last spurious loss, that is, of the arrival of a packet that had been counted as lost.
     disproved_at: Option<Instant>,
 }
 
@@ -116,7 +117,7 @@ impl PathOrder {
         }
     }
 
-    /// Records that the path has passed `seq`: only retransmissions can still deliver numbers up to it.
+    /// Records that the path has passed `seq`. Numbers up to `seq` can now arrive on the path only as retransmissions.
     fn on_passed(&mut self, seq: Seq) {
         // Keep `latest` only if it is less than `MAX_SPAN` ahead: after a long silence the numbers may have wrapped.
         let is_later =
@@ -148,9 +149,9 @@ impl PathOrder {
         });
     }
 
-    /// Records that the datagram `path_seq` carried no packet. If datagrams before it are missing, it does not name the
-    /// lost packet, but the next packet does. The gap then includes this datagram, so its path numbers exceed the
-    /// missing global numbers by one.
+    /// Records that the datagram `path_seq` carried no packet. If datagrams before `path_seq` are missing, the lost
+    /// packet is not named by this datagram, but by the next datagram with a packet. The gap then includes `path_seq`,
+    /// so the number of path sequence numbers in the gap exceeds the number of missing global numbers by one.
     pub(super) fn on_empty(&mut self, now: Instant, path_seq: Seq) {
         if self.skipped(path_seq) {
             self.unnamed_at = Some(now);
@@ -165,7 +166,7 @@ impl PathOrder {
         }
     }
 
-    /// Records that no datagram follows `path_seq`, which carried `seq`, for now.
+    /// Records that no datagram follows the datagram `path_seq` for now. The datagram `path_seq` carried `seq`.
     pub(super) fn on_tail(&mut self, now: Instant, seq: Seq, path_seq: Seq) {
         let Some(before) = self.highest else {
             return;
@@ -173,7 +174,7 @@ impl PathOrder {
         if path_seq.is_after(before.0) {
             self.skipped(path_seq);
             let end = path_seq.plus(1);
-            // The tail frame may have arrived before the datagram.
+            // The tail frame names the last skipped datagram, unless a datagram after `end` has arrived.
             if self.newest.is_none_or(|newest| !newest.is_after(end)) {
                 self.unnamed_at = None;
             }
@@ -194,21 +195,22 @@ impl PathOrder {
         step > 1
     }
 
-    /// Returns the time at which datagrams were last skipped whose global numbers are unknown, if these numbers may be
-    /// before `seq`.
+    /// Returns the time of the last skip in which the global numbers of the missing datagrams are unknown, if these
+    /// numbers may be before `seq`.
     pub(super) fn unnamed_before(&self, seq: Seq) -> Option<Instant> {
         let is_passed = |(_, global): (Seq, Seq)| !seq.is_after(global);
         self.unnamed_at
             .filter(|_| !self.highest.is_some_and(is_passed))
     }
 
-    /// Records that a packet was recovered by FEC. The skipped datagrams are assumed to be recovered.
+    /// Records that FEC has recovered a packet. The skipped datagrams with unknown global numbers are assumed to be
+    /// recovered.
     pub(super) fn on_computed(&mut self) {
         self.unnamed_at = None;
     }
 
-    /// Whether `seq` may still be in flight on this path: no packet after `seq` has arrived on the path, and its last
-    /// packet arrived less than `silence` ago.
+    /// Whether `seq` may still be in flight on this path: no packet after `seq` has arrived on the path, and the last
+    /// packet arrived on it less than `silence` ago.
     pub(super) fn may_bring(&self, now: Instant, seq: Seq, silence: Duration) -> bool {
         let is_passed = |latest: Seq| !seq.is_after(latest);
         let is_flowing = self.highest.is_some() && now.since(self.last_packet_at) < silence;

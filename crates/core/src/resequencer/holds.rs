@@ -45,8 +45,8 @@ impl HoldTimes {
     }
 }
 
-/// Number of buckets. Bucket 0 counts packets that were not held; bucket `b` ends at 2^(b/4) microseconds, the last at
-/// 16 s.
+/// Number of buckets. Bucket 0 counts packets that were not held. Bucket `b` ends at 2^(b/4) microseconds, the last
+/// bucket at 16 s.
 const BUCKETS: usize = 97;
 const MEMORY: u32 = 8192;
 

@@ -1,4 +1,4 @@
-//! Packets known lost, remembered while a held packet may wait for their retransmission, and the duration of that wait.
+//! Packets that are known to be lost, and how long a held packet waits for their retransmission.
 //!
 //! A hold for a lost packet ends when the retransmission should have arrived, one RTT after the loss was known. If the
 //! retransmission is lost as well, the path that carried it shows the loss, and the wait starts again. Its limit is
@@ -93,7 +93,7 @@ impl Repairs {
     }
 
     /// Whether `seq` is known to be lost. If other numbers of the gap arrived on other paths, only the gap's last
-    /// number is known.
+    /// number is known to be lost.
     pub(super) fn has_lost(&self, seq: Seq) -> bool {
         let is_in = |repair: &Repair| {
             repair.last == seq

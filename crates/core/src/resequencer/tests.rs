@@ -115,7 +115,8 @@ fn two_paths_are_put_in_order() {
 
 #[test]
 fn what_was_sent_again_says_nothing_of_what_the_path_still_brings() {
-    // 3 and 4 were sent early over path 1, which lost 4. The retransmission of 4 arrives over path 0 before 1 and 2.
+    // Packets 3 and 4 were sent early over path 1, which lost 4. The retransmission of 4 arrives over path 0 before 1
+    // and 2.
     for is_out_of_turn in [true, false] {
         let mut h = Harness::new();
         h.repair = Some(BUDGET);
@@ -153,7 +154,7 @@ fn what_was_sent_again_says_nothing_of_what_the_path_still_brings() {
 
 #[test]
 fn a_path_that_brought_only_what_was_out_of_turn_may_bring_the_rest() {
-    // 2 is the first arrival on path 1 and out of turn. 1 follows on path 1; 2 and 3 wait for it.
+    // Packet 2 is the first arrival on path 1 and out of turn. Packet 1 follows on path 1; packets 2 and 3 wait for it.
     let sent = |seq, path, path_seq, path_previous| Sent {
         seq,
         flow_step: u16::from(seq > 0),
@@ -178,7 +179,7 @@ fn a_path_that_brought_only_what_was_out_of_turn_may_bring_the_rest() {
 
 #[test]
 fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
-    // Path 0 loses 1 and then delivers a datagram without a packet. Path 1 delivers 2.
+    // Path 0 loses packet 1 and then delivers a datagram without a packet. Path 1 delivers packet 2.
     let sent = number(&[(0, 0), (0, 0), (0, 1)]);
     let repair = BUDGET * 2;
     for (repairs, is_skipped, waits) in [
@@ -207,7 +208,7 @@ fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
 
 #[test]
 fn what_a_path_loses_first_of_all_is_waited_for() {
-    // 1 and 3 are the first packets on path 1 and are lost; 4 is the next. 2 waits.
+    // Packets 1 and 3 are the first packets on path 1 and are lost; 4 is the next packet on path 1. Packet 2 waits.
     let sent = number(&[(0, 0), (0, 1), (0, 0), (1, 1), (1, 1)]);
     let repair = BUDGET * 2;
     for (repairs, waits) in [(Some(repair), true), (None, false)] {
@@ -240,7 +241,7 @@ fn what_comes_of_a_path_that_is_not_at_its_beginning_shows_no_gap() {
 
 #[test]
 fn a_gap_seen_just_before_a_hold_ends_is_waited_for() {
-    // Path 1 loses 1, and 3 shows the loss 1 ms before the hold of 2 ends.
+    // Path 1 loses packet 1, and packet 3 shows the loss 1 ms before the hold of packet 2 ends.
     let sent = number(&[(0, 1), (0, 1), (0, 0), (1, 1)]);
     let repair = BUDGET * 2;
     for (repairs, waits) in [(Some(repair), true), (None, false)] {
@@ -260,14 +261,14 @@ fn a_gap_seen_just_before_a_hold_ends_is_waited_for() {
 
 #[test]
 fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
-    // Path 0 loses 1, and then every second datagram without a packet.
+    // Path 0 loses packet 1, and then every second datagram without a packet.
     let sent = number(&[(0, 0), (0, 0), (0, 1)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
     h.arrive(sent[0]);
     h.wait(LONGEST_LATE_HOLD);
     h.arrive(sent[2]);
-    // 2 waits for one retransmission, but not for another.
+    // Packet 2 waits for one retransmission, but not for a second one.
     for step in 0..=20_u32 {
         h.resequencer.on_empty(h.now, PathId(0), Seq(2 + step * 2));
         let is_held = h.resequencer.poll_timeout() > Some(h.now);
@@ -279,7 +280,7 @@ fn what_is_skipped_again_and_again_prolongs_no_hold_again() {
 
 #[test]
 fn what_was_skipped_after_a_later_packet_or_has_come_is_not_waited_for() {
-    // Path 1 loses 1. Path 0 has delivered 3, or delivers the skipped datagram later.
+    // Path 1 loses packet 1. Path 0 has delivered packet 3, or delivers the skipped datagram later.
     let sent = number(&[(0, 0), (0, 1), (0, 2), (1, 0)]);
     for has_passed in [true, false] {
         let mut h = Harness::new();
@@ -340,7 +341,7 @@ fn a_loss_is_known_after_two_milliseconds() {
 
 #[test]
 fn a_burst_lost_on_one_of_two_paths_waits_only_for_the_other_path() {
-    // Path 0 loses 2, 4, 6; path 1 is slower and delivers 1, 3, 5, 7 later.
+    // Path 0 loses packets 2, 4, 6; path 1 is slower and delivers packets 1, 3, 5, 7 later.
     let sent = number(&[
         (0, 0),
         (0, 1),
@@ -368,7 +369,7 @@ fn a_burst_lost_on_one_of_two_paths_waits_only_for_the_other_path() {
 
 #[test]
 fn the_successor_of_a_lost_packet_waits_for_older_ones_of_the_slow_path() {
-    // 1 is slow on path 1, 2 is lost on path 0: 3 must not overtake 1.
+    // Packet 1 is slow on path 1, packet 2 is lost on path 0. Packet 3 must not overtake packet 1.
     let sent = number(&[(0, 0), (0, 1), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)]);
     let mut h = Harness::new();
     for i in [0, 3, 4, 5, 6] {
@@ -399,7 +400,7 @@ fn the_deadline_of_the_oldest_held_packet_frees_all_before_it() {
 
 #[test]
 fn a_slow_path_that_still_delivers_is_waited_for_beyond_the_deadline() {
-    // Path 1 carries 1..=9 and its queue grows: 10 ms between its packets. Path 0 carries 10.
+    // Path 1 carries packets 1 to 9, and its queue grows: 10 ms between its packets. Path 0 carries packet 10.
     let mut schedule = vec![(0, 0)];
     schedule.extend([(0, 1); 9]);
     schedule.push((0, 0));
@@ -425,7 +426,7 @@ fn a_slow_path_that_still_delivers_is_waited_for_beyond_the_deadline() {
 
 #[test]
 fn a_path_that_falls_silent_is_waited_for_if_what_it_keeps_is_sent_again() {
-    // Path 1 carries 1 and 2 and stalls before 2; path 0 carries 0 and 3.
+    // Path 1 carries packets 1 and 2 and stalls before packet 2. Path 0 carries packets 0 and 3.
     let sent = number(&[(0, 0), (0, 1), (0, 1), (0, 0)]);
     let after_ms = Duration::from_millis;
     for (repair, quiet_ms, held_ms) in [
@@ -451,7 +452,7 @@ fn a_path_that_falls_silent_is_waited_for_if_what_it_keeps_is_sent_again() {
 
 #[test]
 fn a_path_that_brings_what_is_older_is_waited_for_but_not_for_ever() {
-    // Path 1 carries 1..=1000 and delivers them much later than path 0, which carries 1001.
+    // Path 1 carries packets 1 to 1000 and delivers them much later than path 0 delivers packet 1001.
     let mut schedule = vec![(0, 0)];
     schedule.extend([(1, 1); 999]);
     schedule.extend([(0, 1), (0, 0)]);
@@ -472,7 +473,7 @@ fn a_path_that_brings_what_is_older_is_waited_for_but_not_for_ever() {
 
 #[test]
 fn what_is_known_lost_and_not_repaired_is_not_waited_for_as_what_is_late() {
-    // Path 0 loses 2; path 1 delivered 0 and has no packet in flight.
+    // Path 0 loses packet 2. Path 1 has delivered packet 0 and has no packet in flight.
     let sent = number(&[(0, 1), (0, 0), (0, 0), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -486,8 +487,8 @@ fn what_is_known_lost_and_not_repaired_is_not_waited_for_as_what_is_late() {
 #[test]
 fn how_long_a_packet_is_held_depends_on_what_its_own_flow_lacks() {
     for is_other_late in [true, false] {
-        // Flow 1 waits for 1, flow 0 for 3. One of the two is late on path 1; path 0 has lost the other, which is not
-        // retransmitted.
+        // Flow 1 waits for packet 1, flow 0 for packet 3. One of these packets is late on path 1. Path 0 has lost the
+        // other packet, which is not retransmitted.
         let (path_of_1, path_of_3) = if is_other_late { (1, 0) } else { (0, 1) };
         let sent = number(&[(0, 1), (1, path_of_1), (2, 1), (0, path_of_3), (0, 0)]);
         let mut h = Harness::new();
@@ -505,7 +506,8 @@ fn how_long_a_packet_is_held_depends_on_what_its_own_flow_lacks() {
 
 #[test]
 fn a_path_whose_end_is_told_is_not_waited_for_as_if_more_came() {
-    // 2 and 3 are lost at the end of path 1, and a tail message reports this. 2 and 4 belong to the same flow.
+    // Packets 2 and 3 are lost at the end of path 1, and a tail message reports this. Packets 2 and 4 belong to the
+    // same flow.
     let sent = number(&[(0, 0), (1, 1), (0, 1), (1, 1), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -520,8 +522,8 @@ fn a_path_whose_end_is_told_is_not_waited_for_as_if_more_came() {
 
 #[test]
 fn what_is_sent_again_on_a_path_that_was_silent_is_no_sign_that_more_comes() {
-    // Path 1 has passed 4 and has been silent for long. Path 0 loses 3 and 5. Then 0, which had been lost, arrives on
-    // path 1.
+    // Path 1 has passed packet 4 and has been silent for long. Path 0 loses packets 3 and 5. Then packet 0, which had
+    // been lost, arrives on path 1.
     let sent = number(&[(0, 0), (1, 0), (2, 0), (0, 0), (1, 1), (2, 0), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -542,7 +544,8 @@ fn what_is_sent_again_on_a_path_that_was_silent_is_no_sign_that_more_comes() {
 
 #[test]
 fn what_was_sent_again_behind_later_packets_is_no_sign_that_more_comes() {
-    // Path 1 loses 0, which arrives after 3 on path 0. 2 is missing, and path 1 has been silent for long.
+    // Path 1 loses packet 0, which arrives after packet 3 on path 0. Packet 2 is missing, and path 1 has been silent
+    // for long.
     let sent = number(&[(2, 1), (0, 1), (0, 1), (0, 0)]);
     let mut h = Harness::new();
     h.repair = Some(BUDGET * 2);
@@ -766,7 +769,7 @@ fn a_datagram_without_a_packet_is_no_gap_and_hides_none() {
     h.resequencer.on_empty(h.now, PathId(0), Seq(1));
     assert_eq!(h.arrive(sent(1, 2, Some(0))), Verdict::Released);
     assert!(!h.resequencer.paths[0].has_gaps());
-    // The packet before the next one is lost.
+    // Packet 2, which was sent before packet 3, is lost.
     h.resequencer.on_empty(h.now, PathId(0), Seq(4));
     assert_eq!(h.arrive(sent(3, 5, Some(2))), Verdict::Held);
     h.wait(Duration::from_millis(3));

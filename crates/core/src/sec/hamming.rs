@@ -1,8 +1,8 @@
 //! The systematic Hamming code (127, 120). Of the positions 1 to 127, those that are powers of two hold parity.
 //!
-//! The parity of a block is the exclusive or of the positions of its set bits. A wrong data bit changes it by the bit's
-//! position, a wrong parity bit by a power of two. The code is perfect: two wrong bits always look like one wrong bit
-//! at another position.
+//! The parity of a block is the exclusive or of the positions of its set bits. A wrong data bit changes the parity by
+//! the bit's position, a wrong parity bit changes the parity by a power of two. The code is perfect: two wrong bits
+//! always look like one wrong bit at another position.
 
 use super::{BLOCK_BITS, BLOCK_BYTES, Wrong, by_byte, look_up};
 

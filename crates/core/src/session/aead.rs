@@ -6,7 +6,7 @@
 //! only affects this module.
 //!
 //! Bounds: 2^28 full-sized packets under one AES-GCM key keep an attacker's advantage below 2^-57 (RFC 9001 appendix
-//! B.1 at 2^11 bytes). Keys change every 120 s, which is that many packets at 25 Gbit/s.
+//! B.1 at 2^11 bytes). Keys change every 120 s, in which 2^28 packets are reached at 25 Gbit/s.
 
 use core::fmt;
 

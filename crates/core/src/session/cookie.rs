@@ -85,8 +85,8 @@ pub(crate) fn reach_mac(public: &[u8; 32], label: &[u8; 8], nonce: &[u8; 16]) ->
 
 /// The responder's part: checks MACs and creates cookies.
 pub struct CookieJar {
-    /// Keys derived from this end's public key. They are stored because every stranger can cause a check with the first
-    /// key.
+    /// Keys derived from this end's public key. They are stored, not derived for each datagram, because any stranger
+    /// can cause checks with the first key.
     mac1_key: [u8; 32],
     reply_base: [u8; 32],
     current: JarSecret,
@@ -203,7 +203,7 @@ impl CookieJar {
         Some(reply.to_vec())
     }
 
-    /// Changes the secret early, because no more initiations that it proves can be remembered.
+    /// Changes the secret early, because there is no space to remember further initiations with cookies of this secret.
     pub fn hasten(&mut self, now: Instant, entropy: &mut dyn Entropy) {
         self.previous = Some(core::mem::replace(
             &mut self.current,
@@ -312,8 +312,8 @@ impl CookieCache {
         Ok(Duration::from_millis(view.wait_ms().into()))
     }
 
-    /// Stores the cookie of the reply `datagram` to the initiation `sent`, as stamped. Then stamp the same initiation
-    /// again and send it.
+    /// Stores the cookie of the reply `datagram` to the initiation `sent`, as stamped. The caller then stamps the same
+    /// initiation again and sends it.
     ///
     /// # Errors
     /// The reason why the reply is not accepted.

@@ -4,8 +4,8 @@
 //!
 //! Each direction of each path has a 64-bit datagram counter, owned by the sender's tunnel; its low 32 bits are sent.
 //! The counter **continues when keys change**, so that path accounting is not affected. It restarts somewhere in
-//! `0..2^31` when the sender's association starts, and also when the *receiver's* association is new, because that
-//! receiver cannot know the high bits. Under one key the counter never decreases.
+//! `0..2^31` when the sender's association starts. It also restarts when the *receiver's* association is new, because
+//! the receiver then does not know the high bits. Under one key the counter never decreases.
 //!
 //! The receiver reconstructs the counter from the 32 bits and the highest counter known of the path. That counter was
 //! received in this session, or was passed on from an earlier session by [`Session::continue_path`]. If neither

@@ -8,7 +8,7 @@
 //! | not proved, not on guard | [`Limits::unproved_reads`] | [`Limits::all`] | cookie reply |
 //! | not proved, on guard | only for cookie replies | | cookie reply, or no reply |
 //! | proved | [`Limits::source`] | [`Limits::all`] | busy reply |
-//! | proved, address known from a peer | [`Limits::source`] | a second one of [`Limits::all`] | busy reply |
+//! | proved, address known from a peer | [`Limits::source`] | a second bucket of [`Limits::all`] | busy reply |
 //!
 //! While the responder is *on guard*, it reads only proved initiations. It is on guard for [`GUARD`] after it read an
 //! unproved initiation that turned out to be useless (invalid, recorded, or of a stranger), and for [`LOAD_HOLD`] after
@@ -62,9 +62,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits for a responder with `cores` processor cores, of which the first [`MAX_CORES`] count. For
-    /// each core: 200/s, which takes about 6 % of it and is enough to change the keys of 24 000 clients every 120 s.
-    /// For each source and each client: 20/s.
+    /// Returns the limits for a responder with `cores` processor cores, of which the first [`MAX_CORES`] count. The
+    /// rate of all sources is 200/s for each core. It takes about 6 % of the core, and is enough to change the keys of
+    /// 24 000 clients every 120 s. The rate of a source with a proved address is 20/s, as is the rate of fresh
+    /// initiations of a client.
     #[must_use]
     pub fn for_cores(cores: usize) -> Self {
         let cores = u32::try_from(cores.clamp(1, MAX_CORES)).unwrap_or(1);
@@ -229,14 +230,14 @@ impl HandshakeLimiter {
     }
 }
 
-/// Maximum number of cores that count in [`Limits::for_cores`]. A single thread does the arithmetic, and the rate of
-/// this many cores uses half of it.
+/// Maximum number of cores that count in [`Limits::for_cores`]. A single thread does the curve operations, and the rate
+/// for this number of cores uses half of the thread's time.
 pub const MAX_CORES: usize = 8;
-/// Rate of cookie replies to one claimed source. A client needs one per handshake; the rest is for sources in the same
-/// bucket.
+/// Rate of cookie replies to one claimed source. A client needs one reply per handshake; the rest is for other sources
+/// that share the bucket.
 const COOKIES: Rate = Rate::new(200, 200);
-/// Minimum and maximum waiting time in a busy reply. The minimum is two attempts of a client. The maximum is far below
-/// the 60 s for which a client's keys remain valid after it has begun to change them.
+/// Minimum and maximum waiting time in a busy reply. The minimum is twice the interval between a client's attempts. The
+/// maximum is far below the 60 s for which a client's keys remain valid after it has begun to change them.
 const SOONEST: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(10);
 

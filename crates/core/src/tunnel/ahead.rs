@@ -2,11 +2,11 @@
 //! packets of the flow are in flight on a path with a longer delay ([`Pick::Behind`](crate::sched::Pick::Behind)).
 //! Packets are sent out of order so that they arrive in order, as in OSIA (2012).
 //!
-//! The path with the longer delay takes the first packet that would arrive no earlier on the other paths, because these
-//! must carry all the packets before it. That packet needs its sequence number when it is sent, so the packets before
-//! it get theirs too. The packets before it then wait here until the tunnel queue schedules their flow
-//! ([`Turn::Taken`](crate::queue::Turn::Taken)), so flow queueing is the same as without that path. They have already
-//! passed CoDel.
+//! The path with the longer delay takes the first packet in the queue that would arrive no earlier on the other paths,
+//! because the other paths first have to send all packets before it. That packet needs its sequence number when it is
+//! sent, so the packets before it are numbered as well. The numbered packets then wait here until the tunnel queue
+//! schedules their flow ([`Turn::Taken`](crate::queue::Turn::Taken)), so flow queueing is the same as without the path
+//! with the longer delay. They have already passed CoDel.
 //!
 //! Packets of other flows that are sent meanwhile have higher numbers; they are marked as out of turn.
 //!

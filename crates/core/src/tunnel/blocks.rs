@@ -7,11 +7,11 @@
 //!
 //! Copies of packets of other paths are sent last: on ready paths, while no packet waits. A staged packet is copied
 //! from the staging queue, a packet in flight from the buffer that its path retains. A packet found in neither place
-//! has arrived, or is lost beyond repair, and is skipped. If a block is placed before the last one has left, no copies
-//! are sent for [`REST`], so that they do not delay new packets. Copies of a block are dropped when the next block is
-//! placed or their deadline has passed.
+//! has arrived, or is lost beyond repair, and is skipped. If a block is placed before all packets of the previous block
+//! have been sent, no copies are sent for [`REST`], so that they do not delay new packets. Copies of a block are
+//! dropped when the next block is placed or their deadline has passed.
 //!
-//! A host delivers a burst in pieces, and the first piece is placed before the last has arrived. For the copies,
+//! A host delivers a burst in pieces, and the first piece is placed before the last piece has arrived. For the copies,
 //! packets that arrive within [`BURST`] of the first packet belong to the same block, up to the size of a block.
 //!
 //! Bounds: one block of packets to place, and for each path as many copies as a block has packets.
@@ -49,7 +49,7 @@ pub(super) struct Blocks {
     begun: Option<(Instant, usize)>,
 }
 
-/// A packet of another path that a path may send as a copy.
+/// A packet that is assigned to another path, and of which a path may send a copy.
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     on: PathId,
@@ -77,7 +77,7 @@ impl Blocks {
         self.packets.is_empty()
     }
 
-    /// Adds a packet to the block. `lanes` contains the packets that wait behind it.
+    /// Adds a packet to the block. `lanes` contains the packets that wait after this packet.
     pub(super) fn push(&mut self, numbered: Numbered, is_reinjected: bool, lanes: &Lanes) {
         self.infos.push(PacketInfo {
             flow: numbered.flow,
@@ -188,5 +188,5 @@ fn send_copy(index: usize, copy: Copy, staged: &Staged, egress: &mut Egress<'_, 
 
 /// Duration within which a sender writes all pieces of one burst.
 const BURST: Duration = Duration::from_millis(5);
-/// Duration without copies after a block that was placed before the last block had left.
+/// Duration without copies after a block that was placed before all packets of the previous block had been sent.
 const REST: Duration = Duration::from_millis(500);

@@ -2,8 +2,8 @@
 //!
 //! Repairs help where losses are random. Where a full queue causes the losses, repairs would load the queue further, so
 //! their share of the traffic is limited; the inner transport protocols repair the remaining losses. Unspent budget is
-//! saved, because a path that fails loses all its packets in flight at once. The savings cover that share of the
-//! traffic of the last seconds and decay exponentially. This rule is pleach's own.
+//! saved, because a path that fails loses all its packets in flight at once. The savings cover an eighth of the traffic
+//! of the last seconds and decay exponentially. This rule is pleach's own.
 
 use core::time::Duration;
 
@@ -69,8 +69,8 @@ impl Budget {
 const SHARE: u64 = 8;
 /// Bytes of the budget that do not decay: the loss when a queue of 256 packets is dropped at once.
 const LEAST: u64 = 384 << 10;
-/// Time constant of the decay of the savings. An eighth of it is 300 ms at the rate of the paths, which is more than
-/// most paths have in flight.
+/// Time constant of the decay of the savings. At a constant rate the savings reach an eighth of the traffic of this
+/// time. This is the traffic of 300 ms, which is more than most paths have in flight.
 const SAVED_FOR: Duration = Duration::from_millis(2_400);
 const FORGET_EVERY: Duration = Duration::from_millis(50);
 

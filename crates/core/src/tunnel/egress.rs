@@ -108,8 +108,8 @@ impl Egress<'_, '_> {
         }
     }
 
-    /// Sends additional copies, which are never retransmitted, on the views in the bit set `set`. Returns the number of
-    /// copies.
+    /// Sends additional copies, which are never retransmitted, on the paths whose view indices are set in the bit set
+    /// `set`. Returns the number of copies.
     pub(super) fn send_shadows(
         &mut self,
         set: u16,

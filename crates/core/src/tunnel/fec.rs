@@ -32,5 +32,5 @@ mod tests;
 pub(super) const TOLD_WITHIN: Duration = Duration::from_millis(5);
 /// Time within which a loss is reported and its retransmission is scheduled, in addition to the one-way delays.
 pub(super) const REPORTED_WITHIN: Duration = Duration::from_millis(30);
-/// Number of bytes of a repair symbol that are sent in the header, in place of the steps.
+/// Number of bytes of a repair symbol that are sent in the header, in place of the path step and the flow step.
 pub(super) const IN_HEADER: usize = 4;

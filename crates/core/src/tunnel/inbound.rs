@@ -175,8 +175,8 @@ impl Inbound {
         }
     }
 
-    /// Handles a message that the datagram `last` ends a burst on a path. `last` holds the sequence number of the
-    /// datagram on the path and in the association.
+    /// Handles a message that the data datagram `last` ends a burst on a path. `last` contains its path sequence number
+    /// and its global sequence number.
     pub(super) fn on_tail(
         &mut self,
         now: Instant,
@@ -198,7 +198,7 @@ impl Inbound {
             .set_order(now, order, timeout, shared.delivered);
     }
 
-    /// Starts over. Returns the packets that the resequencer had buffered.
+    /// Resets the state. Returns the packets that the resequencer had buffered.
     pub(super) fn reset(&mut self) -> Vec<PacketBuf> {
         let mut held = Vec::new();
         self.resequencer.reset(&mut held);

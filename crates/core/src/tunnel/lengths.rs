@@ -3,8 +3,8 @@
 //! Both ends probe every path ([`crate::path::mtu`]), and each end adapts the packets that it sends. While a path that
 //! may carry data has a smaller MTU than the tunnel, packets are made to fit all paths. The MSS option of TCP
 //! handshakes is lowered in both directions. The sender of a packet that is still too long receives an ICMP error
-//! ([`too_big`]), and the packet is sent on the paths that can carry it. If no path can, the packet is fragmented where
-//! fragmentation is allowed. No device and no rule of the host is changed.
+//! ([`too_big`]), and the packet is sent on the paths that can carry it. If no path can carry the packet, it is
+//! fragmented if fragmentation is allowed. No device and no rule of the host is changed.
 
 use core::time::Duration;
 

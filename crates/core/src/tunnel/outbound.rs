@@ -224,7 +224,7 @@ impl Outbound {
             has_behind: lane == Some(Lane::Bulk) && self.lanes.has_behind(flow),
             ..self.info_of(packet, flow, egress)
         };
-        // Avoid a path from which the packet was taken back because it would have been late there.
+        // Avoid the path from which the packet was requeued, because the packet would arrive late there.
         let taken = numbered.origin.filter(|origin| !origin.is_lost);
         self.pick_for(&info, packet, taken.map(|origin| origin.path), egress)
     }
@@ -282,7 +282,7 @@ impl Outbound {
                 self.staged.keep(views, index, numbered, is_reinjected);
             }
             Pick::One(index) => egress.send_once(index, numbered, is_out_of_turn),
-            // The buffer of a single copy is retained like that of any packet, because no other copy may arrive.
+            // If there is only one copy, its buffer is retained like that of any packet.
             Pick::Copies(set) if set.count_ones() == 1 => {
                 let index = set.trailing_zeros() as usize;
                 egress.send_once(index, numbered, is_out_of_turn);
@@ -296,8 +296,8 @@ impl Outbound {
         }
     }
 
-    /// Returns the next packet to retransmit. The packet was lost or taken back from a silent path, and may still be
-    /// useful.
+    /// Returns the next packet to retransmit that may still be useful. The packet was lost or requeued from a path that
+    /// was silent or had become slow.
     pub(super) fn next_again(&mut self, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
         let now = egress.now();
         let least_delay = egress.placement.views.least_delay();
@@ -422,7 +422,7 @@ impl Outbound {
         }
     }
 
-    /// Starts over. Returns the packets that had sequence numbers.
+    /// Resets the state. Returns the packets that had sequence numbers.
     pub(super) fn reset(&mut self) -> impl Iterator<Item = Numbered> {
         self.blocks.clear();
         self.targets = Targets::default();

@@ -1,7 +1,8 @@
 //! The paths of an association, and which of them may carry data.
 //!
 //! A path may carry data ([`PathSet::may_carry`]) if it is up or suspect, has a route, and the user's rules allow it.
-//! An active link is always allowed, a standby link while no active link is up, any other link never.
+//! An active link is always allowed. A standby link is allowed while no active link is up. Any other link is never
+//! allowed.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -143,7 +144,7 @@ impl PathSet {
         }
     }
 
-    /// Starts over, as after a restart of the other end: a gateway removes its paths, a client resets their state.
+    /// Resets the paths, as after a restart of the other end: a gateway removes its paths, a client resets their state.
     pub(super) fn restart(&mut self, now: Instant, role: Role, pool: &mut Pool) {
         self.former.fill_with(|| None);
         self.usage.forget_datagrams();
@@ -199,8 +200,8 @@ impl PathSet {
             .or_else(|| self.newest())
     }
 
-    /// Returns the second best path, for messages that must not be lost together with those on `best`. It is never a
-    /// path held in reserve.
+    /// Returns the second best path, for messages that must not be lost together with the messages on `best`. It is
+    /// never a path held in reserve.
     pub(super) fn second(&self, best: PathId) -> Option<PathId> {
         self.working()
             .filter(|path| path.id() != best && self.is_allowed(path))
@@ -221,8 +222,8 @@ impl PathSet {
     }
 
     /// Samples the RTT of all paths every `interval` for the next [`SAMPLED_FOR`]. A path that carries data has no
-    /// other probes. The samples show when a long queue has drained, and when the min RTT of a path that was measured
-    /// under congestion is lower.
+    /// other probes. The samples show when a long queue has drained, and correct a min RTT that was measured under
+    /// congestion.
     pub(super) fn sample_rtt(&mut self, now: Instant, interval: Duration) {
         for path in self.iter_mut() {
             path.sample_rtt(interval, now + SAMPLED_FOR);

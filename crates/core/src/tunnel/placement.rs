@@ -1,7 +1,7 @@
 //! Path selection: the policy with its profile, and the path views on which the policy bases its decisions.
 //!
-//! The class of a packet, its length, and the path from which it was taken back limit the choice ([`Limits`]). The
-//! policy chooses among the remaining paths.
+//! The class of a packet, its length, and the path from which it was requeued limit the choice ([`Limits`]). The policy
+//! chooses among the remaining paths.
 
 use core::time::Duration;
 
@@ -88,7 +88,7 @@ impl Placement {
         self.aim(paths);
     }
 
-    /// Passes the profile, the policy's aim for the path's queue, and the estimators to every path.
+    /// Passes the profile, the queue control that the policy wants, and the estimators to every path.
     pub(super) fn aim(&self, paths: &mut PathSet) {
         for path in paths.iter_mut() {
             path.set_profile(self.profile, self.resolved.policy.aim(path.id()));
@@ -222,7 +222,7 @@ impl Placement {
         own.unwrap_or(path.link().weight)
     }
 
-    /// Returns why a path has carried no packet of its own for a second; `None` if it has carried one.
+    /// Returns why a path has carried no packet of its own in the last second; `None` if it has carried such a packet.
     pub(super) fn idle_reason(&self, path: &Path, paths: &PathSet) -> Option<IdleReason> {
         if paths.usage.is_used(path.id()) {
             return None;

@@ -1,9 +1,10 @@
 //! Retransmissions, and the repair symbols that make some retransmissions unnecessary. A packet is retransmitted if it
-//! is lost, or if it is in flight on a path that is silent or has become slow.
+//! is lost. It is *requeued*, that is, queued to be sent on another path, if it is in flight on a path that is silent
+//! or has become slow.
 //!
-//! Retransmissions of lost and overdue packets are paid from one [`Budget`]; packets taken back from a silent path are
-//! free. The packets that wait here include packets that could not be sent on their path. They are sent before new
-//! packets, oldest first. [`super::egress`] creates and sends the repair symbols.
+//! Retransmissions of lost packets, and of packets requeued from a slow path, are paid from one [`Budget`]; packets
+//! requeued from a silent path are free. Packets that could not be sent on their path wait here as well. All packets
+//! that wait here are sent before new packets, oldest first. [`super::egress`] creates and sends the repair symbols.
 
 use core::{mem, time::Duration};
 use std::collections::VecDeque;
@@ -28,7 +29,7 @@ pub(super) struct Repair {
     packets: VecDeque<Numbered>,
     pub(super) budget: Budget,
     pub(super) fec: Sending,
-    /// Number of packets taken back from paths that were silent or had become slow.
+    /// Number of packets requeued from paths that were silent or had become slow.
     reinjected: u64,
     /// Number of repair symbols sent.
     pub(super) symbols_out: u64,
@@ -65,7 +66,7 @@ impl Repair {
         self.packets.is_empty()
     }
 
-    /// Returns the number of packets taken back from paths that were silent or had become slow.
+    /// Returns the number of packets requeued from paths that were silent or had become slow.
     pub(super) const fn reinjected(&self) -> u64 {
         self.reinjected
     }
@@ -81,7 +82,7 @@ impl Repair {
         self.packets.push_front(numbered);
     }
 
-    /// Adds packets that have sequence numbers but no longer a path. `base` is the number of the next new packet.
+    /// Adds packets that have sequence numbers but no longer have a path. `base` is the number of the next new packet.
     pub(super) fn extend(&mut self, packets: impl IntoIterator<Item = Numbered>, base: Seq) {
         let before = self.packets.len();
         self.packets.extend(packets);
@@ -97,8 +98,8 @@ impl Repair {
             .sort_by_key(|numbered| numbered.global_seq.distance_from(base));
     }
 
-    /// Takes back the packets that the other end has not reported as received on a silent path, to send them on other
-    /// paths. Returns their number.
+    /// Requeues the packets that the other end has not reported as received on a silent path, so that they are sent on
+    /// other paths. Returns their number.
     pub(super) fn take_back(&mut self, path: &mut Path, base: Seq) -> usize {
         let before = self.packets.len();
         let id = path.id();
@@ -106,9 +107,9 @@ impl Repair {
         self.on_taken(before, base)
     }
 
-    /// Takes the packets in flight on a path that has become slow, to send them on other paths as well, as far as the
-    /// budget permits. Returns their number. Restarts the search for the path's rate, because the old estimate would
-    /// persist for seconds and delay the path's flows.
+    /// Requeues the packets in flight on a path that has become slow, so that they are sent on other paths as well, as
+    /// far as the budget permits. Returns their number. Restarts the search for the path's rate, because the old
+    /// estimate would persist for seconds and delay the path's flows.
     pub(super) fn take_overdue(&mut self, now: Instant, path: &mut Path, base: Seq) -> usize {
         let before = self.packets.len();
         let id = path.id();
@@ -125,8 +126,8 @@ impl Repair {
         taken
     }
 
-    /// Returns packets that were taken back from a path to that path, to wait for its reports again. A packet is
-    /// returned if it still waits here, is not known as lost, and has a number on the path below `reported`, because it
+    /// Moves requeued packets back to `path`, on which they were sent before, to wait for its reports again. A packet
+    /// is moved if it still waits here, is not known as lost, and has a number on the path below `reported`, because it
     /// may have arrived.
     pub(super) fn give_back(&mut self, path: &mut Path, reported: u64, pool: &mut Pool) {
         if self.packets.is_empty() {
@@ -176,8 +177,8 @@ impl Repair {
                 let Some((numbered, is_free)) = lost else {
                     continue;
                 };
-                // A packet with a deadline may be too late even if it is retransmitted at once. Without repair, no
-                // packet is retransmitted.
+                // These losses count for repair symbols even on a path with a short RTT: a packet with a deadline may
+                // be too late even if it is retransmitted at once, and without `repair` no packet is retransmitted.
                 let mark = numbered.packet.mark();
                 let has_deadline = mark.is_some_and(|mark| mark.due.is_some());
                 let round_trip = if has_deadline || !profile.repair {
@@ -185,7 +186,8 @@ impl Repair {
                 } else {
                     round_trip
                 };
-                // Losses on a silent path say nothing about its losses at other times.
+                // Losses on a silent path are not counted, because they say nothing about the path's loss at other
+                // times.
                 if !is_free {
                     path.on_nacked(now);
                     self.fec.on_lost(id, round_trip, floor_ppm);
@@ -208,7 +210,7 @@ impl Repair {
         repaired
     }
 
-    /// Starts over. Returns the packets that waited.
+    /// Resets the state. Returns the packets that waited.
     pub(super) fn reset(&mut self, profile: &Profile) -> impl Iterator<Item = Numbered> + use<> {
         self.fec = Sending::new(profile.has(Mechanism::FecFrames));
         mem::take(&mut self.packets).into_iter()

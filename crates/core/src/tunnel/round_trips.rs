@@ -296,7 +296,7 @@ impl RoundTrips {
     }
 }
 
-/// Returns the time at which the group is delivered that contains an ACK due at `due`.
+/// Returns the time at which an ACK due at `due` is delivered together with its group.
 fn next_group(due: Instant) -> Instant {
     let apart = u64::try_from(APART.as_nanos()).unwrap_or(u64::MAX);
     Instant::from_nanos(due.as_nanos().next_multiple_of(apart))
@@ -311,19 +311,20 @@ const FADING: Duration = Duration::from_secs(1);
 const LEAST: Duration = Duration::from_millis(10);
 /// Maximum target RTT; a sender would mistake longer delays for losses.
 const LONGEST: Duration = Duration::from_millis(700);
-/// Interval between groups of ACKs: more than 2 ms (`hystart_ack_delta_us` in Linux).
+/// Interval between groups of ACKs. It is longer than the 2 ms up to which Linux counts ACKs as one ACK train
+/// (`hystart_ack_delta_us`).
 const APART: Duration = Duration::from_millis(3);
-/// Maximum rate of acknowledged data as a multiple of the rate of the paths. A lower rate is enough for slow start to
-/// fill queues.
+/// Maximum rate of acknowledged data as a multiple of the rate of the paths. Even at a lower rate, slow start fills
+/// queues.
 const FASTER: u64 = 2;
 /// Minimum interval between two records of sent data.
 const NOTED_EACH: Duration = Duration::from_micros(500);
 const MOST_NOTED: usize = 2048;
-/// Maximum excess of the target RTT over the first RTT that the sender measured. The sender's retransmission timeout
-/// (RFC 6298, with a minimum of 200 ms as in Linux) exceeds the first RTT by more.
+/// Maximum excess of the target RTT over the first RTT that the sender measured. It is less than the excess of the
+/// sender's retransmission timeout over the first RTT (RFC 6298, with a minimum of 200 ms as in Linux).
 const LATER: Duration = Duration::from_millis(150);
-/// Maximum ratio of the target RTT to the first RTT that the sender measured: BBR sends up to 2.9 windows of its min
-/// RTT.
+/// Maximum ratio of the target RTT to the first RTT that the sender measured. It is below 2.9, because BBR has up to
+/// 2.9 times the product of rate and min RTT in flight.
 const TIMES: u32 = 2;
 /// Maximum distance in bytes between successive data of a receiver that are delivered before delayed ACKs, and maximum
 /// distance of their timestamps. A timestamp tick lasts at least a microsecond (RFC 7323 section 5.4 specifies a

@@ -6,11 +6,11 @@
 //! ([`Frame::Parity`]) on the best path other than the datagram's own.
 //!
 //! *Receiver.* After the first received parity, each data datagram is copied before it is decrypted in place, and the
-//! copy is stored if its tag does not match. Received parity is tried on stored datagrams of the length that it names,
-//! and a damaged datagram is tried with stored parity when it arrives. A datagram is corrected if at most a quarter of
-//! its blocks have bit errors and the corrected header names the datagram of the parity. The corrected copy is handled
-//! as if it had just arrived. **Replay window and tag are checked as always**, so only authentic datagrams are
-//! accepted. A datagram is not corrected twice.
+//! copy is stored if its tag does not match. Received parity is tried on stored datagrams of the length that the parity
+//! frame states. Stored parity is tried on each damaged datagram that arrives. A datagram is corrected if at most a
+//! quarter of its blocks have bit errors and the corrected header *names* the parity's datagram, that is, contains its
+//! path and sequence number. The corrected copy is handled as if it had just arrived. **Replay window and tag are
+//! checked as always**, so only authentic datagrams are accepted. A datagram is not corrected twice.
 //!
 //! Without parity a damaged datagram is treated like a forged one and dropped. A datagram that is corrected later no
 //! longer counts as dropped.
@@ -486,7 +486,7 @@ impl Sec {
 }
 
 /// Returns the path with the lowest RTT among the paths that may carry the parity of datagrams on `of`; `None` if that
-/// path may not send now.
+/// path cannot send now.
 fn path_of_parity(now: Instant, paths: &PathSet, of: PathId) -> Option<PathId> {
     let path = paths
         .carrying()

@@ -44,8 +44,8 @@ pub struct PathStatus {
     pub weight: u32,
     /// Rank that the user has given the link (`cost`).
     pub cost: u8,
-    /// Reason why the path has carried no packet of its own for a second; `None` if it has carried one. Copies of
-    /// packets that other paths carry do not count.
+    /// Reason why the path has carried no packet of its own in the last second; `None` if it has carried such a packet.
+    /// Copies of packets that other paths carry do not count.
     pub idle: Option<IdleReason>,
     /// Length in bytes of the longest inner packet that the path is known to carry in the sending direction.
     pub mtu: usize,
@@ -77,7 +77,7 @@ pub struct TunnelStatus {
     pub packets_in: u64,
     /// Number of packets sent, including copies and retransmissions.
     pub packets_out: u64,
-    /// Number of packets taken back from paths that were silent or had become slow.
+    /// Number of packets queued to be sent again on another path, because their path had become silent or slow.
     pub reinjected: u64,
     /// Number of repair symbols sent, and number of repair symbols received.
     pub symbols: [u64; 2],

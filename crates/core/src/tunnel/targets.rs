@@ -10,8 +10,8 @@
 //! rate estimate. If more packets of a flow wait, its sender does not respond to congestion signals.
 //!
 //! *Allowance.* When a path becomes fast again, a flow needs its former window again, which takes seconds to grow. A
-//! flow that backs off by 30 % may therefore have enough bytes waiting to fill the paths at their highest rate of the
-//! last half minute.
+//! flow that backs off by 30 % is therefore allowed to have enough bytes waiting to fill the paths at their highest
+//! rate of the last half minute.
 
 use core::{cmp::Reverse, time::Duration};
 
@@ -91,8 +91,8 @@ impl Targets {
     }
 }
 
-/// Returns how many bytes of a flow may wait if all are ACKs: the amount that the path with the shortest RTT sends in
-/// [`ACK_TIME`], or any amount while the rate of that path is unknown.
+/// Returns how many bytes of a flow may wait if all its packets are ACKs: the amount that the path with the shortest
+/// RTT sends in [`ACK_TIME`], or any amount while the rate of that path is unknown.
 fn ack_room(paths: &PathSet) -> Bytes {
     let carrying = paths.carrying();
     let known = carrying.filter_map(|path| Some((path.rtt().min()?, path.rate().max())));
@@ -116,7 +116,7 @@ fn sum(rates: impl Iterator<Item = Bitrate>) -> Bitrate {
     Bitrate::from_bps(rates.fold(0_u64, |sum, rate| sum.saturating_add(rate.as_bps())))
 }
 
-/// Minimum target: that of CoDel (RFC 8289 section 4.4).
+/// Minimum target: the target of CoDel (RFC 8289 section 4.4).
 const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(150);
 /// Maximum duration for which a flow's queue may use the allowance, because the former rate of a path may never return.

@@ -104,7 +104,7 @@ impl Templates {
         self.compressor.on_unknown(number);
     }
 
-    /// Starts over without any templates at either end.
+    /// Removes the templates of both ends.
     pub(super) fn clear(&mut self) {
         self.compressor.clear();
         self.expander.clear();

@@ -1,7 +1,7 @@
 //! The paths as the policy sees them.
 //!
-//! While a path of a lower rank is ready, paths of higher ranks appear as not usable. They carry only the packets for
-//! which the cheaper paths have no capacity ([`Profile::ranks`]).
+//! While a path of a lower rank is ready, paths of higher ranks appear as not usable. So the paths of higher ranks
+//! carry only the packets for which the cheaper paths have no capacity ([`Profile::ranks`]).
 
 use core::{ops::Index, time::Duration};
 

@@ -44,8 +44,8 @@ fn in_use(now: Instant, paths: &PathSet) -> impl Iterator<Item = &Path> {
     })
 }
 
-/// Duration after the last received datagram in which the receiver waits for packets on a path: two probes of an idle
-/// path.
+/// Duration after the last received datagram in which the receiver waits for packets on a path: two probe intervals of
+/// an idle path.
 const IN_USE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(5);
 /// Bounds of the wait for a retransmission: the longest min RTT plus `LONGEST_DELAY`, but at least `LONGEST_REPAIR` and

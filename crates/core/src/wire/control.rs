@@ -55,7 +55,7 @@ pub struct PathReport {
     pub min_owd_us: u32,
     /// Number of datagrams received with an ECN congestion mark.
     pub congested_pkts: u32,
-    /// Number before which all data datagrams have arrived or have been NACKed; `None` if it is unknown.
+    /// Path sequence number before which all data datagrams have arrived or have been NACKed; `None` if it is unknown.
     pub settled_seq: Option<Seq>,
 }
 
@@ -153,7 +153,7 @@ pub enum Frame<'a> {
         /// Counters.
         report: PathReport,
     },
-    /// Describes the client's link behind `path`.
+    /// Describes the client's link that `path` uses.
     Link {
         /// Path of the link.
         path: PathId,
@@ -243,8 +243,8 @@ pub enum Frame<'a> {
         /// Number of the template.
         number: u16,
     },
-    /// Reports that no data datagram follows for now on the path of this datagram. Datagrams that have not arrived by
-    /// now are lost.
+    /// Reports that no data datagram follows for now on the path on which this frame is sent. Earlier data datagrams on
+    /// the path that have not arrived when the frame arrives are lost.
     Tail {
         /// Path sequence number of the last data datagram.
         path_seq: Seq,
@@ -257,7 +257,7 @@ pub enum Frame<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingRanges<'a>(&'a [u8]);
 
-/// Collects [`MissingRanges`]. It is bounded, so that a frame with them and reports fit into one datagram.
+/// Collects at most [`MAX_RANGES`] ranges for [`MissingRanges`], so that the frame and a report fit into one datagram.
 #[derive(Clone, Debug)]
 pub struct MissingWriter {
     bytes: [u8; MAX_RANGES * RANGE_LEN],
@@ -278,7 +278,7 @@ impl Default for MissingWriter {
 }
 
 impl MissingWriter {
-    /// Adds `count` numbers from `first`; more than 65535 are cut. Returns whether the range fitted.
+    /// Adds `count` numbers from `first`, but at most 65 535. Returns whether there was space for the range.
     pub fn push(&mut self, first: Seq, count: u32) -> bool {
         let Some(range) = self.bytes.get_mut(self.len..self.len + RANGE_LEN) else {
             return false;

@@ -105,11 +105,11 @@ pub struct Hello {
     pub capabilities: u32,
     /// Suites offered (in an initiation), or suite chosen (in a response).
     pub suites: SuiteBits,
-    /// Random number, drawn when the sender begins to store sessions with this peer. The same number as before means a
-    /// change of keys, another number a restart of the sender.
+    /// Random number, drawn when the sender begins to store sessions with this peer. The same number as in the previous
+    /// handshake means a change of keys. A different number means that the sender has restarted.
     pub association: u64,
-    /// Timestamp in an initiation, larger than in all earlier initiations of which the sender knows: nanoseconds since
-    /// 1970 if the sender has the time of day. `None` in responses, and from ends that do not send it.
+    /// Timestamp in an initiation: nanoseconds since 1970 if the sender has the time of day. It is larger than all
+    /// timestamps that the sender has used since its start. `None` in responses, and from ends that do not send it.
     pub time: Option<u64>,
 }
 

@@ -20,10 +20,10 @@
 //! in the same flow has been released, independently of other flows. RFC 8157 carries only one sequence number for the
 //! whole bond, and so must rely on a timer.
 //!
-//! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the oldest packet that it covers. Its
-//! first four bytes replace the two steps, and its other bytes replace the packet. So it is as long as the longest
-//! datagram that it covers, and fits on every path that carried that datagram. The seed of its coefficients is derived
-//! from path and S ([`Header::key`]).
+//! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the number of the oldest packet that it
+//! covers. The first four bytes of the symbol replace the two steps, and its other bytes replace the packet. So it is
+//! as long as the longest datagram that it covers, and fits on every path that carried that datagram. The seed of its
+//! coefficients is derived from path and S ([`Header::key`]).
 
 use super::Kind;
 use crate::{
@@ -78,7 +78,8 @@ pub struct Header {
     pub is_out_of_turn: bool,
     /// Whether this packet is sent on several paths.
     pub is_copy: bool,
-    /// Whether this packet is retransmitted if it is NACKed, or the datagram covers or copies packets that are.
+    /// Whether this packet is retransmitted if it is NACKed. For a repair symbol or a copy: whether the packets that it
+    /// covers or copies are retransmitted.
     pub is_kept: bool,
     /// Number of packets that a repair symbol covers: one of [`COVERED`]; 0 if the datagram is not a repair symbol.
     pub covered: u8,

@@ -137,7 +137,7 @@ fn a_peer_that_skips_numbers_with_every_packet_costs_no_more_than_its_budget() {
     }
     let refused = hostile.dropped(DropReason::OverBudget);
     assert_eq!(hostile.status().refused, refused);
-    // A jump takes more than 65 000 steps, and five million steps are free.
+    // Each jump costs more than 65 000 steps, and the budget is five million steps.
     assert!((4_900..5_000).contains(&refused), "{refused}");
     // Its budget is available again later.
     hostile.pair.now += Duration::from_secs(1);
@@ -168,7 +168,7 @@ fn links_described_over_and_over_do_not_bind_the_policy_anew_each_time() {
             }
         });
     }
-    // Of about 4000 descriptions, 26 are free.
+    // The budget covers 26 of about 4000 descriptions.
     assert!(hostile.status().refused > u64::from(version - 100) - 140);
     hostile.pair.now += Duration::from_secs(1);
     let before = hostile.status().refused;

@@ -110,8 +110,8 @@ fn a_thousand_recorded_initiations_cost_no_curve_operation_however_often_they_ar
     }
     let before = *gateway.handshakes();
     assert!(before.answered > 900, "{before:?}");
-    // Replay from the original and from another address, for an hour, to the same gateway and to one that has
-    // restarted.
+    // Replay the initiations from the original address and from another address, for an hour, to the same gateway and
+    // to a gateway that has restarted.
     for (mut gateway, name) in [(gateway, "same"), (start(1, seconds(1000)), "restarted")] {
         let before = gateway.handshakes().curve_operations();
         for round in 0..60 {
@@ -164,8 +164,8 @@ fn a_replay_from_the_address_of_its_cookie_is_not_read_again() {
             assert_eq!(gateway.handshakes().curve_operations(), spent);
         }
     }
-    // When the cookie has expired it proves nothing. One read shows that the initiation is not fresh; the initiation is
-    // forgotten after 120 to 240 s.
+    // An expired cookie proves nothing. The gateway reads the initiation once to find that it is not fresh, and
+    // remembers it for 120 to 240 s.
     assert!(gateway.handshakes().curve_operations() - spent <= 2 * 10);
 }
 
@@ -200,7 +200,8 @@ fn garbage_with_the_ephemeral_key_of_an_initiation_does_not_take_its_place() {
 fn a_client_is_not_locked_out_by_a_wrong_clock() {
     let mut gateway = start(2, Instant::ZERO);
     let mut client = Sender::new(1, CLIENT);
-    // The client's clock is years ahead and then lost. The second client has no clock, like older versions.
+    // First the client's clock is years ahead, then it is set back. The second client has no clock, like older
+    // versions.
     for (time, tries) in [
         (Some(1 << 62), 1),
         (Some(1 << 62 | 1 << 40), 1),
@@ -227,7 +228,7 @@ fn a_client_is_not_locked_out_by_a_wrong_clock() {
     }
 }
 
-/// Ends all sessions. The effect is the same as if the client's first datagram had arrived.
+/// Ends all sessions. This removes unconfirmed sessions, as the client's first datagram would.
 fn confirm(gateway: &mut Endpoint) {
     for index in 0..gateway.peers.len() {
         gateway.peers[index].tunnel.sessions().clear();
@@ -260,7 +261,8 @@ fn a_flood_from_one_prefix_leaves_the_others_their_share() {
         }
     }
     assert_eq!(served, 100, "every client");
-    // 20 a second and a burst of 20, at two operations each, although all four hosts have proved their addresses.
+    // 20 initiations per second and a burst of 20, at two operations each, although all four hosts have proved their
+    // addresses.
     assert!(by_strangers <= 2 * (20 * 20 + 20), "{by_strangers}");
 }
 
@@ -429,7 +431,8 @@ fn a_hostile_client_that_hides_its_address_does_not_use_up_the_gateways_rate() {
         send(&mut gateway, now, hostile.address, &datagram);
         transmit(&mut gateway, now);
     }
-    // The sender's burst, and one more initiation.
+    // The bucket of the client admits a burst of initiations. One more initiation is read. After that, the gateway
+    // reads only initiations with a proved address.
     let spent = gateway.handshakes().curve_operations();
     assert!(spent <= 5 * 20, "{spent}");
 }
@@ -478,8 +481,8 @@ fn recorded_initiations_with_a_proof_of_another_address_do_not_use_up_what_the_c
         recorded.push(client.initiation(seconds(second)));
         client.connect(&mut gateway, seconds(second));
     }
-    // Their cookies have expired, and all but the last 64 of them are forgotten. Whoever knows the gateway's key gets a
-    // cookie for its own address, and can use it with the recorded initiations.
+    // The cookies in the recorded initiations have expired, and the gateway remembers only the last 64 initiations.
+    // Whoever knows the gateway's key gets a cookie for its own address, and can use it with the recorded initiations.
     let mut thief = Sender::new(1, "203.0.113.9:5");
     let now = seconds(1000);
     let mut answered = 0;

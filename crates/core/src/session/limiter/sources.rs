@@ -117,8 +117,8 @@ impl ProvedSources {
     }
 }
 
-/// Number of buckets of claimed sources. 200 000 initiations per second from invented addresses are 24 per second for
-/// each.
+/// Number of buckets of claimed sources. If 200 000 initiations per second arrive from invented addresses, each bucket
+/// gets 24 per second.
 const CLAIMED_CELLS: usize = 8192;
 /// Maximum number of proved sources with a bucket; 0.3 MiB.
 pub(super) const MAX_PROVED: usize = 4096;

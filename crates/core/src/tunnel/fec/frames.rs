@@ -37,7 +37,7 @@ pub(super) struct Frames {
     sent: VecDeque<Frame>,
     /// Number of older frames for each number of lost packets.
     by_losses: [u32; MOST_LOST + 1],
-    /// Confidence that the stream has frames.
+    /// Excess of recent pauses over recent cuts, which shows whether the stream has frames; at most [`SURE_FOR_LONG`].
     pauses: u8,
     /// Number of symbols to send.
     owed: u32,
@@ -83,12 +83,12 @@ impl Frames {
         }
     }
 
-    /// Whether symbols follow frames.
+    /// Whether the stream has frames, so that symbols follow each frame.
     pub(super) fn are_there(&self) -> bool {
         self.pauses >= SURE
     }
 
-    /// Whether symbols follow frames and the current frame has begun but not ended.
+    /// Whether the stream has frames, and the current frame has begun but not ended.
     pub(super) fn are_under_way(&self) -> bool {
         self.are_there() && self.current.is_some()
     }
@@ -156,8 +156,8 @@ impl Frames {
         if frames < LEAST_FRAMES {
             return u32::MAX;
         }
-        // Count down from the most losses. Stop when the frames with at least that many losses are too many to be
-        // ignored.
+        // Count down from the highest number of losses. Stop as soon as more than one frame in [`ONE_IN`] had at least
+        // this number of losses.
         let mut frames_beyond = 0;
         let most = by_losses.iter().rposition(|count| {
             frames_beyond += count;
@@ -187,12 +187,12 @@ const PKTS_A_SYMBOL: u32 = 8;
 const MOST_SAVED_PKTS: u32 = 64;
 /// Maximum number of losses counted in one frame.
 const MOST_LOST: usize = 16;
-/// Number of frames whose losses are recorded one by one. The losses of a second of frames have been reported by then;
-/// of older frames only the number is stored.
+/// Number of newest frames that are stored one by one, because losses are reported after the frame was sent: one second
+/// at 96 frames per second. Of older frames, only the number is stored.
 const REMEMBERED: usize = 96;
-/// Number of newest frames whose losses may not have been reported yet.
+/// Number of newest frames whose losses are possibly not reported yet.
 const UNTOLD: usize = 16;
-/// Number of frames at which the counts are halved.
+/// Number of older frames at which the counts are halved.
 const FADES_AT: u32 = 1_024;
 
 #[cfg(test)]
@@ -219,7 +219,7 @@ mod tests {
             }
         }
 
-        /// Sends a frame that loses `lost` packets. Returns the number of its symbols.
+        /// Sends a frame, of which `lost` packets are lost. Returns the number of repair symbols that follow the frame.
         fn frame(&mut self, is_marked: bool, lost: u32) -> u32 {
             self.at += Duration::from_millis(33);
             let first = self.next;

@@ -1,8 +1,8 @@
 //! Estimates the share of the packets being sent now that will be lost.
 //!
 //! *Problem.* Some of the recent packets may have been sent on a path that is no longer used. Suppose a flow has tried
-//! a path with a longer delay, lost packets there and returned. It would be charged with symbols until thousands of
-//! packets have diluted those losses.
+//! a path with a longer delay, lost packets there and returned. If the overall loss determined the rate of symbols,
+//! symbols would be sent for this flow until thousands of further packets have reduced that loss.
 //!
 //! *Algorithm.* Sent and lost packets are counted by path. The loss of each path is weighted with the path's share of
 //! the latest packets ([`LATE`]). While the shares are constant, the result is the overall loss. After a return to
@@ -25,7 +25,8 @@ pub(super) struct Losses {
     /// without pauses (`busy`).
     worth_at: Option<Instant>,
     busy: Duration,
-    /// Whether the assumed losses no longer count, because enough packets were sent or they were sent for long enough.
+    /// Whether the assumed losses no longer count, because enough packets were sent or packets were sent for long
+    /// enough.
     is_settled: bool,
 }
 
@@ -118,12 +119,12 @@ const PARTS: u32 = 16;
 const LEAST_SENT: u32 = 512;
 /// Number of losses assumed for a new association. They count until [`SETTLED`] packets were sent, or until packets
 /// were sent without pauses for [`SETTLED_AFTER`] and for [`SETTLED_ROUNDS`] retransmission times. Slow start is over
-/// by then. On a slow line, [`SETTLED`] packets would take seconds.
+/// by then. On a slow link it would take seconds to send [`SETTLED`] packets.
 const ASSUMED: u32 = 12;
 const SETTLED: u32 = 1_024;
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 const SETTLED_ROUNDS: u32 = 8;
-/// Minimum time between two packets that counts as a pause. In mean intervals, a longer time counts as this time.
+/// Minimum time between two packets that counts as a pause. For mean intervals, longer times are reduced to this value.
 pub(super) const LONGEST_GAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -70,8 +70,8 @@ impl Receiving {
         // Earlier packets were received or lost, but the decoder does not know which of the two.
         let ahead = self.from.map_or(-1, |from| first.distance_from(from));
         if ahead > KNOWN_BEHIND {
-            // No symbol covers packets so far back. If `from` did not follow, its distance would overflow at some
-            // point, and `from` would appear to lie ahead.
+            // No symbol covers packets this far back. `from` has to advance, because otherwise the distance would
+            // overflow at some point, and `from` would appear to lie ahead of the symbols.
             self.from = Some(first.minus(KNOWN_BEHIND.unsigned_abs()));
         }
         if ahead >= 0 {
@@ -138,7 +138,8 @@ impl Receiving {
     }
 }
 
-/// Distance in packets, larger than the number of packets that a decoder remembers.
+/// Maximum distance in packets from the first packet passed to the decoder to the oldest packet of a symbol. It is
+/// larger than the number of packets that a decoder stores.
 const KNOWN_BEHIND: i32 = 1 << 16;
 /// Number of reports that contain a recovered packet. If one report in twenty is lost, one recovered packet in 8000 is
 /// not reported.

@@ -1,9 +1,9 @@
 //! When a repair symbol is sent, and which packets it covers.
 //!
-//! *Losses.* The losses are those that the other end has recently reported on the paths in use, including recovered
-//! packets ([`super::losses`]). Only packets whose loss matters count. Copies that search for the capacity of a path do
-//! not count, nor do packets in flight on a path that fell silent. A new association starts with assumed losses,
-//! because a loss in the first RTTs ends a flow's slow start.
+//! *Losses.* The rate of symbols depends on the losses that the other end has recently reported on the paths in use,
+//! including the losses of packets that were recovered ([`super::losses`]). Only packets whose loss matters count.
+//! Copies that search for the capacity of a path do not count, nor do packets in flight on a path that fell silent. A
+//! new association starts with assumed losses, because a loss in the first RTTs ends a flow's slow start.
 //!
 //! *Rate.* One symbol is sent for every `interval` packets. The interval is short if the loss is high; no symbols are
 //! sent while there is hardly any loss. Three to four symbols are sent per loss in two cases: while an association is
@@ -25,8 +25,8 @@
 //!
 //! *Frames.* For video that could not be retransmitted in time, symbols follow each frame instead ([`super::frames`]).
 //!
-//! Packets whose loss does no harm and packets that can be retransmitted in time have a number, so symbols cover them.
-//! But no symbol is sent for them alone.
+//! Packets whose loss does no harm, and packets that can be retransmitted in time, are numbered like all others, so
+//! symbols cover them as well. But no symbol is sent for them alone.
 //!
 //! Bounds: an encoder's memory from the first packet of an association whose paths may lose packets, and [`REMEMBERED`]
 //! numbers.
@@ -50,7 +50,7 @@ use crate::{
 /// The sender's part of forward erasure correction.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
-    /// Created at the first packet that needs it.
+    /// Encoder, created when the first packet needs protection.
     encoder: Option<Box<Encoder>>,
     /// The losses of packets whose loss matters.
     losses: Losses,
@@ -78,7 +78,7 @@ pub(in super::super) struct Sending {
     frames: Frames,
     /// Whether symbols follow the ends of frames (a setting).
     has_frames: bool,
-    /// Sequence number after that of the newest packet.
+    /// Sequence number after the number of the newest packet.
     next: Seq,
 }
 
@@ -231,8 +231,9 @@ impl Sending {
         encoder.repair(pkts.into(), key, out)
     }
 
-    /// Records a symbol. Returns how many packets before it the other end stores if it received them. Before the first
-    /// symbol the other end stores no packets, so the result is unlimited and the symbol covers all packets available.
+    /// Records a symbol. Returns the number of latest packets that the other end has stored, unless they were lost.
+    /// Before the first symbol the other end stores no packets, so the result is unlimited and the symbol covers all
+    /// packets available.
     fn known(&mut self, now: Instant) -> usize {
         let from = self
             .remembered
@@ -368,8 +369,8 @@ const RATES: [(u64, [Rate; 2]); 5] = [
     (40_000, [Rate::new(13, 48), Rate::new(16, 80)]),
     (u64::MAX, [Rate::new(10, 40), Rate::new(10, 48)]),
 ];
-/// Limits for the second rate of a row of [`RATES`]. It applies only if the next symbol follows within this part of the
-/// time that a retransmission takes, and within [`LONGEST_SOON`].
+/// Limits for the second rate of a row of [`RATES`]. The second rate applies only if the next symbol follows within the
+/// time that a retransmission takes, divided by [`SOON`], and within [`LONGEST_SOON`].
 const SOON: u32 = 4;
 const LONGEST_SOON: Duration = Duration::from_millis(12);
 /// Minimum number of packets in a tail that is worth a symbol.

@@ -127,7 +127,7 @@ impl KeptFlow {
     }
 
     /// Whether the target RTT exceeds the first RTT that the sender measured by at most [`LATER`]. Also limits the
-    /// target RTT to [`TIMES`] first RTTs.
+    /// target RTT to [`TIMES`] times the first RTT.
     fn may_be_kept(&mut self) -> bool {
         let Some(first) = self.first else {
             return true;
@@ -221,9 +221,9 @@ impl KeptFlow {
             .is_some_and(|heard| is_before(said.ack, heard.ack))
     }
 
-    /// Handles the first data of a receiver that sends data before the sender does. They are delivered at once, so the
-    /// sender measures its first RTT without a delay, which limits the target RTT ([`LATER`], [`TIMES`]). Returns
-    /// `false` if the packet is not of this kind or the target RTT cannot be maintained.
+    /// Handles the first data of a receiver that sends data before the sender does. These data are delivered at once,
+    /// so the sender measures its first RTT without a delay, which limits the target RTT ([`LATER`], [`TIMES`]).
+    /// Returns `false` if the packet is not of this kind or the target RTT cannot be maintained.
     pub(super) fn begin(&mut self, now: Instant, said: Said) -> bool {
         let is_opening = self.opening.is_some_and(|(end, _)| end == said.ack);
         if !is_opening || self.told.is_some() {
@@ -233,8 +233,8 @@ impl KeptFlow {
         self.may_be_kept()
     }
 
-    /// Changes data of the receiver so that they can be delivered before the delayed ACKs, and delays their
-    /// acknowledgement. Returns `false`, and changes nothing, if the data should not be delivered first.
+    /// Changes data of the receiver so that they can be delivered before the delayed ACKs, and delays the ACK that they
+    /// carry. Returns `false`, and changes nothing, if the data should not be delivered first.
     pub(super) fn let_ahead(
         &mut self,
         due: Due,
@@ -323,7 +323,7 @@ impl KeptFlow {
     }
 }
 
-/// Replaces `known` by `said` if that acknowledges at least as much.
+/// Replaces `known` by `said` if `said` acknowledges at least as much.
 fn latest(known: &mut Option<Said>, said: Said) {
     if known.is_none_or(|known| !is_before(said.ack, known.ack)) {
         *known = Some(said);

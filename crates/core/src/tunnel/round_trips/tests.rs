@@ -206,7 +206,7 @@ fn they_come_at_most_twice_as_fast_as_paths_carry() {
         trips.sends(0, 1_000);
         trips.sends(0, 100_000);
         let got = trips.delivers(&packets, rate);
-        // 99 kB after the first ACK, at 2 or 20 kB per millisecond.
+        // After the first ACK, 99 kB are acknowledged at 2 or 20 kB per millisecond.
         assert_eq!((got.len(), got[99].0), (100, last), "{rate:?}");
     }
 }
@@ -382,7 +382,7 @@ fn a_conversation_is_left_alone() {
     let acks: Vec<_> = got.iter().map(|(_, _, _, ack, _)| *ack).collect();
     let ahead = usize::try_from(MOST_TALK).expect("few");
     assert_eq!(acks[..=ahead], vec![0; ahead + 1]);
-    // The delayed ACK, and the last segment.
+    // The delayed ACK is delivered first, then the last segment.
     assert_eq!(acks[ahead + 1..], [1_000, 1_000]);
     assert!(trips.flows.is_empty());
 }
