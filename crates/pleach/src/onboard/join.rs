@@ -13,8 +13,8 @@
 //! Before the gateway has answered, only the key is written permanently. A failure removes the other files.
 //!
 //! The key is stored under the invitation's id from before the first initiation until the configuration is written. The
-//! reason: if the gateway's answer is lost, the gateway may already have used the invitation up for this key, and would
-//! refuse another key. So a `join` that was interrupted, or got no answer, is repeated with the same key. `leave`
+//! reason: if the gateway's answer is lost, the gateway may already have enrolled this key, and then refuses any other
+//! key with this invitation. So a `join` that was interrupted, or got no answer, is repeated with the same key. `leave`
 //! removes the key.
 
 use std::{
