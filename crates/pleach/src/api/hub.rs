@@ -151,7 +151,7 @@ impl Hub {
 }
 
 impl State {
-    /// Stores `status`, given at `now`, which is `at_ms` after 1970, as the newest sample.
+    /// Stores `status` as the newest sample. The daemon returned it at `now`, which is `at_ms` milliseconds after 1970.
     fn take(&mut self, now: Instant, at_ms: u64, status: StatusReport) -> Arc<Sample> {
         let last = self.last.take();
         let since = last.as_ref().map(|last| now.since(last.taken));

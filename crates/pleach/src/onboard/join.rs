@@ -161,7 +161,7 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     config::load(&file)?;
     draft.keep();
     durable::remove(&waiting).map_err(|error| host::cannot_write(&waiting, &error))?;
-    // Succeeds only if the directories are empty.
+    // The removal succeeds only for empty directories.
     for directory in waiting.ancestors().skip(1).take(2) {
         let _ = fs::remove_dir(directory);
     }
