@@ -420,8 +420,8 @@ fn ratio() -> Unit {
 /// Content type of OpenMetrics 1.0.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Maximum number of clients with labels of their own. Each client has five series; a metrics server can scrape the sum
-/// from one target.
+/// Maximum number of clients with labels of their own. Each client has five series, and a metrics server can scrape
+/// 5000 series from one target.
 const MAX_CLIENTS: usize = 1000;
 
 /// Maximum number of clients' links with labels of their own. Each link has ten series.

@@ -8,8 +8,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`known`] | peers in the store: peers that accepted an invitation of this host, and peers whose invitation this
-//! host accepted |
+//! | [`known`] | peers in the store, which accepted an invitation of this host or whose invitation was accepted here |
 //! | [`mod@file`] | `[peer]` in the proxy's configuration |
 //! | [`token`] | the token as a line of text |
 

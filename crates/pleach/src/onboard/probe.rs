@@ -4,8 +4,9 @@
 //! Over every link, an initiation is sent to each gateway address to which the link has a route, and a further
 //! initiation after each [`INTERVAL`]. Each initiation contains the claim, so the first initiation that arrives enrols
 //! the client. A link is live if an answer of the gateway arrived on it. An answer is a response or a cookie reply.
-//! Only the owner of the gateway's static key can have made a cookie reply, and the initiation is then sent again with
-//! the cookie. The probe ends when all links are live, or [`GRACE`] after the first response, or after [`PATIENCE`].
+//! Only the owner of the gateway's static key can have made a cookie reply; after a cookie reply, the initiation is
+//! repeated with the cookie. The probe ends when all links are live, or [`GRACE`] after the first response, or after
+//! [`PATIENCE`].
 //!
 //! The session of a response is not used: the daemon starts its own session.
 
