@@ -12,7 +12,7 @@
 //!                                             data path
 //! ```
 //!
-//! With `history` in `[dashboard]`, [`history`] takes samples all the time and stores them.
+//! With `history` in `[dashboard]`, [`history`] takes and stores samples even while no client asks.
 //!
 //! The interface has one thread of its own. The thread starts with the first HTTP request on the control socket, or
 //! with the daemon if the interface listens on TCP. The thread never handles packets. It asks the data path for a
@@ -20,7 +20,7 @@
 //!
 //! - [`serve::MAX_CONNECTIONS`] connections over TCP and [`routes::MAX_STREAMS`] event streams,
 //! - [`serve::MAX_HEAD_BYTES`] for the head of a request and [`routes::MAX_BODY_BYTES`] for its body,
-//! - [`serve::PATIENCE`] to receive a head, to give an answer, and to wait for a reader that reads nothing.
+//! - [`serve::PATIENCE`] to receive the head of a request, to answer it, and to wait for a client that reads nothing.
 
 mod files;
 mod guard;

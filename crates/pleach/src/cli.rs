@@ -138,7 +138,7 @@ enum Command {
         /// Targets, papers or experiments [default: all]
         #[arg(value_name = "ID")]
         ids: Vec<String>,
-        /// Where: in the simulator, or in namespaces with real daemons
+        /// Measure in the simulator, or in namespaces with real daemons
         #[arg(long = "in", value_name = "WORLD", default_value = "sim")]
         world: ReproduceIn,
         /// Directory for the results; results of earlier calls remain there

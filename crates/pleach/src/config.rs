@@ -69,8 +69,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) mtu: Option<u16>,
     /// Whether the headers of inner packets are compressed when this end sends them.
     pub(crate) compression: bool,
-    /// Code of the parity with which the peer can mend damaged datagrams of this end. If set, this end sends no UDP
-    /// checksums to a peer that supports parity.
+    /// Code of the parity bits with which the peer can correct damaged datagrams of this end. If set, this end sends no
+    /// UDP checksums to a peer that supports parity.
     pub(crate) parity: Option<pleach_core::sec::Code>,
     /// Whether the measured state of links is stored for the next start.
     pub(crate) remember: bool,
@@ -79,7 +79,7 @@ pub(crate) struct TunnelConfig {
     pub(crate) split_tcp: SplitTcp,
     /// Scheduler of the packets that this end sends.
     pub(crate) scheduler: SchedulerConfig,
-    /// Traffic classes that are served in their own way.
+    /// Traffic classes, each with its own deadline, links or copies.
     pub(crate) classes: Vec<Class>,
     /// Where dashboard and metrics of this end listen.
     pub(crate) view: ViewConfig,
@@ -117,13 +117,13 @@ pub(crate) struct ClientConfig {
 /// A name that resolves to addresses of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostName {
-    /// Name as a resolver is asked for it.
+    /// Host name that a resolver is asked for.
     pub(crate) name: String,
     /// Port on which the gateway listens at those addresses.
     pub(crate) port: u16,
 }
 
-/// The gateway as its client knows it.
+/// The gateway, as configured at its client.
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayPeer {
     /// X25519 public key.
@@ -179,17 +179,17 @@ pub(crate) enum Cost {
 pub(crate) struct GatewayConfig {
     /// Outer address to listen on; its port is not zero.
     pub(crate) listen: SocketAddr,
-    /// Settings for links that TCP carries; `None`: the gateway does not serve them.
+    /// Settings for links that TCP carries; `None`: the gateway does not serve such links.
     pub(crate) carrier: Option<GatewayCarrier>,
     /// Which packets are masqueraded.
     pub(crate) nat: Nat,
-    /// Whether clients are kept from reaching each other.
+    /// Whether the gateway drops packets from one client to another client.
     pub(crate) isolate: bool,
     /// Whether clients may measure their links through the tunnel.
     pub(crate) speedtest: bool,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
-    /// How further clients are enrolled by invitation; `None`: they are not.
+    /// How further clients are enrolled by invitation; `None`: no further clients are enrolled.
     pub(crate) invitations: Option<InvitationsConfig>,
 }
 
@@ -207,7 +207,7 @@ pub(crate) struct InvitationsConfig {
 /// Which packets that clients send to the outside are masqueraded by a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nat {
-    /// `nat = false`: nothing.
+    /// `nat = false`: no packets.
     Off,
     /// `nat = true`: IPv4; IPv6 is routed.
     Ipv4,
@@ -215,7 +215,7 @@ pub(crate) enum Nat {
     Ipv4AndIpv6,
 }
 
-/// A client as the gateway knows it.
+/// A client, as configured at its gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientPeer {
     /// Name of the client, shown to the user.

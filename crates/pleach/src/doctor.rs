@@ -1,4 +1,4 @@
-//! `pleach doctor`: finds what keeps a tunnel from working, and says what to do.
+//! `pleach doctor`: finds the problems that prevent a tunnel from working, and says what to do.
 //!
 //! The command checks the tunnels of the given file, or of the files in `/etc/pleach`. Each check ([`checks`]) looks
 //! for one kind of problem. For a host without problems, one line is printed. Nothing on the host is changed.
@@ -265,8 +265,8 @@ fn look_at_file(
     Ok(())
 }
 
-/// Returns the name in the bundle of the text `name` of configuration `file`: `name` itself for the first
-/// configuration.
+/// Returns the name under which the bundle stores the text `name` of the configuration `file`. For the first
+/// configuration this is `name` itself.
 fn entry(texts: &[(String, String)], file: &Path, name: &str) -> String {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let numbered = (2..).map(|number: u32| format!("{stem}-{number}-{name}"));
@@ -429,8 +429,8 @@ fn look_at_client(
     Ok(())
 }
 
-/// Whether the gateway answers over each of `uplinks`: from the daemon's status if it has a session, else from
-/// handshakes.
+/// Returns for each of `uplinks` whether the gateway answers over it. If the daemon has a session, the result is from
+/// its status, else from handshakes.
 fn handshakes(
     config: &TunnelConfig,
     client: &ClientConfig,

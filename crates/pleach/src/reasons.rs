@@ -42,7 +42,8 @@ fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{plural}")
 }
 
-/// Returns why a link is used or not, as far as its state shows it. Used if no better reason is known.
+/// Returns why a link is used or not, as far as its state shows it. This sentence is shown if no more specific reason
+/// is known.
 pub(crate) fn by_state(name: &str, state: LinkState) -> String {
     let predicate = match state {
         LinkState::Down => "is down: its device is missing, has no carrier or has no way out",

@@ -80,7 +80,7 @@ pub(crate) fn run(
     let plan = plan(&config);
     let mut setup = Setup::begin(state_directory(), &config.name)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
-    // Undo the redirects of an earlier run before the device exists. Without `nft` there can be no redirects.
+    // Undo the redirects of an earlier process before the device exists. Without `nft` there can be no redirects.
     if let Err(error) = split_tcp::recover(&config.name) {
         tracing::debug!(%error, "redirected connections of an earlier run");
     }
@@ -231,6 +231,6 @@ fn state_directory() -> &'static Path {
     Path::new(pleach_linux::state::DEFAULT_STATE_DIR)
 }
 
-/// Largest MTU that is used without a configured one: 1500 bytes less the overhead of IPv6, UDP and the tunnel. A
+/// Largest MTU that is used without a configured one: 1500 bytes minus the overhead of IPv6, UDP and the tunnel. A
 /// larger MTU of a device does not mean that the path behind it has the same MTU.
 const DEFAULT_MTU: u16 = 1414;

@@ -1,9 +1,9 @@
 //! `pleach speedtest`: measures throughput and RTT of each link alone and of all links together, in both directions.
 //!
 //! It runs at the client, through the tunnel, against the gateway's [`responder`]. To measure a link alone, the daemon
-//! is asked to make the other links standby links for some seconds (`{"command":"only"}`). If the measured link dies,
-//! they take over, and the daemon itself restores their roles in time. Other traffic of the tunnel uses the measured
-//! link as well and shares its capacity.
+//! is asked to make the other links standby links for some seconds (`{"command":"only"}`). If the measured link fails,
+//! the standby links carry the traffic. The daemon restores the roles of the links after the given time, even if this
+//! command is killed. Other traffic of the tunnel uses the measured link as well and shares its capacity.
 //!
 //! Each throughput is measured with one TCP connection, at the receiver, without the first third of the time, in which
 //! TCP increases its rate. The RTT is measured with single bytes on a parallel connection. Duration: half a minute for
@@ -137,7 +137,7 @@ fn table(results: &Results) -> String {
     text
 }
 
-/// Address of the responder, and the tunnel that leads to it.
+/// Address of the responder, and the tunnel through which the responder is reached.
 struct Far {
     address: SocketAddr,
     tunnel: String,
@@ -364,7 +364,7 @@ fn wait(time: Duration) {
     }
 }
 
-/// Duration of the whole test: half a minute, less the time for opening connections.
+/// Duration of the whole test: half a minute, minus the time for opening connections.
 const TOTAL: Duration = Duration::from_secs(26);
 const SHORTEST: Duration = Duration::from_millis(1200);
 const LONGEST: Duration = Duration::from_secs(4);

@@ -1,5 +1,5 @@
 //! Split TCP (RFC 3135): the client terminates a TCP connection whose packets would be sent through the tunnel, and
-//! carries its data to the gateway in a TCP connection of the kernel.
+//! carries its data to the gateway in a separate TCP connection of the client's kernel.
 //!
 //! ```text
 //!  application ──TCP──► near end ══ CUBIC, through the tunnel ══► far end ──TCP──► server
@@ -28,7 +28,7 @@ pub(crate) mod near;
 mod protocol;
 mod socket;
 
-/// When connections are split, the key `split_tcp`.
+/// Value of the key `split_tcp`: when connections are split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SplitTcp {
     /// While the RTTs of the links differ so much that a sender may not fill the links.

@@ -1,8 +1,8 @@
 //! Writes the engine's decisions into a file, as lines of JSON.
 //!
 //! Each line is one event ([`Event`]): the time in microseconds of the engine's clock, the peer's name, and the event
-//! itself. Of the policy's decisions, one in [`PICK_EVERY`] is written. After [`MOST_LINES`] lines of a peer, a last
-//! line says that its trace ends.
+//! itself. One of [`PICK_EVERY`] decisions of the policy is written. After [`MOST_LINES`] lines of a peer, the trace of
+//! this peer ends with a line that says so.
 
 #[cfg(feature = "sim")]
 use std::sync::{Arc, Mutex, PoisonError};
@@ -138,7 +138,7 @@ impl Sink {
             #[cfg(feature = "sim")]
             Self::Direct(file) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                // A full disk stops the trace, not the run.
+                // A full disk stops the trace, but not the simulation.
                 let _ = writeln!(file, "{line}");
                 true
             }

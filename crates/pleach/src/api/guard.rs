@@ -3,11 +3,11 @@
 //! The control socket is protected by its file permissions: only its owner may connect. Over TCP:
 //!
 //! - `Host` must be an address, `localhost` or a name of the configuration. `Origin`, if present, must name the same
-//!   host. So a page of another site gets nothing, nor does a name that an attacker has made resolve to this host (DNS
+//!   host. So pages of other sites get no data, even if an attacker has made the site's name resolve to this host (DNS
 //!   rebinding). No CORS header is ever sent.
-//! - Browsers send no `Origin` with many GETs, but they say where a request comes from (`Sec-Fetch-Site`, Fetch
-//!   Metadata). Only requests of the page itself and of its user are permitted. A link on another site may open the
-//!   page.
+//! - Browsers send no `Origin` with many GETs, but `Sec-Fetch-Site` (Fetch Metadata) shows which site caused a request.
+//!   Requests of the dashboard itself, and addresses that the user has typed, are permitted. Requests caused by another
+//!   site are refused, except if the user follows a link to the dashboard.
 //! - With a token file, each request for data must carry `Authorization: Bearer TOKEN` (RFC 6750). The dashboard's
 //!   files need no token, because they contain no data.
 //! - Without a token file, which is possible on loopback addresses only, everybody on this host may read, and nobody
@@ -115,8 +115,9 @@ impl Access {
     }
 }
 
-/// Whether the browser says that the request comes from a page of another origin. `is_open`: the request is for a file
-/// without data, to which other sites may link.
+/// Whether the request must be refused because another site caused it, according to the header `Sec-Fetch-Site` of the
+/// browser. A link on another site is permitted if `is_open`, that is, if the request is for one of the dashboard's
+/// static files, which need no token.
 fn is_of_another_site(headers: &HeaderMap, is_open: bool) -> bool {
     let said = |name: &str| headers.get(name).map(|value| value.as_bytes().to_vec());
     let is_own = match said("sec-fetch-site").as_deref() {
@@ -176,7 +177,8 @@ pub(super) async fn check(
     answer
 }
 
-/// Content security policy: scripts and styles are files of their own, and no page may frame the dashboard.
+/// Content security policy: scripts and styles must be separate files of this host, and no page may frame the
+/// dashboard.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

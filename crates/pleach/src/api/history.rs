@@ -11,11 +11,12 @@
 //! 0.6 MB; at most [`MAX_LINKS`] links have a history.
 //!
 //! A file that is damaged or not a database is renamed to `….damaged`, and a new history begins. After any other
-//! failure, such as missing permissions or another daemon that has the file open, the file is left alone and no history
-//! is stored.
+//! failure, such as missing permissions or another daemon that has the file open, the file is not changed and no
+//! history is stored.
 //!
-//! The clock is not trusted: at boot it may say 1970, or years ahead. So a row is deleted because there are too many
-//! rows, never because of its age. Rows with a time in the future, which are not shown, are limited separately.
+//! The clock is not trusted: at boot it may show 1970, or a time years in the future. So a row is deleted because there
+//! are too many rows, never because of its age. Rows with a time in the future, which are not shown, are limited
+//! separately.
 
 use std::{
     collections::BTreeMap,
@@ -177,8 +178,7 @@ impl History {
     }
 
     /// Returns the steps from `from` to `to`, in seconds since 1970, in the finest resolution that reaches back to
-    /// `from` and needs at most [`MAX_STEPS`] steps. Samples that are not written yet are not contained in minutes and
-    /// hours.
+    /// `from` and needs at most [`MAX_STEPS`] steps. Minutes and hours do not contain samples that are not written yet.
     ///
     /// # Errors
     /// The database's errors.

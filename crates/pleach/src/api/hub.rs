@@ -31,8 +31,8 @@ pub(super) struct Hub {
     state: Mutex<State>,
     /// Permits for event streams, which limit their number.
     pub(super) streams: Arc<Semaphore>,
-    /// History that survives restarts; `None` if no history is stored. A task waits for its lock before it takes a
-    /// thread that may block.
+    /// History that survives restarts; `None` if no history is stored. A task acquires the lock of the history before
+    /// it occupies a thread for blocking calls.
     pub(super) history: Option<Arc<Mutex<History>>>,
 }
 
@@ -120,7 +120,8 @@ impl Hub {
         PERIOD.saturating_sub(clock::now().since(sample.taken))
     }
 
-    /// Returns the samples of the last minutes, oldest first. Samples exist only for times at which a client asked.
+    /// Returns the samples of the last minutes, oldest first. Samples exist only for times at which a client asked for
+    /// the status.
     pub(super) async fn past(&self) -> Vec<Point> {
         self.state.lock().await.past.iter().cloned().collect()
     }
@@ -150,7 +151,7 @@ impl Hub {
 }
 
 impl State {
-    /// Stores `status`, given at `now`, which is `at_ms` after 1970, as the newest sample.
+    /// Stores `status` as the newest sample. The daemon returned it at `now`, which is `at_ms` milliseconds after 1970.
     fn take(&mut self, now: Instant, at_ms: u64, status: StatusReport) -> Arc<Sample> {
         let last = self.last.take();
         let since = last.as_ref().map(|last| now.since(last.taken));
@@ -187,8 +188,8 @@ impl State {
     }
 }
 
-/// Packets per second that were recovered from repair symbols or sent again on another path, between two statuses that
-/// are `gap` apart. `None` if the counters were reset.
+/// Returns the number of packets per second that were recovered from repair symbols or retransmitted on another path,
+/// between two statuses that are `gap` apart. Returns `None` if the counters were reset.
 fn repaired(before: &StatusReport, after: &StatusReport, gap: Duration) -> Option<f64> {
     let total = |status: &StatusReport| {
         status
@@ -243,11 +244,11 @@ impl Live {
 /// Minimum interval between two requests to the data path.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Minimum interval for new rates. Over a shorter one, which occurs after a change, too few packets are counted, and
-/// the previous rates are shown.
+/// Minimum interval for new rates. Over a shorter interval, which occurs after a change, too few packets are counted;
+/// then the previous rates are shown.
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// Interval from which on no rates are computed, because they would describe the past.
+/// Minimum interval between two samples for which no rates are computed, because the rates would describe the past.
 const MAX_GAP: Duration = Duration::from_secs(5);
 
 /// Maximum number of samples stored: five minutes.

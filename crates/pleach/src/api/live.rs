@@ -24,30 +24,30 @@ pub(super) struct Live {
     pub(super) mode: String,
     /// Name of the tunnel; see `StatusReport`.
     pub(super) name: String,
-    /// Whether packets can get through.
+    /// Whether the daemon can carry traffic: a client has a session, a gateway listens.
     pub(super) up: bool,
     /// State of the whole daemon in one sentence.
     pub(super) headline: String,
     /// Name of the policy.
     pub(super) policy: String,
-    /// Sent over all links, in 10^6 bit/s; `null` in the first sample.
+    /// Rate sent over all links, in 10^6 bit/s; `null` in the first sample.
     pub(super) tx_mbps: Option<f64>,
-    /// Received over all links, in 10^6 bit/s; `null` in the first sample.
+    /// Rate received over all links, in 10^6 bit/s; `null` in the first sample.
     pub(super) rx_mbps: Option<f64>,
     /// This end's links.
     pub(super) links: Vec<LiveLink>,
     /// A gateway's clients, those with the most traffic first, at most 100.
     pub(super) clients: Vec<LiveClient>,
-    /// How many clients there are.
+    /// Number of clients.
     pub(super) client_count: usize,
-    /// How many of the clients are connected.
+    /// Number of clients that are connected.
     pub(super) clients_up: usize,
     /// The reorder buffer.
     pub(super) resequencer: ResequencerStatus,
     /// Repair of losses; `null` outside of a tunnel.
     pub(super) repair: Option<RepairStatus>,
-    /// Packets per second that were recovered from repair symbols or sent again on another path; `null` in the first
-    /// sample and outside of a tunnel.
+    /// Number of packets per second that were recovered from repair symbols or retransmitted on another path; `null` in
+    /// the first sample and outside of a tunnel.
     pub(super) repaired_per_s: Option<f64>,
     /// Traffic by class.
     pub(super) classes: BTreeMap<String, ClassStatus>,
@@ -55,7 +55,7 @@ pub(super) struct Live {
     pub(super) drops: BTreeMap<String, u64>,
     /// A proxy's connections, those with the most traffic first, at most 100.
     pub(super) connections: Vec<ConnectionStatus>,
-    /// How many connections a proxy has.
+    /// Number of a proxy's connections.
     pub(super) connection_count: Option<u64>,
     /// Budgets of a proxy's links.
     pub(super) budgets: BTreeMap<String, BudgetStatus>,
@@ -71,9 +71,9 @@ pub(super) struct LiveLink {
     /// All other values of the link.
     #[serde(flatten)]
     pub(super) status: LinkStatus,
-    /// Sent in the last second, in 10^6 bit/s; `null` in the first sample.
+    /// Rate sent in the last second, in 10^6 bit/s; `null` in the first sample.
     pub(super) tx_mbps: Option<f64>,
-    /// Received in the last second, in 10^6 bit/s; `null` in the first sample.
+    /// Rate received in the last second, in 10^6 bit/s; `null` in the first sample.
     pub(super) rx_mbps: Option<f64>,
 }
 
@@ -84,9 +84,9 @@ pub(super) struct LiveClient {
     pub(super) name: String,
     /// Whether the client has a session with a live link.
     pub(super) up: bool,
-    /// Sent to the client, in 10^6 bit/s.
+    /// Rate sent to the client, in 10^6 bit/s.
     pub(super) tx_mbps: Option<f64>,
-    /// Received from the client, in 10^6 bit/s.
+    /// Rate received from the client, in 10^6 bit/s.
     pub(super) rx_mbps: Option<f64>,
     /// Links of the client.
     pub(super) links: Vec<LiveLink>,
@@ -97,11 +97,11 @@ pub(super) struct LiveClient {
 pub(super) struct Point {
     /// Time of the sample, in milliseconds since 1970-01-01 UTC.
     at_ms: u64,
-    /// Sent over all links, in 10^6 bit/s.
+    /// Rate sent over all links, in 10^6 bit/s.
     tx_mbps: Option<f64>,
-    /// Received over all links, in 10^6 bit/s.
+    /// Rate received over all links, in 10^6 bit/s.
     rx_mbps: Option<f64>,
-    /// Packets per second that were recovered from repair symbols or sent again on another path.
+    /// Number of packets per second that were recovered from repair symbols or retransmitted on another path.
     repaired_per_s: Option<f64>,
     /// This end's links.
     links: Vec<PointLink>,

@@ -4,7 +4,8 @@
 //! most [`MAX_CLIENTS`] clients have labels of their own; all further clients are counted together as `other`. Classes
 //! and reasons are fixed words.
 //!
-//! Limit: the engine measures how long packets are buffered as quantiles, not as buckets; they are exported as gauges.
+//! Limit: of the time for which packets are buffered, the engine computes quantiles and no histogram buckets. The
+//! quantiles are exported as gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,7 +40,7 @@ pub(super) fn render(status: &StatusReport) -> String {
     text
 }
 
-/// A metrics page in the making.
+/// The metrics of a page that is being rendered.
 struct Page(Registry);
 
 impl Page {
@@ -411,8 +412,7 @@ const fn state(state: LinkState) -> &'static str {
     }
 }
 
-/// Unit of fractions from 0 to 1. Units are base units in the singular where OpenMetrics names one: `ratio` (section
-/// "Units and base units").
+/// Returns the unit of fractions from 0 to 1: `ratio`, as OpenMetrics prescribes (section "Units and base units").
 fn ratio() -> Unit {
     Unit::Other("ratio".to_owned())
 }
@@ -420,11 +420,11 @@ fn ratio() -> Unit {
 /// Content type of OpenMetrics 1.0.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Maximum number of clients with labels of their own. Each has five series, a number that a metrics server can scrape
-/// from one target.
+/// Maximum number of clients with labels of their own. Each client has five series, and a metrics server can scrape
+/// 5000 series from one target.
 const MAX_CLIENTS: usize = 1000;
 
-/// Maximum number of clients' links with labels of their own. Each has ten series.
+/// Maximum number of clients' links with labels of their own. Each link has ten series.
 const MAX_CLIENT_LINKS: usize = 1000;
 
 /// Maximum number of classes, more than a configuration may have.

@@ -1,13 +1,13 @@
 //! The rate at which an encoder may send: the rate that the tunnel carries in the sending direction, so that a live
 //! video does not fill its queue.
 //!
-//! For each sample, the rate is the sum of capacity less loss over all links in use, times [`SHARE`]. The result is the
-//! minimum over the last [`MEMORY`] samples. So the result falls with the first sample in which a link fails, and rises
-//! only after [`MEMORY`] better samples. This is hysteresis without a threshold.
+//! For each sample, the rate is [`SHARE`] times the sum, over all links in use, of the capacity minus the part that is
+//! lost. The result is the minimum over the last [`MEMORY`] samples. So the result falls with the first sample in which
+//! a link fails, and rises only after [`MEMORY`] higher samples. This is hysteresis without a threshold.
 //!
-//! Limits: the capacity of a link that has carried little traffic was measured while the link carried more, if ever.
-//! The rate may then be too low, never too high. Samples are taken only while a client asks; an encoder should ask once
-//! a second.
+//! Limits: the capacity of a link is measured only while the link carries much traffic. For a link that has carried
+//! little traffic, the rate may be too low, but not too high. Samples are taken only while a client asks; an encoder
+//! should ask once a second.
 
 use std::collections::VecDeque;
 
@@ -19,14 +19,14 @@ use crate::control::{LinkState, LinkStatus, StatusReport};
 /// Rate, delay and loss that an encoder has to expect now.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub(super) struct Uplink {
-    /// Rate at which an encoder may send, all its streams and headers together, in 10^6 bit/s; 0: nothing gets through.
+    /// Rate at which an encoder may send, all its streams and headers together, in 10^6 bit/s; 0: no link is in use.
     pub(super) rate_mbps: f64,
     /// One-way delay to expect on the slowest link in use, in milliseconds: half its round-trip time plus its queue
     /// delay.
     pub(super) delay_ms: f64,
     /// Loss to expect without repair, a fraction from 0 to 1: mean over the links in use, weighted by capacity.
     pub(super) loss: f64,
-    /// Whether the rate is the minimum of 10 samples; until then, of fewer.
+    /// Whether the rate is the minimum of 10 samples; `false` while there are fewer samples.
     pub(super) settled: bool,
 }
 
@@ -71,8 +71,8 @@ impl UplinkMeter {
     }
 }
 
-/// Fraction of the carried rate that is given to an encoder: an encoder's rate varies around its mean by some ten
-/// percent.
+/// Fraction of the carried rate at which an encoder may send. The reason: the rate of an encoder varies around its mean
+/// by some ten percent.
 const SHARE: f64 = 0.8;
 
 /// Number of samples whose minimum is used: ten seconds.

@@ -1,4 +1,4 @@
-//! The tables `[[class]]`: traffic that is served in its own way.
+//! The tables `[[class]]`: traffic with its own deadline, links or copies.
 
 use core::{ops::RangeInclusive, time::Duration};
 

@@ -354,7 +354,7 @@ fn flag(table: &Table<'_>, key: &str, default: bool) -> Result<bool, ConfigError
 
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// Shortest permitted pause: shorter ones occur within a burst.
+/// Shortest permitted pause: pauses shorter than this occur within a burst.
 const MIN_PAUSE: Duration = Duration::from_micros(100);
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
 

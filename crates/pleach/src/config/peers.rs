@@ -144,7 +144,8 @@ pub(super) fn links(root: &Table<'_>) -> Result<Vec<(LinkConfig, Place)>, Config
     links_with(root, TUNNEL_LINK_KEYS)
 }
 
-/// Reads the `[[link]]` tables of which the keys `known` are permitted, each with the position of its device.
+/// Reads the `[[link]]` tables, in which the keys `known` are permitted. Returns each link with the position of its
+/// device.
 ///
 /// # Errors
 /// As [`links`].
@@ -172,8 +173,8 @@ pub(super) fn links_with(
 /// Reads the gateway's `[[client]]` tables.
 ///
 /// # Errors
-/// The first mistake in the tables; a name, key or inner address that two clients have; `own_key` as the key of a
-/// client.
+/// The first mistake in the tables. It is also a mistake if two clients have the same name, key or inner address, or if
+/// the key of a client is `own_key`, the gateway's own public key.
 pub(super) fn clients(
     root: &Table<'_>,
     own_key: &[u8; KEY_LEN],

@@ -71,7 +71,7 @@ pub(crate) struct StripeConfig {
     pub(crate) striping: Striping,
     /// Port on which other proxies are asked whether they support striping; 0: no host is asked.
     pub(crate) ask_port: u16,
-    /// Address on which this proxy answers other proxies; `None`: it does not.
+    /// Address on which this proxy answers other proxies; `None`: it answers no other proxies.
     pub(crate) listen: Option<SocketAddr>,
     /// Destinations that peers may reach through this proxy, besides this host's own addresses.
     pub(crate) allow: Vec<IpNet>,
@@ -585,7 +585,7 @@ fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
     Ok(Transparency::Cgroup(Some(path)))
 }
 
-/// Adds a note for each rule that sockets bound by the kernel do not follow.
+/// Adds a note for each rule that has no effect on sockets that the kernel binds (cgroup mode).
 fn unfit_rules(root: &Table<'_>, rules: &[Rule], notes: &mut Vec<Note>) -> Result<(), ConfigError> {
     let keys = ["app", "port", "destination", "link", "strict"];
     for (table, rule) in root.tables("rule", &keys)?.iter().zip(rules) {
@@ -649,7 +649,8 @@ const STICKY_TIME: Duration = Duration::from_secs(1800);
 const MAX_RULES: usize = 1000;
 const MAX_PROBES: usize = 16;
 const MAX_ALLOWED: usize = 1000;
-/// Maximum number of known peers. A greeting is tried with the key of each of them, which takes about a millisecond.
+/// Maximum number of known peers. A greeting is compared with the key of each known peer, which takes about a
+/// millisecond for all peers together.
 const MAX_KNOWN: usize = 256;
 const PEER_KEYS: &[&str] = &[
     "listen",

@@ -99,7 +99,7 @@ fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigErr
 }
 
 /// Returns the content of the file that `value` names, up to [`MAX_SECRET_FILE_BYTES`]. `what` is `key` or `token`.
-/// `remedy` says how to make one.
+/// `remedy` says how to make such a file.
 ///
 /// # Errors
 /// If the file cannot be read, or if another user may read or change it.

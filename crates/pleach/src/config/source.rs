@@ -165,7 +165,7 @@ impl Source {
         &self.text
     }
 
-    /// The directory of the file. Relative paths in the file start there.
+    /// Returns the directory of the file, to which relative paths in the file refer.
     pub(crate) fn directory(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new(""))
     }

@@ -164,7 +164,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     })
 }
 
-/// Makes the error that a peer's public key is this end's own; `peer` has the key `public_key`.
+/// Makes the error that the table `peer` has this end's own public key under `public_key`.
 pub(super) fn own_key(peer: &Table<'_>) -> ConfigError {
     peer.wrong(
         "public_key",

@@ -13,8 +13,8 @@
 //! Before the gateway has answered, only the key is written permanently. A failure removes the other files.
 //!
 //! The key is stored under the invitation's id from before the first initiation until the configuration is written. The
-//! reason: if the gateway's answer is lost, the gateway may already have used the invitation up for this key, and would
-//! refuse another key. So a `join` that was interrupted, or got no answer, is repeated with the same key. `leave`
+//! reason: if the gateway's answer is lost, the gateway may already have enrolled this key, and then refuses any other
+//! key with this invitation. So a `join` that was interrupted, or got no answer, is repeated with the same key. `leave`
 //! removes the key.
 
 use std::{
@@ -161,7 +161,7 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     config::load(&file)?;
     draft.keep();
     durable::remove(&waiting).map_err(|error| host::cannot_write(&waiting, &error))?;
-    // Succeeds only if the directories are empty.
+    // The removal succeeds only for empty directories.
     for directory in waiting.ancestors().skip(1).take(2) {
         let _ = fs::remove_dir(directory);
     }

@@ -8,7 +8,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`known`] | peers in the store: those that accepted an invitation, and those whose invitation was accepted |
+//! | [`known`] | peers in the store, which accepted an invitation of this host or whose invitation was accepted here |
 //! | [`mod@file`] | `[peer]` in the proxy's configuration |
 //! | [`token`] | the token as a line of text |
 
@@ -33,7 +33,7 @@ use crate::control;
 pub(crate) enum PeerCommand {
     /// Print a token that makes the proxy of one other host a peer of this host's proxy
     Invite(invite::Invite),
-    /// Make this host's proxy a peer of the one that printed a token
+    /// Make this host's proxy a peer of the proxy that printed a token
     Accept(accept::Accept),
     /// Remove a peer, or withdraw its invitation
     Remove(remove::Remove),
@@ -51,8 +51,8 @@ pub(crate) fn run(command: &PeerCommand) -> anyhow::Result<String> {
     }
 }
 
-/// Makes the proxy use the files that were written: it reads its peers again, or is restarted if its own configuration
-/// `is_changed`. Returns a message for the user.
+/// Makes the proxy use the files that were written: the proxy reads its peers again, or is restarted if its
+/// configuration file `is_changed`. Returns a message for the user.
 fn put_in_force(place: &Place, is_changed: bool, no_start: bool) -> anyhow::Result<String> {
     let control = place.control(NAME);
     let is_running = service::is_running(&control);

@@ -18,13 +18,13 @@ impl Place {
         self.dir.join(file)
     }
 
-    /// The directory of [`Self::config`].
+    /// Returns the directory of configuration and keys.
     pub(crate) fn directory(&self) -> &Path {
         &self.dir
     }
 
     /// Returns the path of changing data, such as a gateway's store, or a key whose enrolment is not completed. The
-    /// daemon may write there, not in `/etc`.
+    /// daemon may write there, but not in `/etc`.
     pub(crate) fn state(&self, name: &str) -> PathBuf {
         if self.is_usual() {
             Path::new(STATE_DIRECTORY).join(name)

@@ -1,11 +1,12 @@
 //! Handshakes over each link without a daemon: they enrol the client, and show over which links the gateway is
 //! reachable.
 //!
-//! Every link sends an initiation to each gateway address to which it has a route, and a further one each [`INTERVAL`].
-//! Each initiation contains the claim, so that the first one to arrive enrols the client. A link is live if an answer
-//! of the gateway arrived on it. An answer is a response or a cookie reply. Only the owner of the gateway's static key
-//! can have made a cookie reply, and the initiation is then sent again with the cookie. The probe ends when all links
-//! are live, or [`GRACE`] after the first response, or after [`PATIENCE`].
+//! Over every link, an initiation is sent to each gateway address to which the link has a route, and a further
+//! initiation after each [`INTERVAL`]. Each initiation contains the claim, so the first initiation that arrives enrols
+//! the client. A link is live if an answer of the gateway arrived on it. An answer is a response or a cookie reply.
+//! Only the owner of the gateway's static key can have made a cookie reply; after a cookie reply, the initiation is
+//! repeated with the cookie. The probe ends when all links are live, or [`GRACE`] after the first response, or after
+//! [`PATIENCE`].
 //!
 //! The session of a response is not used: the daemon starts its own session.
 
@@ -135,7 +136,8 @@ pub(crate) fn run(
                 }
                 lane.is_answered |= is_response;
             }
-            // An unusable response says more than a cookie reply that arrived before.
+            // Report an unusable response rather than a cookie reply that arrived before it, because the response shows
+            // the error.
             if let Some(error) = lane.refused.take()
                 && !lane.is_answered
                 && !matches!(finding, Finding::Unusable(_))

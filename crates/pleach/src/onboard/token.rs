@@ -1,7 +1,7 @@
 //! The token: one line of text that makes a host a client.
 //!
-//! A token is `pleach1` followed by base32 (RFC 4648, no padding, read in either case) of these bytes, integers
-//! big-endian:
+//! A token is `pleach1` followed by base32 (RFC 4648, no padding; upper and lower case are accepted) of these bytes,
+//! integers big-endian:
 //!
 //! ```text
 //! 0        version: 2 if there are resolvers, else 1
@@ -18,9 +18,10 @@
 //! A prefix is its length, plus 64 if it is IPv6, and 4 or 16 bytes of address. Base32 has no characters that chat
 //! programs interpret as markup, and fits the dense mode of QR codes.
 //!
-//! The checksum detects damage only. Whoever can alter a token can put another gateway in it, so it must be sent over a
-//! channel that is safe for passwords. The end of validity serves for messages only: the gateway decides. Bounds:
-//! [`MAX_ITEMS`] entries of each list, [`MAX_TEXT_BYTES`] of text.
+//! The checksum detects accidental damage only. An attacker who can alter a token can replace the gateway in it, so a
+//! token must be sent over a channel that is safe for passwords. At the client, the end of validity is used for
+//! messages only: the gateway decides whether a token is valid. Bounds: [`MAX_ITEMS`] entries of each list,
+//! [`MAX_TEXT_BYTES`] of text.
 
 use std::{
     fmt,
@@ -105,8 +106,8 @@ impl Token {
         encode_text(PREFIX, bytes)
     }
 
-    /// Finds the token in `text`. Ignored are text before the token, line breaks within it, and everything after an
-    /// empty line or after a character that is not base32.
+    /// Finds the token in `text`. Text before the token and line breaks within the token are ignored, and so is all
+    /// text after an empty line or after a character that is not base32.
     ///
     /// # Errors
     /// If `text` contains no token, or if the token is damaged.

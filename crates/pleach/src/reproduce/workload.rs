@@ -92,7 +92,8 @@ struct Played {
     outcome: Outcome,
     /// Number of connections that broke.
     broken: u64,
-    /// Lateness of the emulator in microseconds, median and 99th percentile, each of the later direction.
+    /// Lateness of the emulator in microseconds: median and 99th percentile, each the larger value of the two
+    /// directions.
     late_us: [f64; 2],
 }
 
@@ -157,7 +158,7 @@ fn play_case(workload: &Workload, case: &Case, seed: u64, work: &Path) -> anyhow
             outcome.long_bytes += came;
         }
     }
-    // Connections that never end do not count for the time at which all are done.
+    // A case with connections that never end is over now. In other cases, wait until all connections are done.
     is_over.store(case.long, Ordering::Relaxed);
     for (fetch, thread) in fetches.iter().zip(threads) {
         let ended = thread.join().unwrap_or_else(|_| Ok(None))?;
@@ -423,7 +424,7 @@ fn proxies(
 
 /// Stores the demands of connections in the state file at `path`, so that the proxy knows them.
 fn know(workload: &Workload, case: &Case, path: &Path) -> anyhow::Result<()> {
-    // The file of an earlier run.
+    // Remove the file of an earlier measurement.
     let _ = fs::remove_file(path);
     let of = |(app, bytes): (App, u64)| {
         let demand = Demand { up: 0, down: bytes };

@@ -1,8 +1,8 @@
 //! Whether the clock of this host is behind.
 //!
-//! Handshakes carry the time, and a gateway ignores a handshake that is older than the client's last one. A client
-//! whose clock went back is therefore not answered until the clock has passed the old time again. The check compares
-//! the clock with the modification times of files; a clock before them is wrong. Limit: a clock that is ahead is not
+//! Handshakes carry the time. A gateway answers a handshake that is older than the client's last handshake only after a
+//! cookie exchange, and at a lower rate, until the client's clock has passed the old time again. The check compares the
+//! clock with the modification times of files; a clock before these times is wrong. Limit: a clock that is ahead is not
 //! detected.
 
 use std::{

@@ -2,9 +2,9 @@
 //! datagrams to the gateway's port.
 //!
 //! All rules are read from nftables. A base chain whose policy is drop blocks the traffic, unless it contains or jumps
-//! to a rule that names the tunnel's device (for the port: its number), that accepts everything, or that cannot be read
-//! (matches of iptables). Limits: the check does not see a rule that drops in a chain whose policy is accept,
-//! `iptables-legacy`, and a provider's firewall.
+//! to a suitable rule. A rule is suitable if it names the tunnel's device (or, in the check of the port, the port's
+//! number), if it accepts all packets, or if it cannot be read (matches of iptables). Limits: the check does not see a
+//! rule that drops in a chain whose policy is accept, `iptables-legacy`, and a provider's firewall.
 
 use std::{fs, process::Command};
 
@@ -119,7 +119,7 @@ impl Facts {
     }
 }
 
-/// Whether a rule accepts the traffic that `opens` recognises, as far as the rule can be read.
+/// Whether a rule accepts the traffic that `opens` recognises, as far as the check can read the rule.
 fn is_open(rule: &Value, opens: &impl Fn(&Value) -> bool) -> bool {
     let expressions = rule["expr"].as_array();
     let all = |names: &[&str]| {

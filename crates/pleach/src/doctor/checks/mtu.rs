@@ -34,7 +34,8 @@ pub(crate) fn verdict(device: &str, facts: Facts) -> Option<Problem> {
     ))
 }
 
-/// Binary search for the longest length in bytes that `passes`. `least` is known to pass, `most` is known not to pass.
+/// Returns, by binary search, the longest length in bytes for which `passes` returns `true`. The length `least` is
+/// known to pass, and `most` is known not to pass.
 pub(crate) fn longest(least: u32, most: u32, mut passes: impl FnMut(u32) -> bool) -> u32 {
     let (mut good, mut bad) = (least, most);
     while bad.saturating_sub(good) > GRAIN {

@@ -2,8 +2,9 @@
 //!
 //! Four probes are used for each link: a handshake, or the status of a daemon that has a session; an echo request; and,
 //! if the handshake is not answered, a datagram to the gateway's port and one to a port without a listener. A host
-//! answers the last one with "port unreachable" (RFC 1122 section 4.1.3.1), which shows that UDP passes in both
-//! directions. It answers the datagram to the gateway's port in this way too if the gateway does not run.
+//! answers a datagram to a port without a listener with "port unreachable" (RFC 1122 section 4.1.3.1), which shows that
+//! UDP passes in both directions. If the gateway does not run, its host answers the datagram to the gateway's port in
+//! this way too.
 //!
 //! A gateway does not answer unknown clients. So a wrong key and a port that is blocked on every link look the same at
 //! the client. Then the message names both causes, and `pleach doctor` at the gateway finds which one it is.

@@ -1,6 +1,6 @@
 //! Whether datagrams above a rate are dropped.
 //!
-//! A saturated line has a queue before it drops packets. Loss without a queue, while a link carries traffic, comes from
+//! A saturated link has a queue before it drops packets. Loss without a queue, while a link carries traffic, comes from
 //! a policer: UDP is throttled. A bad radio link looks the same, so the message names both causes. Only the sending
 //! direction is checked: at a client the upload; the gateway checks the download.
 
@@ -31,7 +31,7 @@ pub(crate) fn verdict(before: &LinkStatus, after: &LinkStatus) -> Option<Problem
 
 /// Minimum number of bytes sent between the two statuses, about 200 kbit/s: with less traffic, the loss means nothing.
 const LEAST_BYTES: u64 = 30_000;
-/// Minimum loss, 0 to 1: more than a working line loses.
+/// Minimum loss, 0 to 1: more than a working link loses.
 const LEAST_LOSS: f64 = 0.03;
 /// Longest queue delay, in milliseconds, that counts as no queue: pacing and scheduling cause as much.
 const LONGEST_QUEUE_MS: f64 = 5.0;

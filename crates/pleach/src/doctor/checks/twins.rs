@@ -23,7 +23,7 @@ pub(crate) fn observe() -> Facts {
     }
 }
 
-/// Returns a problem for each of the links' `devices` that has the same next hop as an earlier one.
+/// Returns a problem for each of the links' `devices` that has the same next hop as an earlier device in the list.
 pub(crate) fn verdicts(facts: &Facts, devices: &[&str]) -> Vec<Problem> {
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
     let mut problems = Vec::new();

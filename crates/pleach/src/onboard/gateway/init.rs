@@ -2,7 +2,7 @@
 //!
 //! Order: examine the host, choose the settings, write key and configuration, start. Nothing is written before all
 //! checks have passed. A later failure removes the files that were written. The configuration is written last, so an
-//! interruption leaves at most a key and an empty directory, which the next run uses.
+//! interruption leaves at most a key and an empty directory, which the next `pleach gateway init` uses.
 
 use std::{
     fmt::Write as _,
