@@ -94,7 +94,7 @@ struct Link {
     /// Time and value of the device's counter when its rate was last learned.
     lesson: Option<(Instant, Bytes)>,
     last: Option<Counters>,
-    /// Bytes of the equalizer that the device has not sent yet.
+    /// Bytes that the equalizer has counted and the device has not sent yet.
     early_bytes: u64,
     /// Bytes passed to the link beyond its capacity since an increase of the background was detected. `None` once the
     /// excess is gone, or if the background is not counted separately.
@@ -349,9 +349,11 @@ const MAX_EXCESS: Duration = Duration::from_millis(50);
 const LEAST_LEARNED: Bitrate = Bitrate::from_bps(100_000);
 /// Factor by which a link exceeds its proven rate in its turn.
 const LEARN_STEP: (u64, u64) = (105, 100);
-/// Part of the proven rate from which it counts as reached: a link whose neighbour is on trial carries slightly less.
+/// Part of the proven rate from which the rate counts as reached. It is below 1, because a link carries slightly less
+/// while another link tries more.
 const REACHED: (u64, u64) = (95, 100);
-/// Factor per interval by which an estimate falls that is not reached while another is: to half in 7 s.
+/// Factor per lesson by which a proven rate falls that its link does not reach while another link reaches its own: to
+/// half in 7 s.
 const LEARN_FALL: (u64, u64) = (98, 100);
 /// Time between two lessons. Over shorter times a device sends in bursts.
 const LEARN_INTERVAL: Duration = Duration::from_millis(200);

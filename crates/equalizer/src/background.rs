@@ -111,7 +111,8 @@ pub(crate) fn bitrate(bps: f64) -> Bitrate {
 /// Deviation that does not count, as a part of the link's rate.
 pub const SLACK: f64 = 0.05;
 
-/// Sum from which a change is detected, given as the time that the link needs to carry it. Queues of lines are longer.
+/// Sum from which a change is detected, given as the time that the link needs to carry it. The queues of access links
+/// are longer.
 pub const ENOUGH: Duration = Duration::from_millis(20);
 
 /// Time constant of the filter: a sample every 200 ms has a weight of 0.3.

@@ -249,7 +249,7 @@ impl Daemon {
         }
     }
 
-    /// Checks which next hops answer, and uses those.
+    /// Checks which next hops answer, and uses only these next hops.
     fn ask(&mut self, now: Instant) {
         let there: Vec<Option<Hop>> = self
             .found

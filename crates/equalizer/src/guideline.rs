@@ -8,9 +8,9 @@
 //! from these figures:
 //!
 //! - **Delay.** Two links of 1 Mbit/s tolerate any difference up to 80 ms. At 10 Mbit/s, throughput takes longer to
-//!   converge at each step; it converges within 250 s at 60 ms and never at 80 ms. The measure is the number of packets
-//!   of the flow that overtake each other, which is the difference × the bandwidth of the compared link. Up to
-//!   [`DELAY_SMALL_PKTS`] it is small, from [`DELAY_LARGE_PKTS`] on it is large.
+//!   converge the larger the difference is: 250 s at 60 ms, and it never converges at 80 ms. The measure is the
+//!   number of packets of the flow that overtake each other, which is the difference × the bandwidth of the compared
+//!   link. Up to [`DELAY_SMALL_PKTS`] it is small, from [`DELAY_LARGE_PKTS`] on it is large.
 //! - **Loss.** Loss is harmless up to 0.1 at 1 Mbit/s and 0.01 at 10 Mbit/s, and a link is of no use beyond 0.04 at 10
 //!   Mbit/s. So the measure is the rate of lost bits. Up to [`LOSS_SMALL`] it is small, from [`LOSS_LARGE`] on it is
 //!   large. If the loss exceeds that of the best link by [`LOSS_LEAST_LARGE`], it is always large.

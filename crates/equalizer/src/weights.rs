@@ -68,7 +68,7 @@ pub struct Change {
 pub struct LinkView {
     /// Current weight.
     pub weight: u32,
-    /// Part of the link in the sum of weights, 0 to 1.
+    /// Weight of the link divided by the sum of all weights, 0 to 1.
     pub share: f64,
     /// Whether the link may carry packets.
     pub is_up: bool,
@@ -329,8 +329,8 @@ fn fraction(part: u64, whole: u64) -> f64 {
 
 /// Change of a share below which automatic weights are left unchanged.
 const LEAST_CHANGE: f64 = 0.005;
-/// Relative change of a share from which weights are changed. For a link with a tenth left, half a hundredth too much
-/// is a twentieth too much.
+/// Relative change of a share from which weights are changed. It matters for links with a small share: if the share
+/// is 0.1, a change by [`LEAST_CHANGE`] is already a twentieth of it.
 const LEAST_PART: f64 = 0.02;
 
 /// Age from which the loss and delay of a link count as unknown, for the modules that measure them.

@@ -47,7 +47,7 @@ pub struct Ends {
     pub kind: tun::Kind,
 }
 
-/// The threads of all links. Dropping it stops them and thereby removes the devices.
+/// The threads of all links. Dropping this value stops the threads and thereby removes the devices.
 #[derive(Debug)]
 pub struct Emulator {
     down: Direction,
@@ -62,8 +62,8 @@ struct Direction {
 }
 
 impl Emulator {
-    /// Starts the links of `scenario`. `ends` has one entry per link, in the scenario's order, followed by one for each
-    /// delay in `far`, the delays between the gateway and the servers behind it. In these entries, `client` is the
+    /// Starts the links of `scenario`. `ends` has one entry per link, in the scenario's order, followed by one for
+    /// each delay in `far`, the delays between the gateway and the far servers. In these entries, `client` is the
     /// gateway's end and `gateway` the server's end.
     ///
     /// # Errors
@@ -92,8 +92,8 @@ impl Emulator {
         })
     }
 
-    /// Schedules the start of the run at `at`, which should be in the future: traces, counters and series restart
-    /// there. `events` are relative to it.
+    /// Schedules the start of the run at `at`, which should be in the future: traces, counters and series restart at
+    /// that time. The times of `events` count from `at`.
     pub fn begin(&self, at: Instant, events: &[Event]) {
         for direction in [&self.down, &self.up] {
             let events = events.to_vec();
@@ -101,7 +101,7 @@ impl Emulator {
         }
     }
 
-    /// Returns the measurements since [`begin`](Self::begin): down, up.
+    /// Returns the measurements since [`begin`](Self::begin), first of the down direction, then of the up direction.
     ///
     /// # Errors
     /// Fails if a thread of the emulator has ended.

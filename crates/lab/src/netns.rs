@@ -203,8 +203,8 @@ pub fn prepare() -> anyhow::Result<()> {
     mount_run_directory().context("cannot mount /run in a namespace of its own")
 }
 
-/// Mounts an empty `/run` that only this process sees: daemons store their state there, and the real one belongs to
-/// root.
+/// Mounts an empty `/run` that only this process sees: daemons store their state there, and the host's `/run` belongs
+/// to root.
 fn mount_run_directory() -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     // SAFETY: all arguments are constant strings that end in NUL; a null pointer means no options.

@@ -52,7 +52,7 @@ pub struct Topology {
     pub client: Netns,
     /// The gateway, at the other end of the links.
     pub gateway: Netns,
-    /// The server behind the gateway.
+    /// The server, which is reached through the gateway.
     pub server: Netns,
     /// Servers of cross traffic and of traffic with a distance.
     far: Vec<(Place, Netns)>,

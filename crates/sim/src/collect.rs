@@ -31,8 +31,8 @@ const LATENESS_BINS_US: [u64; 12] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 10_000_000,
 ];
 
-/// Returns the results of a whole run in `world`. They are those of the median of `repeats`, the runs of the scenario
-/// itself, together with the baselines.
+/// Returns the results of all phases that ran in `world`: the results of the repetition with the median goodput, and
+/// the baselines. `repeats` are the reports of all runs of the scenario itself.
 ///
 /// Each entry of `baselines` is a baseline with the report of its phase. Without repeats the results are empty.
 #[must_use]

@@ -57,7 +57,7 @@ pub enum LinkState {
     /// Packets pass.
     #[default]
     Up,
-    /// The link is disconnected: packets queued or in flight are lost, and so are packets sent. The ends can detect it.
+    /// The link is disconnected: packets that are queued, in flight or sent now are lost. The ends can detect it.
     Down,
     /// Packets are accepted, serialised and lost. The ends cannot detect it.
     Blackhole,
@@ -89,7 +89,7 @@ pub struct LinkConfig {
 }
 
 impl Default for LinkConfig {
-    /// Returns a perfect line without rate limit, delay or loss. If a rate is set, the queue has 128 KiB.
+    /// Returns a perfect link without rate limit, delay or loss. If a rate is set, the queue has 128 KiB.
     fn default() -> Self {
         Self {
             rate: Rate::Unlimited,
@@ -329,7 +329,7 @@ impl<P: Corrupt> Link<P> {
         }
     }
 
-    /// Handles a packet behind the bottleneck, at the time its last bit left the bottleneck.
+    /// Passes a packet to loss and line. `at` is the time at which its last bit left the bottleneck.
     pub(crate) fn travel(&mut self, at: Instant, len: Bytes, mut packet: P) {
         if self.config.state != LinkState::Up {
             self.stats.state_drops += 1;

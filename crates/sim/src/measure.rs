@@ -34,9 +34,9 @@ const MAX_DELAYS: usize = 4_000_000;
 pub struct PhaseReport {
     /// One entry for each traffic of the scenario. `None` if the traffic did not run.
     pub flows: Vec<Option<FlowReport>>,
-    /// Server to client.
+    /// Measurements of the direction from the server to the client.
     pub down: DirectionReport,
-    /// Client to server.
+    /// Measurements of the direction from the client to the server.
     pub up: DirectionReport,
     /// Status of the tunnel's ends, sampled over time.
     pub status: Vec<StatusSample>,
@@ -107,7 +107,7 @@ pub struct Sample {
     pub lost_pkts: u64,
     /// Longest time that a packet spent in the queue and in serialisation.
     pub longest_wait: Duration,
-    /// Bytes that the line could have carried. `None` if its rate is not limited.
+    /// Bytes that the link could have carried. `None` if its rate is not limited.
     pub capacity: Option<Bytes>,
 }
 

@@ -100,9 +100,9 @@ impl Rates {
         Self::new(vec![(Duration::ZERO, rate)], Curve::Steps, Duration::MAX)
     }
 
-    /// Creates the rates at `points`, in order of time since the flow began. Between points the rate follows `curve` in
-    /// steps of `step`, each with the rate at its start. The first rate also holds before its point, and the last rate
-    /// has no end. An exponential from or to zero is a single step.
+    /// Creates the rates at `points`, in order of time since the flow began. Between points the rate follows `curve`
+    /// in steps of `step`, each with the rate at its start. The first rate also holds before its point, and the last
+    /// rate has no end. An exponential change from or to a rate of zero is a single step.
     #[must_use]
     pub fn new(points: Vec<(Duration, Bitrate)>, curve: Curve, step: Duration) -> Self {
         Self {
@@ -293,7 +293,7 @@ mod tests {
         count
     }
 
-    /// Returns the ramp of the paper: from 63 to 105 Mbit/s in 15 s, constant for 10 s, and back.
+    /// Returns a ramp: from 63 to 105 Mbit/s in 15 s, constant for 10 s, and back.
     fn ramp() -> Rates {
         let rate = Bitrate::from_mbps;
         let points = [(0.0, 63), (15.0, 105), (25.0, 105), (40.0, 63)]

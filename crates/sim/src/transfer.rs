@@ -1,5 +1,5 @@
-//! Transfer of one file over several lines at once, and the cost of its order of arrival: the evaluation of schedulers
-//! for concurrent multipath transfer.
+//! Transfer of one file over several lines (paths) at once, and the cost of its order of arrival: the evaluation of
+//! schedulers for concurrent multipath transfer.
 //!
 //! A sender that has the whole file assigns each packet to a line, in the order of the file. Each line sends its
 //! packets at its rate. The receiver acknowledges each arrival at once, with the first missing packet. Three

@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// Returns the host `id` for changes. The host runs at this instant.
+    /// Returns the host `id` for changes. The host then does its current work at this instant.
     pub(crate) fn host_mut(&mut self, id: NodeId) -> Option<&mut Host> {
         self.wake(id);
         match self.nodes.get_mut(id)? {
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// Returns the line `id` for changes. The line runs at this instant.
+    /// Returns the line `id` for changes. The line then does its current work at this instant.
     pub(crate) fn line_mut(&mut self, id: NodeId) -> Option<&mut Line> {
         self.wake(id);
         match self.nodes.get_mut(id)? {

@@ -57,7 +57,7 @@ pub struct HoldReport {
     /// Packets that were sent early for lack of buffer space.
     pub not_held: u64,
     /// Packets that were lost because they arrived faster than they were read, or because the kernel did not accept
-    /// them back.
+    /// them after the delay.
     pub lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Comparison of the numbers of both worlds.
+//! Comparison of the results of both worlds, the lab and the simulator.
 
 use core::fmt;
 

@@ -14,7 +14,7 @@ use crate::{
 
 /// Time after the start of a flow in which losses are attributed to it.
 const START: Duration = Duration::from_secs(1);
-/// Rate in Mbit/s below which links are at rest: enough for one or two packets per [`SAMPLE`] and for the probes of an
+/// Rate in Mbit/s below which links are at rest. It permits one or two packets per [`SAMPLE`] and the probes of an
 /// idle link.
 const AT_REST_MBPS: f64 = 0.2;
 /// Number of consecutive samples for which links must be at rest: half a second.
@@ -45,7 +45,7 @@ pub(super) fn lost_at_start(
 }
 
 /// Returns the number of packets in the direction of `traffic` that links lost within [`START`] after it began, in
-/// their queues or on the line. `None` if `traffic` is outside the tunnel.
+/// their queues or in transit. `None` if `traffic` is outside the tunnel.
 pub(super) fn line_losses_at_start(
     scenario: &Scenario,
     traffic: &Traffic,
@@ -68,8 +68,8 @@ pub(super) fn line_losses_at_start(
 }
 
 /// Returns the time from the end of `traffic` until all links above the lowest rank are at rest, in milliseconds,
-/// rounded up to a [`SAMPLE`]. 0 if they were at rest before. `None` if they do not come to rest before the next flow
-/// begins or the run ends, if all links have the same rank, or if `traffic` is outside the tunnel.
+/// rounded up to a [`SAMPLE`]. 0 if they were at rest when the flow ended. `None` if they do not come to rest before
+/// the next flow begins or the run ends, if all links have the same rank, or if `traffic` is outside the tunnel.
 pub(super) fn return_ms(
     scenario: &Scenario,
     traffic: &Traffic,

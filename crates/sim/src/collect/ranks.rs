@@ -17,10 +17,10 @@ pub(super) fn dear(scenario: &Scenario) -> Vec<usize> {
     dear.map(|(index, _)| index).collect()
 }
 
-/// Returns how full `link` and all links of its cost or less were while costlier links were in use. Only samples count
-/// in which all links together carried more than the capacity of the cheap links; the result is the share of this
-/// capacity that was used. `None` if no link costs more, if there is no such sample, or if the rate of a line is not
-/// limited.
+/// Returns the utilisation of `link` together with all other links of the same or lower cost, while costlier links
+/// were in use. Only samples count in which all links together carried more than the capacity of these cheap links;
+/// the result is the share of this capacity that was used. `None` if no link costs more, if there is no such sample,
+/// or if the rate of a cheap link is not limited.
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
 pub(super) fn fill(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
     let own = rank(scenario.links.get(link)?.cost)?;

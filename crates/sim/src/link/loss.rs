@@ -152,7 +152,7 @@ pub struct BlockErrors {
 }
 
 impl BlockErrors {
-    /// Inverts bits of a packet of `len` at random, behind the first [`SPARED_BYTES`]. Returns whether any bit was
+    /// Inverts bits of a packet of `len` at random, except in the first [`SPARED_BYTES`]. Returns whether any bit was
     /// inverted.
     pub fn corrupt<P: Corrupt>(&self, rng: &mut Rng, len: Bytes, packet: &mut P) -> bool {
         if !rng.chance(self.packet) {

@@ -86,8 +86,8 @@ impl<T> Bottleneck<T> {
         self.serving.as_ref().and(self.server.finish())
     }
 
-    /// Changes the rate at `now`. If both rates are fluid, the transmitted part of the packet in service counts.
-    /// Otherwise its transmission restarts.
+    /// Changes the rate at `now`. If the old and the new rate are fluid ([`super::trace`]), the transmitted part of
+    /// the packet in service counts. Otherwise its transmission restarts.
     pub fn change(&mut self, now: Instant, rate: Rate, epoch: Instant) {
         self.epoch = epoch;
         let in_service = self.serving.as_ref().map(|packet| packet.len);

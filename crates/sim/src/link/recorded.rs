@@ -56,8 +56,8 @@ enum Target {
 
 impl<P: Corrupt> Recorded<P> {
     /// Creates the links of `scenario` in one direction. They are followed by one unlimited link for each delay in
-    /// `far`, the delays between the gateway and the servers behind it. The two directions use different random streams
-    /// of `seed`.
+    /// `far`: the delays between the gateway and the far servers. The two directions use different random streams of
+    /// `seed`.
     #[must_use]
     pub fn new(
         scenario: &Scenario,

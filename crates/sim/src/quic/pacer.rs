@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use pleach_core::time::{Instant, saturating_nanos};
 
-/// Time in nanoseconds whose share of the window is the bucket's capacity.
+/// Longest burst in nanoseconds: the bucket's capacity is what one window per RTT sends in this time.
 const BURST_NANOS: u128 = 2_000_000;
 
 /// Smallest and largest capacity of the bucket in packets.

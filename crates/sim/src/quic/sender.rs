@@ -222,8 +222,8 @@ impl Sender {
         self.first_number + u64::try_from(self.sent.len()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the next range of the stream: first lost data, then new data. For a probe without either, the range is
-    /// empty.
+    /// Returns the next range of the stream: first lost data, then new data. It is empty if there are no data to
+    /// send; a probe then carries no data.
     fn next_piece(&mut self) -> (u64, u64) {
         let room = self.packet.saturating_sub(OVERHEAD).max(1);
         if let Some((start, end)) = self.lost.pop_front() {

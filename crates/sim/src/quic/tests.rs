@@ -132,7 +132,7 @@ fn the_first_byte_arrives_after_one_and_a_half_round_trips() {
     assert!(pair.ends[1].received() > 0);
 }
 
-/// Returns the counters after six seconds on a line without loss, on which every 500th packet is delayed by `N`
+/// Returns the counters after six seconds on a link without loss, on which every 500th packet is delayed by `N`
 /// packets.
 fn with_late_packets<const N: u64>() -> QuicStats {
     // The queue is long enough for the receiver's whole window.

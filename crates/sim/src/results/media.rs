@@ -72,7 +72,7 @@ pub struct VideoResult {
     pub deadline_ms: f64,
     /// Packets sent.
     pub sent_pkts: u64,
-    /// Packets that never arrived. Under SRT, which gives up late packets, all packets that are of no use.
+    /// Packets that never arrived. Under SRT, which drops late packets, also packets that would have arrived late.
     pub lost_pkts: u64,
     /// Packets that arrived after the deadline.
     pub late_pkts: u64,
@@ -89,7 +89,7 @@ pub struct VideoResult {
     /// Sum of the lengths of `freezes`, in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub frozen_s: f64,
-    /// Structural similarity of the seen to the sent video, a mean over frames. 1: identical. `None`: not measured.
+    /// Structural similarity of the seen to the sent video, averaged over frames. 1: identical. `None`: not measured.
     pub ssim: Option<f64>,
     /// Structural similarity of the worst frame.
     pub ssim_min: Option<f64>,

@@ -229,7 +229,7 @@ impl Controller {
         }
     }
 
-    /// Whether the controller keeps the data in flight so low that samples say nothing about the path.
+    /// Whether the controller keeps the data in flight so low that samples do not show the capacity of the path.
     pub(super) fn is_holding_back(&self) -> bool {
         match self {
             Self::Bbr(bbr) => bbr.is_probing_rtt(),

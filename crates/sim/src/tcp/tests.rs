@@ -69,7 +69,7 @@ impl Pair {
         }
     }
 
-    /// Creates a client that sends an unlimited stream to a server, over `link`, and over an unlimited line back.
+    /// Creates a client that sends an unlimited stream to a server, over `link`, and over an unlimited link back.
     fn bulk(config: TcpConfig, link: LinkConfig, seed: u64) -> Self {
         let client = TcpConfig {
             limit: None,

@@ -184,7 +184,8 @@ fn receive(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
     Ok(report)
 }
 
-/// Returns the fates of the film's datagrams if `stream` arrived: parts are missing, but no part is out of order.
+/// Derives the fates of the film's datagrams from `stream`, the received data. Parts of it can be missing, but no part
+/// is out of order.
 fn fates(film: &Film, stream: &[u8]) -> Vec<Fate> {
     let mut places: BTreeMap<&Packet, Vec<usize>> = BTreeMap::new();
     for (index, packet) in film.packets.iter().enumerate() {

@@ -6,7 +6,7 @@
 //!
 //! - *Startup* doubles the rate per round until it grows by less than a quarter in three rounds.
 //! - *Drain* empties the queue that startup has built.
-//! - *Probe bandwidth* sends at 5/4, then 3/4, then six times 1 of the rate, each for one RTT.
+//! - *Probe bandwidth* sends at 5/4 of the rate, then at 3/4, then six times at the rate itself, each for one RTT.
 //! - *Probe RTT* reduces the data in flight to four segments for 200 ms when the smallest RTT is ten seconds old.
 //!
 //! The window limits the data in flight to twice the bandwidth-delay product plus the acknowledgements that arrive in

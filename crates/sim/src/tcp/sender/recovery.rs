@@ -493,8 +493,9 @@ impl Sender {
         });
     }
 
-    /// Detects losses as Linux did until 2.6.23, by the distance to the highest delivered segment. All segments more
-    /// than this distance below are lost. After disorder only the first segment is lost, repeatedly.
+    /// Detects losses as Linux did until 2.6.23, by the distance to the highest delivered segment. Segments are lost
+    /// if this distance exceeds the tolerated reordering. Once reordering has been detected, only the first
+    /// outstanding segment is marked as lost at each call.
     fn find_losses_forward(&mut self) {
         let highest = self.board.highest_sacked_id();
         let first = self.board.first_id();
