@@ -13,15 +13,15 @@
 //! interval's worth. [`Background`] smooths the background and detects changes.
 //!
 //! When a change is detected, a link has already been given more than it can carry, and the excess is in its queue or
-//! has overflowed it. Until the excess is gone, packets of a flow on that link are late, and retransmissions on it are
-//! lost again when the queue overflows. So after such a change the excess is accumulated (`Link::excess_bytes`), and
-//! the available rate is reduced as if the excess had to be carried within `DRAIN`. At other times a queue belongs to
-//! TCP and is not considered here.
+//! has overflowed it. Until the excess is gone, packets of a flow on that link are late, and retransmissions on it
+//! are lost again when the queue overflows. So after such a change the excess is accumulated (`Link::excess_bytes`),
+//! and the available rate is reduced as if the excess had to be carried within `DRAIN`. At other times the queue is
+//! TCP's usual queue and is not considered here.
 //!
-//! The rate of a link is configured, read by ethtool, or learned: see [`LearnedRate`]. Links of unknown rate count as
-//! much as the mean of the links with known rates.
+//! The rate of a link is configured, read by ethtool, or learned: see [`LearnedRate`]. A link of unknown rate gets
+//! the mean weight of the links with known rates.
 //!
-//! Source: section V of the paper. It names neither interval nor filter, and reads "bytes transferred" without saying
+//! Source: section V of the paper. It names neither interval nor filter, and says "bytes transferred" without adding
 //! that the equalizer's own bytes must be excluded.
 
 use core::time::Duration;
@@ -285,9 +285,9 @@ impl Link {
 
 /// The learned rate of a link without a configured rate, from the bytes that its device sent.
 ///
-/// A rate that two consecutive intervals reach is *proven*. The links take turns of one second in which they are given
-/// 5 % more than they have proven. A link that can carry more then does so, and has proven more. If a link falls short
-/// of its proven rate while another link reaches its own, it is slower than estimated, and its estimate is reduced.
+/// A rate that two consecutive intervals reach is *proven*. The links take turns of one second in which they are
+/// given 5 % more than they have proven. If the link can carry more, its proven rate rises. If a link falls short of
+/// its proven rate while another link reaches its own, it is slower than estimated, and its estimate is reduced.
 ///
 /// Limits: learning needs traffic that fills the links. Without such traffic, nothing is learned and nothing is
 /// forgotten. A configured rate is better.

@@ -1,18 +1,18 @@
 //! Emulated links: the link model of `pleach-sim` driven by real packets and the real clock.
 //!
-//! A link is a TUN device in the client's namespace and one in the gateway's. If daemons need link-layer addresses, it
-//! is a pair of TAP devices instead. The model processes IP packets in both cases. Each direction of all links has a
-//! thread that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes them to the
-//! receiving ends at the times that the model determines. The devices have no virtual header, so the kernel completes
-//! checksums and packets have their real size.
+//! A link is a TUN device in the client's namespace and one in the gateway's. If daemons need link-layer addresses,
+//! the link is a pair of TAP devices instead. The model processes IP packets in both cases. Each direction of all
+//! links has a thread that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes
+//! them to the receiving ends at the times that the model determines. The devices have no virtual header, so the
+//! kernel completes checksums and packets have their real size.
 //!
 //! The threads request real-time priority and a timer slack of 1 ns. They record how late each packet is written
-//! compared with the model's time. The caller should refuse a run that is late. Known limit: a packet enters the model
-//! when it is read. If a thread is delayed, or rests between two packets of a fast link, the lateness of packets that
-//! were due meanwhile shows it, but the late reading of incoming packets is not recorded.
+//! compared with the model's time. The caller should refuse a run that is late. Known limit: a packet enters the
+//! model when it is read. If a thread is delayed, or rests between two packets of a fast link, packets that were due
+//! meanwhile are recorded as late, but the delay of incoming packets until they are read is not recorded.
 //!
 //! One thread moves about 290 000 packets per second. It reads the packets of 100 µs together, as network cards do,
-//! because the CPU time of a thread that is woken for each packet is missing for the programs under test.
+//! because a thread that is woken for each packet would take CPU time from the programs under test.
 
 pub mod tun;
 mod worker;

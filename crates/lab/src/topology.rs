@@ -13,7 +13,7 @@
 //!
 //! In a world with a tunnel, the server has no route to the links' own networks, so traffic that bypasses the tunnel
 //! gets no answer. Traffic over one link outside the tunnel, and traffic with a server at a distance, have servers of
-//! their own, one for each distance, behind an emulated line without limits. TCP stores no metrics between connections,
+//! their own, one for each distance, over an emulated link without limits. TCP stores no metrics between connections,
 //! so that runs do not influence each other.
 
 use core::{fmt::Write as _, net::IpAddr, time::Duration};

@@ -144,8 +144,8 @@ impl CgroupConnect {
         Ok(())
     }
 
-    /// Replaces all places. The place with the longest matching prefix applies. Places beyond [`MAX_PLACES`] are
-    /// omitted.
+    /// Replaces all places, which are the networks with a verdict. The place with the longest matching prefix
+    /// applies. Places beyond [`MAX_PLACES`] are omitted.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -231,7 +231,7 @@ fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
 fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]) -> Vec<Insn> {
     use Reg::{Fp, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
     let [pass, refused, spread, bind, family_known] = [0, 1, 2, 3, 4].map(Label);
-    // Fields of `struct bpf_sock_addr` and, behind `SOCK`, of `struct bpf_sock`.
+    // Fields of `struct bpf_sock_addr`. `SOCK` is a pointer to `struct bpf_sock`, whose fields follow.
     const USER_IP4: i16 = 4;
     const USER_IP6: i16 = 8;
     const PROTOCOL: i16 = 36;

@@ -161,7 +161,8 @@ pub struct Equalizer {
     _lock: Lock,
 }
 
-/// Tells the kernel that the process which delays packets is alive. Must be used more often than every [`ALIVE_FOR`].
+/// Tells the kernel that the process which delays packets is alive. [`Self::tell`] must be called more often than
+/// every [`ALIVE_FOR`].
 #[derive(Debug)]
 pub struct Alive(Map);
 

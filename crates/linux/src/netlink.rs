@@ -295,7 +295,8 @@ impl Netlink {
     }
 
     /// Removes the rules with a priority in `priorities` that look up `table`, or the main table without its short
-    /// prefixes. Both families, the last rules first. Other rules in that range belong to other programs.
+    /// prefixes. This applies to both families, and the last rules are removed first. Other rules in that range
+    /// belong to other programs.
     ///
     /// # Errors
     /// Returns the error of the kernel.

@@ -7,10 +7,10 @@
 //! path's MTU is lost. The engine detects such losses.
 //!
 //! Some devices refuse segments although the kernel offers them (quinn issues 1128, 2399). The datagrams of such a
-//! batch are sent again one by one. If that works, segmentation was the cause, and the socket does not use it from then
-//! on. Therefore sending is implemented here. Receiving and the socket options are quinn-udp's. Its `send` would
-//! permanently lose the ECN mark after the first `EINVAL`, even if that error was caused by a source address that no
-//! longer exists.
+//! batch are sent again one by one. If that works, segmentation was the cause, and the socket does not use it from
+//! then on. Therefore sending is implemented here. Receiving and the socket options are implemented by quinn-udp. The
+//! `send` of quinn-udp would permanently lose the ECN mark after the first `EINVAL`, even if that error was caused by
+//! a source address that no longer exists.
 //!
 //! Addresses are plain: a dual-stack socket accepts and reports IPv4 addresses as IPv4.
 
@@ -252,17 +252,17 @@ impl UdpSocket {
         for datagram in batch.chunks(segment) {
             match self.send_message(transmit, datagram, None) {
                 Ok(taken) => sent += taken,
-                // Shorter datagrams behind it may still be accepted.
+                // Shorter datagrams that follow may still be accepted.
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                     too_long += datagram.len();
                 }
-                // Then segmentation was not the cause.
+                // A single datagram fails too, so segmentation was not the cause.
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,
             }
         }
         if too_long > 0 {
-            // Segmentation was not the cause.
+            // Some datagrams were too long even without segmentation, so segmentation was not the cause.
             return if sent == 0 {
                 Err(refusal)
             } else {
@@ -366,8 +366,8 @@ impl UdpSocket {
     }
 
     /// Sets whether datagrams sent from now on have a UDP checksum. Initially they do. Without checksums, datagrams
-    /// with bit errors are delivered; over IPv6 only to sockets that accept such datagrams, like these. Needs a system
-    /// call if the setting changes.
+    /// with bit errors are delivered; over IPv6 only to sockets that accept such datagrams, like the sockets of this
+    /// module. Needs a system call if the setting changes.
     ///
     /// # Errors
     /// Returns the error of `setsockopt(2)`.

@@ -48,7 +48,7 @@ pub(crate) fn score(
     fs::write(&path, film.only(&viewing.is_shown))
         .with_context(|| format!("cannot write {}", path.display()))?;
     let run = |graph: &str, rest: &[&str]| {
-        // Names are relative to the directory, because some characters have a special meaning in the arguments of
+        // Paths are relative to `dir`, because some characters of a path have a special meaning in the arguments of
         // filters.
         let mut command = command(OsStr::new(ffmpeg::PROGRAM));
         command

@@ -6,7 +6,8 @@
 //! 2. A packet that is neither IPv4 nor IPv6, neighbour discovery, and a packet to none of the destinations pass. Their
 //!    bytes are counted as other traffic of the device.
 //! 3. In the modes that keep flows on their link: a flow seen less than `gap` ago stays on its link if the link has a
-//!    share. If packets are delayed, this applies only while hold times are unknown, and a flow pays once.
+//!    share. If packets are delayed, this applies only while hold times are unknown, and only the first packet of a
+//!    flow is charged.
 //! 4. Otherwise every link earns its share of the packet's price. The link with the most credit gets the packet and
 //!    pays.
 //! 5. The packet is counted. If packets of that link must wait, the packet goes into the device for delayed packets
@@ -423,8 +424,8 @@ fn segments(asm: &mut Asm, to: Reg, done: Label) {
     asm.label(done);
 }
 
-/// Sets `R2` to the network header behind an Ethernet header, or jumps to `slow` if its first `len` bytes are not
-/// contiguous.
+/// Sets `R2` to the network header, which follows an Ethernet header, or jumps to `slow` if its first `len` bytes are
+/// not contiguous.
 fn header(asm: &mut Asm, len: i32, slow: Label) {
     const ETHERNET_LEN: i32 = 14;
     asm.load_u32(R2, R6, DATA);

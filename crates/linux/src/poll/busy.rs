@@ -7,8 +7,8 @@
 //! the time.
 //!
 //! *Source.* Adaptive halt polling, as in KVM and the `haltpoll` governor for virtual CPUs. *Difference.* They adapt
-//! one window by the last wait. Here requests and answers alternate with long pauses, so the statistics are kept
-//! separately for each kind of last input.
+//! one window by the last wait. Here requests and answers alternate with long pauses, so there are separate
+//! statistics for each kind of last input.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -102,7 +102,7 @@ impl BusyPoll {
 
 /// Longest time of polling before the thread sleeps. An answer through two daemons and back takes half of it.
 const LONGEST: Duration = Duration::from_micros(200);
-/// Divisor of the time that polling may use.
+/// Divisor of the elapsed time: polling may use one part in this many of it.
 const SHARE: u32 = 20;
 /// Highest credit: ten attempts.
 const MOST_CREDIT: Duration = Duration::from_millis(2);

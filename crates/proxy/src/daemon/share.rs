@@ -26,7 +26,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Begins for a connection over `stream` that has received `seen` bytes.
+    /// Creates the state for a connection over `stream` that has received `seen` bytes.
     pub(crate) fn begin(stream: &TcpStream, seen: u64) -> Self {
         let mut share = Self {
             seen,

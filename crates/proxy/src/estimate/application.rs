@@ -70,7 +70,8 @@ impl Expected {
     /// If sizes do not vary, the connection moves the rest of the mean. If sizes vary like exponentially distributed
     /// ones, the expected rest is the whole mean, however much was moved. In between, the rest is interpolated by the
     /// deviation. A connection beyond the mean is expected to move half of the mean plus half of the bytes moved so
-    /// far: a compromise between the whole mean and as much again, as holds for sizes without a characteristic scale.
+    /// far: a compromise between the whole mean and as many bytes as it has moved, which would hold for sizes without
+    /// a characteristic scale.
     #[must_use]
     pub fn left(self, moved: Bytes) -> Bytes {
         let (mean, moved) = (self.demand.total().get(), moved.get());
@@ -211,7 +212,7 @@ mod tests {
             };
             expected.left(Bytes::new(moved)).get()
         };
-        // Deviation zero; that of exponential sizes; half of that.
+        // The deviation is zero, then that of exponentially distributed sizes, then half of it.
         assert_eq!([left(0, 0), left(0, 600)], [1000, 400]);
         assert_eq!([left(736, 0), left(736, 600)], [1000, 1000]);
         assert_eq!([left(368, 600), left(5000, 600)], [700, 1000]);

@@ -143,8 +143,8 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
 /// How the end of a body is found.
 struct Framing {
     body: Option<Body>,
-    /// Whether a transfer coding leaves doubt: it comes with a length or in HTTP/1.0, or does not end with `chunked`.
-    /// The coding applies, and the connection closes after the answer (RFC 9112, 6.3).
+    /// Whether a transfer coding leaves doubt: it appears together with a length or in HTTP/1.0, or does not end with
+    /// `chunked`. The coding applies, and the connection closes after the answer (RFC 9112, 6.3).
     is_doubtful: bool,
 }
 

@@ -124,7 +124,8 @@ fn send(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
             report.record_sent(at, payload.len());
         }
     }
-    // ffmpeg buffers its newest packets until others follow, and data in flight would be lost with the connection.
+    // ffmpeg buffers its newest packets until further packets follow, and data in flight would be lost with the
+    // connection. Therefore null packets are sent until the film has arrived.
     let end = show.schedule.stop + show.spec.deadline + GRACE;
     while clock::now() < end {
         write(&mut pipe, &ts::NULL_PACKET.repeat(7));
