@@ -67,7 +67,8 @@ impl Account {
         let month = self.months.entry(present).or_default();
         *month = month.saturating_add(bytes);
         while self.months.len() > MAX_MONTHS {
-            // A clock that was wrong has booked bytes into a future month. The present month stays.
+            // If the present month is the oldest, a clock that was wrong has booked bytes into future months. Then
+            // the latest of these is removed, not the present month.
             let is_oldest = self
                 .months
                 .first_key_value()

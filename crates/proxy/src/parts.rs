@@ -6,7 +6,7 @@
 //! bring these bytes so far stops where the part begins ([`Parts::accept`]). The client receives the bytes in order.
 //! Bytes that arrive early are buffered here, at most [`AHEAD`]. Two rules assign bytes to links:
 //!
-//! 1. Bytes that no connection is to bring (behind a part in the middle, or because a connection broke) go to the
+//! 1. Bytes that no connection is to bring (they follow a part in the middle, or their connection broke) go to the
 //!    link that can bring them soonest, in chunks of about a second each.
 //! 2. When all bytes are assigned, or the buffer is fully assigned, a link without work for this answer takes over
 //!    the last bytes of the fetch that would finish last. It takes as many bytes as let both connections finish at
@@ -65,9 +65,10 @@ pub struct Parts {
     /// Parts that are being fetched or are buffered, sorted by their first byte.
     fetches: Vec<Fetch>,
     next_key: u64,
-    /// Failures since a fetch last completed, or failed after bringing at least [`MIN_PART`] bytes.
+    /// Number of failures since the last fetch that completed or brought at least [`MIN_PART`] bytes.
     failures: u32,
-    /// Longest recent time that the server took until it began to send a part. Each new part halves it at most.
+    /// Longest recent time that the server took until it began to send a part. Each new part reduces it by at most
+    /// half.
     slowest: Duration,
     /// Links over which a fetch failed, and when it failed.
     doubts: Vec<(LinkId, Instant)>,
@@ -106,7 +107,7 @@ struct Fetch {
     /// Whether the server has begun to send the part.
     is_accepted: bool,
     expected: Bitrate,
-    /// Time that a request over this link was expected to take.
+    /// Expected time from sending the request over this link to the first byte of the part.
     patience: Duration,
     meter: Meter,
     /// Time at which the server began to send the part; until then, the time at which the part was planned.
@@ -531,8 +532,8 @@ impl Parts {
                 share.rate = share.rate.map(|_| Bitrate::ZERO);
             }
         }
-        // A fetch that was requested later cuts off the share in which it begins or in which the share's next byte
-        // lies.
+        // A fetch that was requested later ends the share of a connection at the fetch's first byte, if this byte
+        // lies in the share. If the later fetch already covers the next byte of the share, the share becomes empty.
         let keys = core::iter::once(None).chain(self.fetches.iter().map(|fetch| Some(fetch.key)));
         for (share, key) in shares.iter_mut().zip(keys) {
             let at = share.left.start;
@@ -746,8 +747,8 @@ const FIRST_SILENCE: Duration = Duration::from_millis(500);
 const MAX_DOUBLINGS: u32 = 5;
 /// Maximum time that a fetch waits for its part because the server was slow to begin earlier parts.
 const LONGEST_REMEMBERED: Duration = Duration::from_secs(4);
-/// Time for which a link over which a fetch failed is avoided if another link is available. It ends when data arrive
-/// over the link.
+/// Time for which a link over which a fetch failed is avoided if another link is available. This time ends early when
+/// data arrive over the link.
 const DOUBT: Duration = Duration::from_secs(5);
 /// Time for which the rate of a new connection is assumed to rise: a few RTTs.
 const YOUNG: Duration = Duration::from_millis(250);

@@ -90,7 +90,7 @@ pub(super) fn association(
     let mut dialer = Dialer::new(hub, &association, peer, to, token);
     spawn_local(async move {
         let (hub, association) = (Rc::clone(&dialer.hub), Rc::clone(&dialer.association));
-        // Removed from the table first, so that no new connection uses the association.
+        // When the association ends, it is removed from the table first, so that no new connection uses it.
         let why = dialer.keep().await;
         hub.peering.dialled.borrow_mut().remove(&(peer, to));
         association.end(why);

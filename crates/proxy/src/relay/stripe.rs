@@ -1,6 +1,6 @@
-//! Striped mode: a TCP connection continued by another pleach, over the lanes of an association; DBAS's
-//! packet-oriented mode. A *lane* is a TCP connection between the two over one link. [`crate::stripe`] decides what
-//! is sent, when, and on which lane; this module contains the sockets.
+//! Striped mode: a TCP connection continued by another host that runs pleach, over the lanes of an association;
+//! DBAS's packet-oriented mode. A *lane* is a TCP connection between the two hosts over one link. [`crate::stripe`]
+//! decides what is sent, when, and on which lane; this module contains the sockets.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -397,8 +397,8 @@ impl Dispatch {
         self.again.remove(&key).map(|again| again.item)
     }
 
-    /// Takes over an item staged on any lane, if its connection is blocked: its receiver's window opens only when the
-    /// item arrives.
+    /// Removes and returns an item staged on any lane, if the item's connection is blocked by the receive window:
+    /// this window opens only when the item arrives.
     fn take_over(&mut self, source: &impl Source) -> Option<Item> {
         // The items are ordered by their keys, so a lane may take one from the end of its own queue.
         let first = |lane: &Lane| {

@@ -135,9 +135,9 @@ pub enum Frame<'a> {
     Window {
         /// Number of the connection.
         conn: ConnId,
-        /// Position in the stream.
+        /// Position before which all bytes of the stream were delivered.
         delivered: u64,
-        /// Position in the stream.
+        /// Position in the stream before which the other end may send.
         limit: u64,
     },
 }

@@ -486,8 +486,8 @@ impl Mux {
         }
     }
 
-    /// Handles a frame of an unknown connection. It is ignored if the connection existed before; otherwise it is a
-    /// violation.
+    /// Handles a frame of an unknown connection. The frame is ignored if the connection existed before; otherwise it
+    /// is a violation.
     fn check_past(&mut self, id: ConnId) {
         let is_past = match self.side {
             Side::Answers => self.opened.has(id),
