@@ -1,10 +1,10 @@
 //! Auto-weighting: weights in proportion to the capacity that other traffic leaves on each link.
 //!
-//! Every [`AutoSettings::interval`] the caller passes counters of each link: all bytes that its device sent, the bytes
-//! that the equalizer sent to it, and, where they are counted, the bytes that other traffic sent to it. *Background* is
-//! the traffic of others. The available rate of a link is its rate minus the background, and at least
-//! [`AutoSettings::floor`] of the rate, so that no link is excluded forever. Weights are the available rates:
-//! bandwidths, as in the body of the paper, and not the bandwidth-delay products of its introduction.
+//! Every [`AutoSettings::interval`] the caller passes counters of each link: all bytes that its device sent, the
+//! bytes that the equalizer passed to the device, and, where they are counted, the bytes that other traffic passed to
+//! it. *Background* is the traffic of others. The available rate of a link is its rate minus the background, and at
+//! least [`AutoSettings::floor`] of the rate, so that no link is excluded forever. Weights are the available rates:
+//! bandwidths, as in the body of the NATALIE paper, and not the bandwidth-delay products of its introduction.
 //!
 //! Background is the traffic that others *pass* to a device, counted at the same place as the equalizer's own traffic.
 //! So it is not distorted by a queue that grows, drains or overflows. If only the device counts bytes, background is
@@ -308,8 +308,8 @@ impl LearnedRate {
             .map(|proven| if self.is_turn { tried(proven) } else { proven })
     }
 
-    /// Processes a sample. `turn`: whether the link may try more from now on. `demand`: whether another link carries
-    /// its proven rate.
+    /// Processes a sample. `turn`: whether the link may exceed its proven rate from now on. `demand`: whether another
+    /// link carries its proven rate.
     fn on_interval(&mut self, sample: Bitrate, turn: bool, demand: bool) {
         let low = sample.min(self.last);
         let high = sample.max(self.last);
@@ -352,8 +352,8 @@ const LEARN_STEP: (u64, u64) = (105, 100);
 /// Part of the proven rate from which the rate counts as reached. It is below 1, because a link carries slightly less
 /// while another link tries more.
 const REACHED: (u64, u64) = (95, 100);
-/// Factor per lesson by which a proven rate falls that its link does not reach while another link reaches its own: to
-/// half in 7 s.
+/// Factor per lesson for the proven rate of a link that does not reach this rate while another link reaches its own.
+/// The rate falls to half in 7 s.
 const LEARN_FALL: (u64, u64) = (98, 100);
 /// Time between two lessons. Over shorter times a device sends in bursts.
 const LEARN_INTERVAL: Duration = Duration::from_millis(200);

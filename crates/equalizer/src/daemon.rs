@@ -1,7 +1,7 @@
 //! The running equalizer: connects the weights with the kernel, its devices and its counters.
 //!
-//! This is a state machine like the others, but it acts immediately, by system calls that take micro- to milliseconds.
-//! The caller waits for changes of links, for requests, and for [`Daemon::poll_timeout`].
+//! This is a state machine like the other modules, but it acts immediately, by system calls that take micro- to
+//! milliseconds. The caller waits for changes of links, for requests, and for [`Daemon::poll_timeout`].
 
 use core::time::Duration;
 use std::{

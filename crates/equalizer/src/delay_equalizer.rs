@@ -1,10 +1,10 @@
 //! Delays packets of links with a short delay so that packets sent together arrive together.
 //!
-//! One TCP flow over links of unequal delay suffers from reordering: with 10 and 90 ms and equal weights the paper's
-//! flow never reaches the sum of two links of 10 Mbit/s (section IV.A). The reordering can be prevented at the sender:
-//! a packet for a link with a shorter delay waits for the difference to the link with the longest delay. The flow then
-//! sees one link with the longest delay and the sum of the rates. This is useful for bulk transfers, but not for
-//! traffic that needs a short delay.
+//! One TCP flow over links of unequal delay suffers from reordering: in the NATALIE paper (section IV.A), a flow over
+//! two links of 10 Mbit/s with delays of 10 and 90 ms and equal weights never reaches the sum of their rates. The
+//! reordering can be prevented at the sender: a packet for a link with a shorter delay waits for the difference to
+//! the link with the longest delay. The flow then sees one link with the longest delay and the sum of the rates. This
+//! is useful for bulk transfers, but not for traffic that needs a short delay.
 //!
 //! The relevant value is the difference of the one-way delays to the same remote host. The caller regularly sends a
 //! probe over every link. If the replies return over the same path, the RTTs differ by exactly this value. For each

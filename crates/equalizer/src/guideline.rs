@@ -1,4 +1,4 @@
-//! The paper's guideline on unequal links: each link's weight is multiplied by a factor from 0 to 1.
+//! The guideline of the NATALIE paper on unequal links: each link's weight is multiplied by a factor from 0 to 1.
 //!
 //! 1. Without a large disparity of loss or delay, weights are proportional to bandwidth: all factors are 1.
 //! 2. As the disparity grows, the link of highest bandwidth gets a higher share: the factors of the others fall.

@@ -2,18 +2,19 @@
 //!
 //! **Slots.** The weights are converted to counts of at most [`SLOTS`] slots in total. If the sum of the weights
 //! divided by their common factor is at most [`SLOTS`], the counts are these quotients, and packet shares are exact
-//! over each round. Otherwise every link gets the floor of its part of [`SLOTS`], at least one slot, and the remaining
-//! slots go to the links with the largest remainders. A share is then wrong by less than `1 / SLOTS`, which is less
-//! than one slot. The order is that of smooth weighted round robin: in each slot, every link earns its count, and the
-//! link with the most credit takes the slot and pays the sum. So the slots of a link are spread evenly.
+//! over each round. Otherwise every link gets the floor of its part of [`SLOTS`], at least one slot, and the
+//! remaining slots go to the links with the largest remainders. The error of a share is then less than one slot, that
+//! is, less than `1 / SLOTS`. The order is that of smooth weighted round robin: in each slot, every link earns its
+//! count, and the link with the most credit takes the slot and pays the sum. So the slots of a link are spread
+//! evenly.
 //!
 //! **Credit.** With segmentation offload a packet at the kernel's hook may be 64 KiB long, so choosing links per packet
 //! gives inexact shares of bytes. [`Credit`] uses the same rule with the packet's length as price: shares of bytes are
 //! exact to one packet for each link, for all packet lengths. The BPF program does exactly this, separately for each
 //! processor, and its results are identical to those of [`Credit`] (both get their input from [`shares`]).
 //!
-//! Sources: section II of the paper, which assigns packets in turn by weight and does not define their order; nginx for
-//! the order. Charging bytes is not in the paper.
+//! Sources: section II of the NATALIE paper, which assigns packets in turn by weight and does not define their order;
+//! nginx for the order. Charging bytes is not in the paper.
 
 use crate::MAX_LINKS;
 

@@ -1,8 +1,8 @@
 //! The weights in force: fixed, set by a user, or automatic, for the links that are up, limited by the guideline.
 //!
 //! A link that is down has weight 0. If all links are down, all weights are 0, and packets are left to the routing
-//! table. Weights set while running remain in force until the end, for all links: links that were not named keep their
-//! current weights.
+//! table. Weights that a user sets while the equalizer runs remain in force until it stops. They apply to all links:
+//! links that the user did not name keep their current weights.
 
 use core::{fmt, time::Duration};
 
@@ -100,7 +100,8 @@ struct Link {
 impl WeightControl {
     /// Creates the control of `links`, of which at most [`MAX_LINKS`] count. All links are initially down.
     ///
-    /// `source` is the source of the weights. `gate`: whether the paper's guideline may change automatic weights.
+    /// `source` is the source of the weights. `gate`: whether the guideline ([`crate::guideline`]) may change
+    /// automatic weights.
     #[must_use]
     pub fn new(
         source: Source,

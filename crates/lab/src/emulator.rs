@@ -7,9 +7,10 @@
 //! kernel completes checksums and packets have their real size.
 //!
 //! The threads request real-time priority and a timer slack of 1 ns. They record how late each packet is written
-//! compared with the model's time. The caller should refuse a run that is late. Known limit: a packet enters the
-//! model when it is read. If a thread is delayed, or rests between two packets of a fast link, packets that were due
-//! meanwhile are recorded as late, but the delay of incoming packets until they are read is not recorded.
+//! compared with the model's time. The caller should refuse a run in which packets were written too late. Known
+//! limit: a packet enters the model when it is read. If a thread is delayed, or rests between two packets of a fast
+//! link, packets that were due meanwhile are recorded as late, but the delay of incoming packets until they are read
+//! is not recorded.
 //!
 //! One thread moves about 290 000 packets per second. It reads the packets of 100 µs together, as network cards do,
 //! because a thread that is woken for each packet would take CPU time from the programs under test.

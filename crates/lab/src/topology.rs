@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | client | `10.(100+i).0.2/24`, `fd00:(100+i)::2/64` on link *i* | a default route per link: in table 100+i for its source address, and in the main table with metric 100+i |
 //! | gateway | `10.(100+i).0.1/24`, `fd00:(100+i)::1/64`; public `203.0.113.5`, `2001:db8::5` on `lo`; `10.99.0.1/24`, `fd99::1/64` towards the server | forwards |
-//! | server | `10.99.0.2/24`, `fd99::2/64` | to all networks by the gateway, or only to the tunnel's network |
+//! | server | `10.99.0.2/24`, `fd99::2/64` | to all networks through the gateway, or only to the tunnel's network |
 //! | far server *j* | `10.98.j.2/24`, `fd98:j::2/64`; the gateway is `.1` | for cross traffic: to all networks; otherwise: as the server's |
 //!
 //! In a world with equalizers, links are Ethernet with fixed neighbours. The client's spread traffic uses the address

@@ -1,5 +1,5 @@
-//! Sets of links that are to be bonded. Builds the scenarios of each link alone and of all links through the tunnel,
-//! and evaluates the goodput of a run.
+//! Test cases for bonding, each with a set of links: builds the scenarios of each link alone and of all links through
+//! the tunnel, and evaluates the goodput of a run.
 //!
 //! A [`Case`] is a set of links with a duration. [`Case::single`] is the scenario of a flow over one link without a
 //! tunnel. [`Case::bonded`] is the scenario of the same flow over all links with the tunnel. [`Case::goodput`] reads

@@ -84,7 +84,8 @@ pub fn join(
     results
 }
 
-/// Returns the figure of each expectation with its value in each run. A value that was not measured is NaN.
+/// Returns, for each expectation, the figure that it concerns, with the value in each run. A value that was not
+/// measured is NaN.
 fn expected_figures(scenario: &Scenario, repeats: &[PhaseReport]) -> Vec<Repeat> {
     let runs: Vec<Results> = repeats
         .iter()

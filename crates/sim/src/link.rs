@@ -109,7 +109,8 @@ impl Default for LinkConfig {
 /// A change of some parameters; `None` leaves a parameter as it is.
 #[derive(Clone, Debug, Default)]
 pub struct LinkChange {
-    /// New serialisation rate. A trace is read at the position that it would have reached since the start.
+    /// New serialisation rate. A trace begins at the position that it would have reached if it had been used since
+    /// the start.
     pub rate: Option<Rate>,
     /// New limit of the queue. Packets already queued stay.
     pub queue: Option<Bytes>,

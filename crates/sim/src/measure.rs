@@ -40,8 +40,8 @@ pub struct PhaseReport {
     pub up: DirectionReport,
     /// Status of the tunnel's ends, sampled over time.
     pub status: Vec<StatusSample>,
-    /// Weights of the links at the gateway, which sends downwards. One entry for each link of the scenario, each with
-    /// one value per [`SAMPLE`], which is NaN if the weight is unknown. Empty without a tunnel.
+    /// Weights of the links at the gateway, for the down direction. One entry for each link of the scenario, each
+    /// with one value per [`SAMPLE`], which is NaN if the weight is unknown. Empty without a tunnel.
     pub weights: Vec<Vec<f64>>,
 }
 
@@ -50,7 +50,8 @@ pub struct PhaseReport {
 pub struct FlowReport {
     /// Payload bytes that arrived, per [`BIN`] since the start of the run.
     pub bins: Vec<u64>,
-    /// Payload bytes that arrived in order, that is with a number above all numbers before (UDP), per [`BIN`].
+    /// Payload bytes that arrived in order, per [`BIN`]. A UDP datagram is in order if its number is above the
+    /// numbers of all datagrams that arrived before it.
     pub in_order_bins: Vec<u64>,
     /// Payload bytes sent per [`BIN`] (UDP).
     pub sent_bins: Vec<u64>,

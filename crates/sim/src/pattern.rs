@@ -451,7 +451,8 @@ mod tests {
             sum += late - even;
             last = late;
         }
-        // Datagrams are due 1 ms apart. The lateness is the largest of the remaining parts of three draws.
+        // Datagrams are due 1 ms apart. Each is late by its own random delay, or by more if one of the two datagrams
+        // before it is sent after that time.
         let mean = sum / 10_000;
         assert!((1_500..2_200).contains(&mean.as_micros()), "{mean:?}");
     }

@@ -252,8 +252,8 @@ impl Asking {
     }
 }
 
-/// Returns the payload that quinn's MTU discovery finds on a path that carries `limit`: a binary search that ends at a
-/// short step.
+/// Returns the payload that quinn's MTU discovery finds on a path that carries `limit`: a binary search that ends
+/// when the step is below [`PAYLOAD_STEP`].
 fn found_payload(limit: u16) -> u16 {
     let (mut low, mut high) = (MIN_PAYLOAD, MAX_PAYLOAD);
     let mut last = low;

@@ -634,5 +634,5 @@ fn nulls_as_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, 
 }
 
 /// Highest accepted p99 of the emulator's lateness, in microseconds. A two-core machine that also did other work
-/// reached 0.8 to 2.8 ms. A delay target of 20 ms is checked to a tenth of it.
+/// reached 0.8 to 2.8 ms. With this limit, the error of a check of a 20 ms delay target is at most a tenth.
 pub const LATENESS_LIMIT_US: f64 = 2_000.0;

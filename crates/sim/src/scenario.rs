@@ -339,8 +339,8 @@ pub struct TunnelSpec {
     pub classes: Vec<toml::Table>,
 }
 
-/// One end of the links that spreads the packets that it sends over several links, without a tunnel. It spreads its
-/// own traffic and the traffic that it forwards to the other end, but not cross traffic.
+/// Settings of an equalizer. The end `end` spreads the packets that it sends over several links, without a tunnel. It
+/// spreads its own traffic and the traffic that it forwards to the other end, but not cross traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqualizerSpec {
     /// The end that spreads.
@@ -451,7 +451,8 @@ pub enum TrafficKind {
         size: Bytes,
         /// Distribution of the datagrams over time.
         profile: Profile,
-        /// Upper bound of the random delay with which each datagram is sent, as by a real sending program.
+        /// Upper bound of the random delay with which each datagram is sent, like the lateness of a real sending
+        /// program.
         jitter: Duration,
         /// Time after sending within which a datagram is of use. `None`: no limit.
         deadline: Option<Duration>,

@@ -11,10 +11,10 @@
 //!
 //! - Without reaction: events are counted, and no packet is lost or retransmitted. Only the order itself has an effect.
 //! - With reaction, similar to SCTP over several paths: each line has a window, which an event halves and which then
-//!   grows by one packet per RTT. The missing packet is retransmitted on the line on which it was sent before. Without
-//!   an acknowledgement it is retransmitted after a second (RFC 4960's minimum timeout). All acknowledgements return
-//!   over the line with the shortest delay, so they stay in order. Windows begin at the capacity of the line, since the
-//!   lines are known.
+//!   grows by one packet per RTT. The missing packet is retransmitted on the line on which it was sent before.
+//!   Without an acknowledgement it is retransmitted after a second (RFC 4960's minimum timeout). All acknowledgements
+//!   return over the line with the shortest delay, so they stay in order. Windows begin at the capacity of the line,
+//!   since the sender knows the lines.
 //!
 //! Lines lose packets at random and carry on-off cross traffic with Pareto distributed periods. The sender knows the
 //! average remaining rates, and the delays.

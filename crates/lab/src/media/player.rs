@@ -35,8 +35,8 @@ pub(crate) struct Viewing {
     pub(crate) freezes: Vec<Freeze>,
 }
 
-/// Determines what a viewer saw of `frames`. `fates` are the fates of their `datagrams`; missing entries count as
-/// lost. The film began at time `start` of the run.
+/// Determines which of `frames` a viewer saw, and the freezes. `fates` are the fates of their `datagrams`; missing
+/// entries count as lost. The film began at time `start` of the run.
 pub(crate) fn view(
     frames: &[Frame],
     datagrams: &[Datagram],

@@ -1,8 +1,8 @@
 //! Use of links of different cost: how full the cheap links were, and how much the costly links carried unnecessarily.
 //!
-//! Both figures are computed sample by sample ([`SAMPLE`](crate::measure::SAMPLE)) from the bytes that left the links
-//! at their other ends. Each compares the traffic of the cheaper links (for [`fill`], also of the links of the same
-//! rank) with their capacity. The demand is the traffic that all links together delivered.
+//! Both figures are computed sample by sample ([`SAMPLE`](crate::measure::SAMPLE)) from the bytes that the links
+//! delivered. Each compares the traffic of the cheaper links (for [`fill`], also of the links of the same rank) with
+//! their capacity. The traffic that all links together delivered counts as the demand.
 
 use crate::{
     measure::{LinkReport, Sample},

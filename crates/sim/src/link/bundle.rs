@@ -208,8 +208,8 @@ impl<P: Corrupt> Bundle<P> {
                 .filter_map(|(index, (_, b))| Some((b.next_departure()?, index)))
                 .min();
             match (own, shared) {
-                // If both are due, the shared bottleneck goes first, so that its queue has free space for the arriving
-                // packet.
+                // If a link's own bottleneck and a shared bottleneck are due at the same time, the shared bottleneck
+                // goes first, so that its queue has free space for the packet from the link.
                 (own, Some((at, index)))
                     if at <= now && own.is_none_or(|(other, _)| at <= other) =>
                 {

@@ -1,8 +1,8 @@
 //! A bottleneck: a drop-tail queue in bytes in front of a serialiser.
 //!
-//! The serialiser works on the virtual clock. A packet starts when the packet before it has left or when it arrives,
-//! whichever is later, and leaves at the time that [`Server`] computes. The limit counts waiting packets only, so a
-//! queue of zero bytes still passes packets that find the serialiser idle.
+//! The serialiser works on the virtual clock. The transmission of a packet starts when the packet arrives or when the
+//! previous packet has left, whichever is later. It ends at the time that [`Server`] computes. The limit counts
+//! waiting packets only, so a queue of zero bytes still passes packets that find the serialiser idle.
 
 use std::collections::VecDeque;
 

@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use pleach_core::time::{Instant, saturating_nanos};
 
-/// Longest burst in nanoseconds: the bucket's capacity is what one window per RTT sends in this time.
+/// Duration of the longest burst in nanoseconds. The bucket's capacity is the number of bytes that are sent in this
+/// time at a rate of one window per RTT.
 const BURST_NANOS: u128 = 2_000_000;
 
 /// Smallest and largest capacity of the bucket in packets.

@@ -5,9 +5,10 @@ use pleach_core::{endpoint::Endpoint, profile::ProfileChange, sched::SchedulerSe
 use super::{EngineOnly, Program, scheduler};
 use crate::scenario::End;
 
-/// Extends [`EngineOnly`] by the caller's settings, each under the name of its policy. A scenario with `policy =
-/// "NAME"` runs the settings of that name at both ends. Keys of the profile may be given beside the name; they
-/// override the caller's changes of the profile. Keys of the policy itself can only be set by the caller in Rust.
+/// Extends [`EngineOnly`] by scheduler settings of the caller, each under the name of its policy. A scenario with
+/// `policy = "NAME"` runs the settings of that name at both ends. Keys of the profile may be given beside the name;
+/// they override the caller's changes of the profile. Keys of the policy itself can only be set by the caller in
+/// Rust.
 ///
 /// The caller may also give settings the name of one of the engine's policies. An estimator of another crate can thus
 /// run under each of these policies.

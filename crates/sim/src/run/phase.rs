@@ -181,7 +181,8 @@ impl<'a> Phase<'a> {
         })
     }
 
-    /// Runs until the end of the run. Handles events of the daemons and samples their status and weights.
+    /// Runs the simulation until the end of the traffic. Handles events of the daemons and samples their status and
+    /// weights.
     fn play(
         &self,
         world: &mut World,

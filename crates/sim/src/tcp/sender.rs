@@ -2,8 +2,8 @@
 //!
 //! Positions count the bytes of the stream in 64 bits: 0 is the SYN, 1 is the first byte, and the position after the
 //! last byte is the FIN. The window is in segments. It grows only while it limits the sender (Linux's
-//! `is_cwnd_limited`; the aim of RFC 7661). After an idle timeout it is halved for each timeout passed, down to the
-//! initial window (RFC 5681 section 4.1).
+//! `is_cwnd_limited`; the aim of RFC 7661). After an idle time it is halved for each retransmission timeout that has
+//! passed, down to the initial window (RFC 5681 section 4.1).
 
 mod recovery;
 

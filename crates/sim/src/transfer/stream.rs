@@ -10,7 +10,7 @@ pub(super) struct Stream {
     /// Receiver: number of packets that have arrived beyond the first missing one, and its maximum.
     held: u64,
     held_max: u64,
-    /// Sender: the first number that is not known to have arrived, and how often in a row it was reported.
+    /// Sender: the first number that is not known to have arrived, and how often in a row it was reported as missing.
     told_missing: usize,
     repeats: u32,
 }

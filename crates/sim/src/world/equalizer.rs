@@ -101,7 +101,7 @@ impl Equalizer {
         };
         let delays = (config.spread == Spread::Delay).then(DelayEqualizer::default);
         let mut this = Self {
-            // There is no segmentation offload here, so each packet has the same price, as in the paper
+            // There is no segmentation offload here, so each packet has the same price, as in the NATALIE paper
             // (`pleach-equalizer`).
             splitter: Splitter::new(Charge::Packets, spread),
             control,

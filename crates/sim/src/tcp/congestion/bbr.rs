@@ -308,8 +308,8 @@ impl Bbr {
         let is_long = delivery.delivered_at.since(self.cycle_at) > min_rtt;
         let in_net = || self.in_net(delivery, delivery.prior_in_flight_pkts);
         if self.pacing_gain > 1.0 {
-            // With a short RTT it takes longer until the target is in flight. A loss shows that the target does not
-            // fit.
+            // With a short RTT, the target is in flight only after more than one RTT. A loss shows that the path
+            // cannot carry the target.
             is_long && (delivery.newly_lost_pkts > 0 || in_net() >= self.inflight(self.pacing_gain))
         } else if self.pacing_gain < 1.0 {
             is_long || in_net() <= self.inflight(1.0)

@@ -24,7 +24,7 @@ use crate::tcp::{
     scoreboard::{Scoreboard, Sent},
 };
 
-/// Segments above the number in flight to which the window is limited after an undo, Linux's `tcp_max_burst`.
+/// Number of segments that the window may exceed the segments in flight after an undo: Linux's `tcp_max_burst`.
 const MAX_BURST: u32 = 3;
 
 /// State of congestion control, mildest first.
@@ -298,8 +298,8 @@ impl Sender {
         sample
     }
 
-    /// Counts duplicate acknowledgements in place of SACK (RFC 6582). Each duplicate counts as a received segment. An
-    /// advance removes the duplicates that it covers.
+    /// Counts duplicate acknowledgements in place of SACK (RFC 6582). Each duplicate counts as a received segment.
+    /// When the cumulative acknowledgement advances, the duplicates that it covers are removed.
     fn count_without_sack(&mut self, is_advance: bool, is_duplicate: bool, prior_first_id: u64) {
         let board = &mut self.board;
         if is_duplicate
