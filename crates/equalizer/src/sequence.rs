@@ -5,8 +5,8 @@
 //! over each round. Otherwise every link gets the floor of its part of [`SLOTS`], at least one slot, and the
 //! remaining slots go to the links with the largest remainders. The error of a share is then less than one slot, that
 //! is, less than `1 / SLOTS`. The order is that of smooth weighted round robin: in each slot, every link earns its
-//! count, and the link with the most credit takes the slot and pays the sum. So the slots of a link are spread
-//! evenly.
+//! count, and the link with the most credit takes the slot and pays the sum of all counts. So the slots of a link are
+//! spread evenly.
 //!
 //! **Credit.** With segmentation offload a packet at the kernel's hook may be 64 KiB long, so choosing links per packet
 //! gives inexact shares of bytes. [`Credit`] uses the same rule with the packet's length as price: shares of bytes are

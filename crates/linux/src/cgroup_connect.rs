@@ -14,8 +14,8 @@
 //! sockets have a device), nor sockets of other network namespaces. If data is missing, the hook does nothing, and the
 //! routing table decides. The maps are changed element by element; every intermediate state is valid.
 //!
-//! Descriptors of this process keep the programs attached: they are detached when the process ends in any way. Needs
-//! kernel 6.1 or newer (`SO_BINDTOIFINDEX` for BPF).
+//! Descriptors of this process keep the programs attached: they are detached however the process ends. Needs kernel
+//! 6.1 or newer (`SO_BINDTOIFINDEX` for BPF).
 
 use std::{
     collections::BTreeMap,
@@ -209,7 +209,7 @@ pub fn root() -> io::Result<PathBuf> {
 
 /// Distributes [`SLOTS`] slots over `devices`, pairs of index and weight, in proportion to the weights and evenly
 /// spaced. In each slot every device earns its weight, and the device with the most credit gets the slot and pays the
-/// sum. Returns zeros, which bind nothing, if there is no device.
+/// sum of all weights. Returns zeros, which bind nothing, if there is no device.
 fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
     let sum: i128 = devices.iter().map(|(_, weight)| i128::from(*weight)).sum();
     let mut credits = vec![0_i128; devices.len()];

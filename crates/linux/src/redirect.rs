@@ -70,8 +70,8 @@ impl Redirect {
     }
 
     /// Redirects all connections to `port`, except packets with `mark`, packets to one of `direct`, and packets that
-    /// arrive by one of the devices `uplinks`: the latter are connections from outside to hosts for which this host
-    /// forwards, and do not concern the proxy. Replaces the previous rules in one step.
+    /// arrive by one of the devices `uplinks`. Connections that arrive by an uplink come from outside and do not
+    /// concern the proxy. Replaces the previous rules in one step.
     ///
     /// # Errors
     /// Returns the message of `nft`.

@@ -4,8 +4,8 @@
 //! same name may exist in several namespaces. Each tunnel has three files there:
 //!
 //! - `NAME.state` (JSON) is written before the first change.
-//! - `NAME.lock` is locked as long as the tunnel's process lives. The kernel releases the lock when the process dies in
-//!   any way.
+//! - `NAME.lock` is locked as long as the tunnel's process lives. The kernel releases the lock however the process
+//!   ends.
 //! - `NAME.rates` contains the last measured rates of the tunnel's links.
 
 use std::{

@@ -1,10 +1,10 @@
 //! The TUN device: whole batches of IP packets with one system call each.
 //!
-//! The device has a vnet header (`IFF_VNET_HDR`), so the kernel delivers and accepts super-packets of up to 64 KiB.
-//! Reading splits them into single packets with complete checksums, because the tunnel spreads single packets over
-//! paths. Writing merges consecutive packets of a flow again and passes them to the kernel with `writev`: the headers
-//! are built in a scratch buffer, and the payloads are written from their buffers, so no byte is copied in user
-//! space.
+//! The device has a vnet header (`IFF_VNET_HDR`), so the kernel delivers and accepts super-packets: several segments
+//! of a flow with one header (GSO, GRO), up to 64 KiB long. Reading splits them into single packets with complete
+//! checksums, because the tunnel spreads single packets over paths. Writing merges consecutive packets of a flow
+//! again and passes them to the kernel with `writev`: the headers are built in a scratch buffer, and the payloads are
+//! written from their buffers, so no byte is copied in user space.
 //!
 //! Up to 500 packets, including super-packets, wait in front of the device: the default of the kernel's driver. The
 //! tunnel reads at once and has its own queue after the device, with AQM, so no standing queue builds up there. With

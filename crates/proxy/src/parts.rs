@@ -10,9 +10,9 @@
 //!    link that can bring them soonest, in chunks of about a second each.
 //! 2. When all bytes are assigned, or the buffer is fully assigned, a link without work for this answer takes over
 //!    the last bytes of the fetch that would finish last. It takes as many bytes as let both connections finish at
-//!    the same time. This is the optimum for two links of known rates (the paper's packet-oriented mode, with ranges
-//!    instead of packets). A connection that has stalled counts as one that never finishes, so its bytes are fetched
-//!    over another link as well.
+//!    the same time. This is the optimum for two links of known rates (the packet-oriented mode of the DBAS paper,
+//!    with ranges instead of packets). A connection that has stalled counts as one that never finishes, so its bytes
+//!    are fetched over another link as well.
 //!
 //! This module has no clock and no sockets: inputs carry `now`.
 
@@ -268,8 +268,7 @@ impl Parts {
         self.fetches.iter().any(brings)
     }
 
-    /// Returns the number of bytes ahead of the client that are buffered, or will be when the fetches have brought
-    /// them.
+    /// Returns the number of bytes beyond the client's position that are buffered or are being fetched.
     #[must_use]
     pub fn ahead(&self) -> u64 {
         let kept = |fetch: &Fetch| fetch.end.saturating_sub(fetch.start.max(self.delivered));
@@ -501,8 +500,8 @@ impl Parts {
         })
     }
 
-    /// Returns which connection is to bring which bytes, in order, assuming that the server sends all requested
-    /// parts.
+    /// Returns the bytes that each connection is to bring, first for the first connection and then for the fetches,
+    /// if the server sends all requested parts.
     fn shares(&self, now: Instant, lanes: &[Lane]) -> Vec<Share> {
         let first = Share {
             link: self.first.link,
@@ -683,8 +682,8 @@ fn soon(shares: &[Share], lanes: &[Lane]) -> Vec<Share> {
     shares.iter().map(at_its_rate).collect()
 }
 
-/// Returns the rate at which `lane` could bring more of an answer whose bytes are all assigned, and the time until it
-/// begins. `None` if the link has enough to do.
+/// Returns the rate at which `lane` could bring more of an answer whose bytes are all assigned, and the time until
+/// the first of these bytes arrives. `None` if the link has no free capacity for this answer.
 fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duration)> {
     // The free capacity measured on a saturated link is only measurement noise.
     if lane.free < lane.rate.scale(1, LEAST_ROOM) {
@@ -694,8 +693,8 @@ fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duratio
     if busy <= lane.start {
         return Some((lane.free, lane.start + busy));
     }
-    // At the end of an answer, a connection with a small window leaves its link half empty. Earlier in the answer,
-    // windows still grow.
+    // At the end of an answer, a connection with a small window leaves its link half empty, so the link may then use
+    // several connections. Earlier in the answer, windows still grow.
     let own = shares.iter().filter(|share| share.link == Some(lane.link));
     let rates: Option<Vec<u64>> = own.map(|share| Some(share.rate?.as_bps())).collect();
     let used_bps: u64 = rates?.iter().sum();

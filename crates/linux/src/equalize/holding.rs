@@ -8,8 +8,9 @@
 //! destination address: four bytes that identify such frames, then the link in two bytes, in the byte order of this
 //! host.
 //!
-//! The device is removed with its descriptor, and so with the process. The first program checks when the daemon last
-//! showed that it is alive ([`super::ALIVE_FOR`]). If the daemon is not alive, packets are sent at once.
+//! The device is removed with its descriptor, and so with the process. The program at the links' devices checks when
+//! the daemon last showed that it is alive ([`super::ALIVE_FOR`]). If the daemon is not alive, packets are sent at
+//! once.
 
 use std::{
     io,

@@ -53,7 +53,8 @@ pub(super) struct Shape {
     pub(super) links: usize,
     /// Whether segments are charged instead of bytes.
     pub(super) by_packets: bool,
-    /// Pause until which flows stay on their link. With `hold` this applies only while [`KEEP_FLOWS`] is set.
+    /// Longest pause of a flow after which the flow still stays on its link. With `hold` this applies only while
+    /// [`KEEP_FLOWS`] is set.
     pub(super) gap: Option<Duration>,
     /// Whether packets of some links are delayed.
     pub(super) hold: bool,

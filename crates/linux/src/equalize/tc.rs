@@ -1,7 +1,7 @@
 //! The BPF back ends: a program at the egress of each link's device, by TCX (Linux 6.6) or by clsact (before).
 //!
-//! New shares need a write of one map element and the change of one word: this takes some microseconds and affects the
-//! next packet. Under TCX the kernel detaches the program when the process ends in any way. Then packets are routed as
+//! New shares need a write of one map element and the change of one word: this takes some microseconds and affects
+//! the next packet. Under TCX the kernel detaches the program however the process ends. Then packets are routed as
 //! without an equalizer. Under clsact the program stays until the next start, with the last shares.
 
 use std::{

@@ -47,7 +47,8 @@ impl Netlink {
         let make = || io::Result::Ok(RouteNetlinkMessage::NewQueueDiscipline(place(ifindex)?));
         let is_new = match self.change(make()?, NLM_F_CREATE | NLM_F_EXCL) {
             Ok(()) => true,
-            // In a request for a change, the kernel compares the kinds: `ingress` has no filters for outgoing packets.
+            // A queueing discipline exists already. This second request fails if its kind is not `clsact`: the kind
+            // `ingress` has no filters for outgoing packets.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 self.change(make()?, 0)
                     .map_err(|error| other_kind(error, ifindex))?;
@@ -90,8 +91,8 @@ impl Netlink {
     }
 
     /// Checks whether programs can be attached to devices on this kernel: attaches one to the loopback device and
-    /// removes it again. `record` is called before and, with `true`, if the queueing discipline for filters had to be
-    /// created, so that both can be removed after a crash.
+    /// removes it again. `record` is called before the change with `false`. If the queueing discipline for filters
+    /// had to be created, it is called again with `true`. Program and discipline can thus be removed after a crash.
     ///
     /// # Errors
     /// Returns the reason why programs cannot be attached, or the error of `record`.

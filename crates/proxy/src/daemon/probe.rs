@@ -9,7 +9,7 @@
 //! - Only one link is probed at a time.
 //! - A link is probed at most every 5 minutes, whether or not the server answers.
 //!
-//! The paper probes all the time.
+//! The DBAS paper probes all the time.
 
 use std::{io, time::Duration};
 

@@ -99,7 +99,7 @@ pub(super) fn divide_links(hub: &Hub, now: Instant, elapsed: Duration) {
     }
 }
 
-/// Returns the initial receive window for a new connection over `link`, which counts as one of those that are not
+/// Returns the initial receive window for a new connection over `link`, which counts as a connection that is not
 /// idle. `None`: the kernel chooses.
 pub(crate) fn first_window(hub: &Hub, now: Instant, link: LinkId) -> Option<Bytes> {
     if !hub.settings.short_queues {

@@ -1,10 +1,10 @@
 //! How much data a connection of an application will move.
 //!
-//! The estimate follows the paper's equation 1, updated at the end of each connection: `C = (1 - a) C + a CC` with
-//! `a` = 1/8. It is stored per application (the process's name) and per destination port, which is used if the
-//! process is not known. An application and port never seen before are expected to move the median of recent
-//! connections; at the beginning 22.38 kB, the paper's web page. At most [`MAX_KEYS`] applications and ports are
-//! stored. The least recently used entry is removed first.
+//! The estimate follows equation 1 of the DBAS paper and is updated at the end of each connection: `C = (1 - a) C + a
+//! CC` with `a` = 1/8. It is stored per application (the process's name) and per destination port, which is used if
+//! the process is not known. An application and port never seen before are expected to move the median of recent
+//! connections; at the beginning 22.38 kB, which is the size of that paper's web page. At most [`MAX_KEYS`]
+//! applications and ports are stored. The least recently used entry is removed first.
 //!
 //! Two more averages are computed in the same way, in addition to the paper:
 //!

@@ -38,8 +38,8 @@ fn older(len: u64, mbps: u64) -> Parts {
 #[test]
 fn both_links_are_done_at_the_same_time() {
     let mut parts = answer(1_250_000, 20);
-    // 1 MB is left, 0.4 s for the first connection. LTE brings 10 Mbit/s from 40 ms on, a third of the bytes of the
-    // remaining 0.36 s.
+    // 1 MB is left, which takes the first connection 0.4 s. LTE brings 10 Mbit/s from 40 ms on, beside 20 Mbit/s of
+    // the first connection. This is a third of the bytes of the remaining 0.36 s.
     let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
     assert_eq!((plan.link, plan.range.clone()), (LTE, 950_000..1_250_000));
     assert_eq!(

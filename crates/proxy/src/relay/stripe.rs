@@ -81,7 +81,7 @@ pub(crate) async fn relay(
     end(hub.half_closed_idle(), client, carried, outcome).await
 }
 
-/// Serves the end that was asked for the connection: joins `carried` to `target` until both directions have ended.
+/// Serves the connection at the answering end: joins `carried` to `target` until both directions have ended.
 ///
 /// # Errors
 /// Fails with the reason why the connection broke. The connection to the target is then reset.

@@ -2,8 +2,8 @@
 //! kind of the frame.
 //!
 //! *Items* are frames that must arrive. The sender buffers each item until the receiver has acknowledged it on its
-//! lane, and retransmits the items of a dead lane on another lane. The other frames state what an end knows, and are
-//! repeated.
+//! lane, and retransmits the items of a dead lane on another lane. The other frames report the state of an end, and
+//! are repeated.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

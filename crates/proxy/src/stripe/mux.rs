@@ -14,7 +14,7 @@
 //! A lane sends at most one acknowledgement per `ACK_INTERVAL`, but sends one at once after `ACK_BYTES`.
 //!
 //! A violation of the protocol by the peer ends the connection concerned, with a reason, or the lane concerned. Other
-//! connections and lanes continue. Both kinds are counted ([`Event::Refused`]).
+//! connections and lanes continue. Both kinds of violation are counted ([`Event::Refused`]).
 
 use core::time::Duration;
 use std::{

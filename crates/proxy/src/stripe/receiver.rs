@@ -1,8 +1,9 @@
 //! The receiving direction of a connection: buffers chunks until all earlier ones have arrived, drops duplicates,
 //! grants credit.
 //!
-//! The credit begins at [`FIRST_WINDOW`]. It doubles, up to [`WINDOW`], each time the application has read half of it
-//! and less than half of it is unread. So only connections whose application reads quickly get more credit.
+//! The credit begins at [`FIRST_WINDOW`]. It doubles, up to [`WINDOW`], each time the application has read half of
+//! the credit and less than half of the credit is unread. So only connections whose application reads quickly get
+//! more credit.
 //!
 //! Bounds: no data beyond the granted credit, and at most [`MAX_CHUNKS`] chunks.
 
