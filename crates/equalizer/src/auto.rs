@@ -438,7 +438,7 @@ mod tests {
             auto.handle_counters(now, &counters.map(Some));
             auto.load(0).available.expect("told").as_mbps()
         };
-        // A queue that TCP keeps is no reason to reduce a link's weight.
+        // A queue that TCP maintains is no reason to reduce a link's weight.
         for _ in 0..20 {
             interval([10.2, 1.0], [0.0, 9.0]);
         }

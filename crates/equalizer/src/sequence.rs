@@ -188,7 +188,8 @@ fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
                 .max_by_key(|at| missing(weights[*at], parts[*at]));
             parts[most.expect("the sum is not zero")] += 1;
         } else if given > whole {
-            // Links that were raised to 1 are compensated by the links that have most to spare.
+            // The amount by which parts were raised to 1 is subtracted from the links whose parts exceed the exact
+            // value most.
             let least = places()
                 .filter(|at| parts[*at] > 1)
                 .min_by_key(|at| missing(weights[*at], parts[*at]));

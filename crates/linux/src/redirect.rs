@@ -176,7 +176,7 @@ table inet {table} {{
 }
 
 fn remove(table: &str) -> io::Result<()> {
-    // The table is added first, so that deleting it cannot fail if there is none.
+    // The table is added first, so that deleting it cannot fail because it does not exist.
     nft::run(&format!("table inet {table}\ndelete table inet {table}\n"))
 }
 

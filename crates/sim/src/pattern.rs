@@ -49,7 +49,7 @@ pub enum Profile {
     /// Evenly spaced.
     #[default]
     Constant,
-    /// Evenly spaced for `on`, then none for `off`, periodically.
+    /// Evenly spaced datagrams for the time `on`, then no datagrams for the time `off`, periodically.
     OnOff {
         /// Time in which datagrams are sent.
         on: Duration,

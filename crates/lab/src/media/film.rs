@@ -212,7 +212,7 @@ pub(crate) mod tests {
 
     /// Returns a table, a key frame of ten packets, a table, a frame of two packets, and a frame of one packet.
     pub(crate) fn film() -> Film {
-        // The random access flag is behind the length of the adaptation field.
+        // The random access flag follows the length of the adaptation field.
         let mut stream = vec![packet(&TABLE), packet(&KEY)];
         stream.extend([packet(&MORE); 9]);
         stream.extend([

@@ -222,7 +222,7 @@ fn receive(
     Ok(report)
 }
 
-/// Computes what the viewer saw if the fates of the film's datagrams are `fates`.
+/// Computes the quality that the viewer saw, from the `fates` of the film's datagrams.
 fn judge(show: &Show, fates: &[Fate]) -> anyhow::Result<VideoResult> {
     let film = &show.film;
     let viewing = player::view(&film.frames, &film.datagrams, fates, show.start);

@@ -139,7 +139,7 @@ pub(super) fn cannot_hold() -> io::Error {
 
 /// Removes all changes.
 pub(super) fn clear(netlink: &Netlink) -> io::Result<()> {
-    // The table is added first, so that deleting it cannot fail if there is none.
+    // The table is added first, so that deleting it cannot fail because it does not exist.
     let mut first_error = nft::run(&format!("table inet {TABLE}\ndelete table inet {TABLE}\n"));
     for link in 0..MAX_LINKS {
         let rules = netlink.delete_rules(routes::rules::priorities(MARKS_SLOT), mark(link));

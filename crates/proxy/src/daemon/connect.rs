@@ -302,7 +302,7 @@ const UNKNOWN_LINK: Duration = Duration::from_secs(1);
 const LIVE_LINK: Duration = Duration::from_millis(1300);
 /// Maximum delay before the next link is tried.
 const SLOW_LINK: Duration = Duration::from_secs(2);
-/// Time after which the client is told that the server does not answer.
+/// Time after which the client is informed that the server does not answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Number of addresses tried on a link before the next link.
 const FIRST_ROUND: usize = 2;

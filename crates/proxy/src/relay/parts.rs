@@ -51,7 +51,7 @@ struct Transfer<'a> {
     again: &'a Again,
     resource: Resource,
     parts: RefCell<Parts>,
-    /// Number of bytes that the first connection is still to bring, without those already read from its socket.
+    /// Number of bytes that the first connection is still to carry, without those already read from its socket.
     missing: Cell<u64>,
     is_client_gone: Cell<bool>,
     /// Number of bytes buffered ahead of the client, as counted in the hub's total.
@@ -66,7 +66,7 @@ pub(super) fn is_large(missing: u64) -> bool {
     missing >= MIN_MISSING
 }
 
-/// Forwards the last `missing` bytes of `resource`, which `from` is sending, to `to`. Returns whether `from` brought
+/// Forwards the last `missing` bytes of `resource`, which `from` is sending, to `to`. Returns whether `from` carried
 /// all of them, so that the connection may serve another request.
 ///
 /// # Errors
@@ -187,7 +187,7 @@ impl Transfer<'_> {
             tokio::select! {
                 Some(()) = running.next(), if !running.is_empty() => {}
                 () = time::sleep(LOOK) => {}
-                // Bytes that no connection is to bring must be requested at once.
+                // Bytes that no connection is to carry must be requested at once.
                 () = self.pulse.notified(), if self.parts.borrow().is_first_done() => {}
             }
             let silent = self.parts.borrow_mut().look(clock::now());
@@ -249,7 +249,7 @@ impl Transfer<'_> {
         self.pulse.notify_waiters();
     }
 
-    /// Waits until fetch `key` need not bring more bytes.
+    /// Waits until fetch `key` need not carry more bytes.
     async fn unwanted(&self, key: u64) {
         while self.parts.borrow().wants(key) {
             self.pulse.notified().await;
@@ -339,7 +339,7 @@ impl Transfer<'_> {
         self.foretell(self.missing.get());
     }
 
-    /// Informs the placer that the first connection will bring `missing` more bytes.
+    /// Informs the placer that the first connection will carry `missing` more bytes.
     fn foretell(&self, missing: u64) {
         if let Some(id) = self.live.id {
             let all = Demand {

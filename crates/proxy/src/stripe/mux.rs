@@ -118,7 +118,8 @@ impl Mux {
             self.counts.insert(id, 0);
             self.acks.push(AckState {
                 id,
-                // Earlier acknowledgements may have been lost with dead lanes.
+                // Earlier acknowledgements may have been lost with dead lanes, so the new lane sends an
+                // acknowledgement at once.
                 told_news: if self.news == 0 { 0 } else { u64::MAX },
                 told_bytes: self.received_bytes,
                 told_at: Instant::ZERO,

@@ -105,7 +105,7 @@ impl Outgoing {
         self.pending_bytes
     }
 
-    /// Returns what can be sent next.
+    /// Returns whether a chunk can be sent next, and its length.
     pub(super) fn next(&self) -> Next {
         let len = match self.pending.front() {
             Some(piece) => piece.len() as u64,

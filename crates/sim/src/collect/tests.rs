@@ -111,7 +111,7 @@ fn losses_at_a_begin_are_counted_by_when_they_left() {
     let [first, second] = &results.flows[..] else {
         panic!("two flows");
     };
-    // Within the flow's first second: 2 bins of 5 datagrams, and one of 20.
+    // Lost datagrams of the first second after the flow began: 5 datagrams in each of 2 bins, and 20 in another bin.
     assert_eq!(second.start_lost_pkts, Some(10 + 20));
     assert_eq!(second.start_line_losses_pkts, Some(9));
     // Datagrams sent after 1 s do not count for the start of the first flow.

@@ -17,7 +17,7 @@ use super::{
 /// Length in bytes of the timestamps option with padding.
 const TIMESTAMPS_LEN: usize = 12;
 
-/// Segment size of a peer that announces none, RFC 9293 section 3.7.1.
+/// Segment size assumed for a peer that does not announce its segment size, RFC 9293 section 3.7.1.
 const DEFAULT_MSS: u16 = 536;
 
 /// Smallest and largest segment size: Linux's `TCP_MIN_MSS`, and the payload of the largest IPv4 packet.

@@ -194,7 +194,7 @@ fn fates(film: &Film, stream: &[u8]) -> Vec<Fate> {
     }
     let mut came = vec![false; film.packets.len()];
     let mut next = 0;
-    // The sender writes whole packets, and SRT keeps its messages whole.
+    // The sender writes whole packets, and SRT delivers its messages only as a whole.
     for packet in stream.as_chunks::<{ ts::PACKET_BYTES }>().0 {
         let Some(places) = places.get(packet) else {
             continue;

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Highest rate, which is the limit of what the lab can send.
+/// Highest rate, at which the lab can just send.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(10_000);
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 
