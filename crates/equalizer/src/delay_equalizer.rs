@@ -15,7 +15,8 @@
 //! Hold times may change from one packet to the next. A link's packets stay in order if the caller does not send a
 //! packet before the packets that it accepted earlier.
 //!
-//! This is not in the paper, which does not combine links whose delays differ too much (third rule of its guideline).
+//! This method is not in the NATALIE paper, which does not combine links whose delays differ too much (third rule of
+//! its guideline).
 
 use core::time::Duration;
 

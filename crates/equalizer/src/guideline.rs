@@ -146,8 +146,8 @@ fn best(links: &[LinkState]) -> Option<usize> {
         .map(|(index, _)| index)
 }
 
-/// Small delay difference in packets: 20 ms at 10 Mbit/s. Up to there the paper's throughput is close to the sum of the
-/// links (R-NAT-2).
+/// Small delay difference in packets: 20 ms at 10 Mbit/s. Up to this difference the paper's throughput is close to
+/// the sum of the links (R-NAT-2).
 pub const DELAY_SMALL_PKTS: f64 = 17.0;
 /// Large delay difference in packets: 70 ms at 10 Mbit/s. It is between 60 ms, where the paper's connection needs 250
 /// s, and 80 ms, where it never converges (R-NAT-3).

@@ -183,7 +183,8 @@ impl WeightControl {
         self.decide(now, Why::Guideline(self.rule), false);
     }
 
-    /// Returns the time at which counters are due. They are needed in every mode, because [`Self::view`] reports them.
+    /// Returns the time at which counters are due. Counters are needed in every mode, because [`Self::view`] reports
+    /// them.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.auto.poll_timeout()

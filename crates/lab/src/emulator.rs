@@ -133,7 +133,7 @@ impl Direction {
     }
 
     fn send(&self, command: Command) {
-        // If a worker has ended, its missing report shows it.
+        // If a worker has ended, its report is missing later, which shows the failure.
         let _ = self.commands.send(command);
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }

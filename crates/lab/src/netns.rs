@@ -63,8 +63,8 @@ impl Netns {
         PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()))
     }
 
-    /// Runs `work` on a new thread inside the namespace and returns its result. Sockets and devices that it opens stay
-    /// inside.
+    /// Runs `work` on a new thread inside the namespace and returns its result. Sockets and devices that `work` opens
+    /// stay inside.
     ///
     /// # Errors
     /// Fails if the namespace cannot be entered, or `work` fails.

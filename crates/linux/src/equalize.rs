@@ -62,7 +62,8 @@ pub const MAX_DEBT: i64 = (1 << 24) << SHARE_BITS;
 /// Highest number of destinations.
 pub const MAX_DESTINATIONS: usize = 32;
 
-/// Mark of probes that measure the delays of links. They leave by the device through which they were sent.
+/// Mark of probes that measure the delays of links. The equalizer does not redirect these packets: they leave by the
+/// device through which they were sent.
 pub const PROBE_MARK: u32 = 0x0070_6510;
 /// Time after the last sign of life from the process that delays packets, after which no packets are passed to it.
 pub const ALIVE_FOR: Duration = Duration::from_millis(200);

@@ -131,8 +131,8 @@ impl Tun {
 
     /// Writes a batch of any length and merges consecutive packets of a flow.
     ///
-    /// Order is preserved within each flow. A device does not block on writing unless memory is short. Then, and when
-    /// it is down, packets are dropped and counted.
+    /// Order is preserved within each flow. A device does not block on writing unless memory is short. If memory is
+    /// short or the device is down, packets are dropped and counted.
     ///
     /// # Errors
     /// Fails if the device is gone.

@@ -655,8 +655,8 @@ impl Parts {
     }
 }
 
-/// Returns `shares` with the rates that are expected soon. Connections that have just begun will share their link
-/// equally: the part of its free rate that the older connections of this answer do not use.
+/// Returns `shares` with the rates that are expected soon. Connections of this answer that have just begun will get
+/// equal shares of the link's free rate, except for the part that older connections of this answer use.
 fn soon(shares: &[Share], lanes: &[Lane]) -> Vec<Share> {
     let will_bring = |share: &&Share| {
         let is_alive = share.rate.is_none_or(|rate| rate > DEAD);

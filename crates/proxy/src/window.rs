@@ -31,9 +31,9 @@ use pleach_core::{
 pub struct Sharer {
     /// Recent receive rate.
     pub rate: Bitrate,
-    /// Maximum rate that it may use at present. `None` if the connection is new or not limited.
+    /// Maximum rate that the connection may use at present. `None` if the connection is new or not limited.
     pub part: Option<Bitrate>,
-    /// Whether its window may keep it from receiving more.
+    /// Whether the connection's window may keep the connection from receiving more.
     pub is_held_up: bool,
 }
 
@@ -137,7 +137,7 @@ pub const STANDING: Duration = Duration::from_millis(30);
 const LEAST: Bytes = Bytes::new(4 * 1460);
 /// Window from which the kernel's own window is not limited. The kernel begins with a window of this size.
 const UNBOUND: Bytes = Bytes::new(64 << 10);
-/// Part of its known rate, in percent, from which a link counts as full.
+/// Part of the known rate of a link, in percent, from which the link counts as full.
 const FULL_PERCENT: u64 = 95;
 /// Number of consecutive calls with a link that is not full before the limits are removed. New connections need time
 /// to speed up: 20 calls at intervals of 50 ms are one second.

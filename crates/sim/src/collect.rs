@@ -585,7 +585,7 @@ fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     }
 }
 
-/// Whether `traffic` is cross traffic: it does not use the tunnel and says nothing about it.
+/// Whether `traffic` is cross traffic: it does not use the tunnel, so it says nothing about the tunnel.
 fn is_cross(scenario: &Scenario, traffic: &Traffic) -> bool {
     traffic.link.is_some() && scenario.tunnel.is_some()
 }

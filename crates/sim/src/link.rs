@@ -57,9 +57,9 @@ pub enum LinkState {
     /// Packets pass.
     #[default]
     Up,
-    /// The link is disconnected: packets that are queued, in flight or sent now are lost. The ends can detect it.
+    /// The link is disconnected: packets that are queued, in flight or sent now are lost. The ends can detect this.
     Down,
-    /// Packets are accepted, serialised and lost. The ends cannot detect it.
+    /// Packets are accepted, serialised and lost. The ends cannot detect this.
     Blackhole,
 }
 
@@ -173,7 +173,7 @@ pub struct LinkStats {
     pub queue_drops: u64,
     /// Packets lost by the loss process.
     pub loss_drops: u64,
-    /// Packets lost because the link was down or a black hole, or because they were longer than its MTU.
+    /// Packets lost because the link was down or a black hole, or because the packets were longer than the link's MTU.
     pub state_drops: u64,
     /// Packets delivered with at least one inverted bit.
     pub corrupted_pkts: u64,

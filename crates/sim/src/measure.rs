@@ -63,7 +63,7 @@ pub struct FlowReport {
     pub received: u64,
     /// Datagrams that arrived in order (UDP).
     pub received_in_order: u64,
-    /// Datagrams that arrived within their deadline (UDP). All that arrived, if they have no deadline.
+    /// Datagrams that arrived within their deadline (UDP). All datagrams that arrived, if they have no deadline.
     pub received_in_time: u64,
     /// Payload bytes of datagrams that arrived within their deadline, per [`BIN`] of their time of sending.
     pub in_time_bins: Vec<u64>,
@@ -108,7 +108,7 @@ pub struct Sample {
     pub lost_pkts: u64,
     /// Longest time that a packet spent in the queue and in serialisation.
     pub longest_wait: Duration,
-    /// Bytes that the link could have carried. `None` if its rate is not limited.
+    /// Bytes that the link could have carried. `None` if the link's rate is not limited.
     pub capacity: Option<Bytes>,
 }
 

@@ -127,7 +127,7 @@ impl Rates {
         self.at(Duration::ZERO)
     }
 
-    /// Returns the rate in bit/s at `at`, and the time until which it holds.
+    /// Returns the rate in bit/s at `at`, and the time until which this rate holds.
     fn piece(&self, at: u64) -> (u64, u64) {
         let next = self.points.partition_point(|point| point.0 <= at);
         let after = self.points.get(next);

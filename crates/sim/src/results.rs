@@ -290,7 +290,7 @@ pub struct Event {
     /// Time of the event, in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub time_s: f64,
-    /// Name of the link that the event concerns, if it concerns a link.
+    /// Name of the link that the event concerns, if any.
     pub link: Option<String>,
     /// Kind of event.
     pub kind: EventKind,

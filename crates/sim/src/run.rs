@@ -119,7 +119,7 @@ pub enum RunError {
         /// The phase's seed.
         seed: u64,
     },
-    /// A guard of the simulation stopped it.
+    /// A guard stopped the simulation.
     #[error("phase `{phase}`, seed {seed}: {error}")]
     World {
         /// Label of the phase.

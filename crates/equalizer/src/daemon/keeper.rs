@@ -63,7 +63,7 @@ impl Plan {
         way.is_some_and(|way| way.families[usize::from(is_v6)])
     }
 
-    /// Returns the link over which a packet is sent that waited for `link`. This is `link` itself, or another link if
+    /// Returns the link over which to send a packet that waited for `link`. This is `link` itself, or another link if
     /// `link` went down meanwhile. If no link is usable, the result is `link`.
     fn way_out(&self, link: usize, is_v6: bool) -> usize {
         if self.carries(link, is_v6) {
@@ -74,7 +74,7 @@ impl Plan {
     }
 }
 
-/// Handle of the thread. The thread ends when this is dropped, and sends its delayed packets.
+/// Handle of the thread. When this value is dropped, the thread sends its delayed packets and ends.
 #[derive(Debug)]
 pub(super) struct Keeper {
     plan: Plan,

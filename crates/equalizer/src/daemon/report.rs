@@ -16,7 +16,7 @@ use crate::weights::{LinkView, Source};
 pub struct LinkReport {
     /// Name of the link.
     pub name: String,
-    /// Name of its device.
+    /// Name of the link's device.
     pub device: String,
     /// Weight, share, background and other values.
     pub view: LinkView,

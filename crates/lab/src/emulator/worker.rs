@@ -124,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// Starts the run, records samples and applies changes if they are due.
+    /// Performs the actions that are due: starts the run, records samples and applies changes.
     fn change(&mut self, now: Instant) {
         if self.links.handle_timeout(now) {
             self.lateness_ns.reset();

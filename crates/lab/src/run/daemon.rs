@@ -51,8 +51,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemons {
-    /// Writes keys and configuration into `dir` and starts both ends. If `trace` is set, they also write their
-    /// decisions there.
+    /// Writes keys and configuration into `dir` and starts both ends. If `trace` is set, both daemons also write
+    /// their decisions there.
     pub(super) fn start(
         world: &Topology,
         binary: &Path,

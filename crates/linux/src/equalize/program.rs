@@ -338,8 +338,8 @@ impl Program<'_> {
     }
 }
 
-/// Sends the packet to the device for delayed packets, if it must wait and the process that delays packets is alive.
-/// `R7` is the link, and its number is in the frame's place on the stack.
+/// Sends the packet to the device for delayed packets, if the packet must wait and the process that delays packets is
+/// alive. `R7` is the link, and its number is in the frame's place on the stack.
 fn hold(asm: &mut Asm, maps: &Maps) {
     asm.load_u32(R9, R7, LINK_WAITS);
     asm.jump_if_is(R9, 0, AT_ONCE);
@@ -409,7 +409,7 @@ fn ethertype(number: u16) -> i32 {
     i32::from(number.to_be())
 }
 
-/// Sets `R4` to the credit of `link` after it has earned its part of the price. Uses `R3`.
+/// Sets `R4` to the credit of `link`, including its part of the price. Uses `R3`.
 fn earn(asm: &mut Asm, link: usize) {
     asm.load_u32(R3, R7, offset(link * LINK_LEN));
     asm.mul_reg(R3, R9);

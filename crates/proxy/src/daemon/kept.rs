@@ -130,7 +130,7 @@ pub(super) struct Login {
 }
 
 impl Login {
-    /// Takes the connection, if it leads to `target` and is still open.
+    /// Removes and returns the server connection, if it leads to `target` and is still open.
     pub(super) fn take(&mut self, target: &Target) -> Option<Upstream> {
         let (to, upstream) = self.upstream.take()?;
         (to == *target && is_quiet(&upstream.stream)).then_some(upstream)

@@ -266,7 +266,7 @@ mod tests {
         StaticKeys::from_private([4; 32])
     }
 
-    /// Accepts a lane as the peer. Its frame Join must begin a new association.
+    /// Accepts a lane as the peer. The frame `Join` of the lane must begin a new association.
     async fn met(listener: &TcpListener) -> Shaken {
         let (shaken, _, is_new) = joined(listener).await;
         assert!(is_new);

@@ -2,7 +2,8 @@
 //!
 //! Connections show the capacity of a link only while they move much data. A link whose capacity estimate has become
 //! too old ([`Placer::is_stale`](crate::placer::Placer::is_stale)) is probed: one download over it, at most 12 MB or
-//! 2 s. The estimator treats its bytes like those of any bulk connection. These rules limit the probes:
+//! 2 s. The estimator treats the bytes of this download like the bytes of any bulk connection. These rules limit the
+//! probes:
 //!
 //! - Links are probed only while the proxy is in use, so that an idle host stays idle.
 //! - Only links in ordinary use (`Cost::Rank`) are probed, not standby links or links that are ahead of their budget.

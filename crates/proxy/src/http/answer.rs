@@ -31,7 +31,7 @@ pub struct Head {
     pub status: u16,
     /// Head that the client receives instead.
     pub rewritten: Vec<u8>,
-    /// Body of the answer. `None` if it ends when the server closes the connection.
+    /// Body of the answer. `None` if the body ends when the server closes the connection.
     pub body: Option<Body>,
     /// Whether the server keeps the connection open for another request.
     pub is_kept: bool,

@@ -415,7 +415,8 @@ impl Meter for FirstMeter<'_> {
             transfer.pulse.notify_waiters();
         }
         if parts.first_end() < transfer.resource.len {
-            // Bytes beyond its end would be discarded, so the server should not send them.
+            // Bytes beyond the end of the first connection's share would be discarded, so the server should not send
+            // them.
             bound_end(from, transfer.missing.get());
         }
     }
@@ -476,8 +477,8 @@ const LITTLE_LEFT: u64 = 64 << 10;
 /// Minimum number of missing bytes for fetching parts. Fewer bytes arrive in one burst, or are lost and retransmitted
 /// together.
 const MIN_MISSING: u64 = 4 << 10;
-/// Number of bytes that all answers together may buffer ahead of their clients. Beyond it, only bytes for which
-/// clients wait are fetched.
+/// Number of bytes that all answers together may buffer ahead of their clients. Beyond this limit, only bytes for
+/// which clients wait are fetched.
 const MAX_AHEAD: u64 = 128 << 20;
 /// Time that a client waits while no link leads to the server.
 const GRACE: Duration = Duration::from_secs(10);

@@ -169,8 +169,8 @@ enum End {
     Both,
 }
 
-/// Waits until the other end has delivered all bytes, as long as it makes progress within `limit`. Resets `stream` if
-/// the connection broke.
+/// Waits until the other end has delivered all bytes, as long as that end makes progress within `limit`. Resets
+/// `stream` if the connection broke.
 async fn end(
     limit: Duration,
     stream: &TcpStream,

@@ -284,7 +284,7 @@ impl Dispatch {
         }
     }
 
-    /// Drops the chunks of `conn`, which is over, and the request for it. O(items).
+    /// Drops the request and the chunks of connection `conn`, which is over. O(items).
     pub(super) fn purge(&mut self, conn: ConnId) {
         let is_its = |item: &Item| matches!(item.key().0, CHUNKS | OPEN) && item.conn() == conn;
         self.again.retain(|_, again| !is_its(&again.item));

@@ -187,7 +187,7 @@ impl Mux {
         }
     }
 
-    /// Closes a connection. If it is not over, the peer is informed that it broke.
+    /// Closes a connection. If the connection is not over, the peer is informed that the connection broke.
     pub fn close(&mut self, id: ConnId) {
         let Some(mut found) = self.connections.remove(id) else {
             return;
@@ -546,7 +546,7 @@ impl AckState {
 }
 
 /// Number of urgent items at which this end requests no more connections. Each existing connection may add a reset,
-/// and together they must stay below [`MAX_URGENT`].
+/// and all urgent items together must stay below [`MAX_URGENT`].
 const MAX_OWN_URGENT: usize = MAX_URGENT / 2;
 /// Interval between acknowledgements on a lane: well below the RTTs for which striping is useful, and 40 kbit/s per
 /// lane.

@@ -190,8 +190,8 @@ impl Receiver {
             || self.is_done() && self.told.0 < self.delivered
     }
 
-    /// Returns the number of bytes that wait for earlier ones at present, its maximum so far, and the number of
-    /// duplicate bytes.
+    /// Returns the number of bytes that wait for earlier bytes at present, the maximum of this number so far, and the
+    /// number of duplicate bytes.
     #[must_use]
     pub fn held_most_and_duplicate(&self) -> (u64, u64, u64) {
         (self.held_bytes, self.most_held_bytes, self.duplicate_bytes)

@@ -1,4 +1,4 @@
-//! Losses when a flow begins, and the time after its end for which links of a higher rank are still used.
+//! Losses when a flow begins, and the time after the end of a flow for which links of a higher rank are still used.
 //!
 //! A flow that begins may overload the cheap links before the sender detects it. A flow that ends leaves free capacity
 //! on cheap links for traffic that still uses costly links. Section 5.3 of "Multipath bonding at Layer 3" (ANRW 2016)
@@ -20,9 +20,9 @@ const AT_REST_MBPS: f64 = 0.2;
 /// Number of consecutive samples for which links must be at rest: half a second.
 const AT_REST_SAMPLES: usize = 5;
 
-/// Returns the number of datagrams of all UDP flows in the direction of `traffic` that were sent within [`START`] after
-/// it began and never arrived in time. A datagram that arrived after its deadline counts as lost. `None` if there is no
-/// UDP flow, or if `traffic` is outside the tunnel.
+/// Returns the number of datagrams of all UDP flows in the direction of `traffic` that were sent within [`START`]
+/// after `traffic` began and never arrived in time. A datagram that arrived after its deadline counts as lost. `None`
+/// if there is no UDP flow, or if `traffic` is outside the tunnel.
 pub(super) fn lost_at_start(
     scenario: &Scenario,
     traffic: &Traffic,
@@ -44,8 +44,8 @@ pub(super) fn lost_at_start(
     losses.fold(None, |sum, lost| Some(sum.unwrap_or(0) + lost))
 }
 
-/// Returns the number of packets in the direction of `traffic` that links lost within [`START`] after it began, in
-/// their queues or in transit. `None` if `traffic` is outside the tunnel.
+/// Returns the number of packets in the direction of `traffic` that links lost within [`START`] after `traffic`
+/// began, in their queues or in transit. `None` if `traffic` is outside the tunnel.
 pub(super) fn line_losses_at_start(
     scenario: &Scenario,
     traffic: &Traffic,

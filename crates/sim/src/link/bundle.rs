@@ -94,7 +94,8 @@ impl<P: Corrupt> Bundle<P> {
         self.advance(now);
         let len = Bytes::of_len(len_bytes);
         match self.membership.get(link) {
-            // A link without a rate of its own passes its packets to the shared bottleneck at once, unless it is down.
+            // A link without a rate of its own passes its packets to the shared bottleneck at once, unless the link
+            // is down.
             Some(&Some(shared)) if self.passes_at_once(link, len) => {
                 let target = &mut self.links[link];
                 target.count_offered(len);

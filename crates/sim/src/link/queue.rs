@@ -18,7 +18,7 @@ pub const MAX_WAITING: usize = 1 << 17;
 pub struct Departed<T> {
     /// Time at which the packet arrived.
     pub arrived_at: Instant,
-    /// Time at which its last bit left.
+    /// Time at which the last bit of the packet left.
     pub at: Instant,
     /// Length of the packet.
     pub len: Bytes,
@@ -80,7 +80,8 @@ impl<T> Bottleneck<T> {
         Some(departed)
     }
 
-    /// Returns the time at which the packet in service leaves. `None` if no packet is in service or if it never leaves.
+    /// Returns the time at which the packet in service leaves. `None` if no packet is in service, or if the packet in
+    /// service never leaves.
     #[must_use]
     pub fn next_departure(&self) -> Option<Instant> {
         self.serving.as_ref().and(self.server.finish())

@@ -111,8 +111,8 @@ impl<P: Corrupt> Recorded<P> {
         self.changes = changes.collect();
     }
 
-    /// Starts the run, records samples and applies changes if they are due. Returns whether the run begins with this
-    /// call.
+    /// Performs the actions that are due: starts the run, records samples and applies changes. Returns whether the
+    /// run begins with this call.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let began = self.begin_at.take_if(|at| *at <= now);
         if let Some(at) = began {

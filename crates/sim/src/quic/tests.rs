@@ -8,7 +8,7 @@ use crate::link::{Corrupt, Link, LinkConfig, earliest, loss::Loss, trace::Rate};
 /// Length of the IPv4 and UDP headers in bytes.
 const HEADERS: usize = 28;
 
-/// A datagram on a link. It ignores flipped bits.
+/// A datagram on a link. Flipping a bit has no effect.
 #[derive(Clone)]
 struct OnLink(Vec<u8>);
 

@@ -33,8 +33,7 @@ pub struct VoiceResult {
     pub buffer_ms: f64,
     /// One-way delay of the packets that arrived, in milliseconds.
     pub delay_ms: Quantiles,
-    /// Part of the one-way delay that exceeds the delay of the idle link with the shortest delay
-    /// ([`crate::idle_delay`]), in milliseconds.
+    /// One-way delay minus the shortest possible delay ([`crate::idle_delay`]), in milliseconds.
     pub added_ms: Quantiles,
     /// Delay from mouth to ear in milliseconds, including the jitter buffer. `None` if no packet arrived.
     pub mouth_to_ear_ms: Option<f64>,
@@ -93,8 +92,8 @@ pub struct VideoResult {
     pub ssim: Option<f64>,
     /// Structural similarity of the worst frame.
     pub ssim_min: Option<f64>,
-    /// Peak signal-to-noise ratio of the seen video in dB, from the mean squared error over all frames. `None` if both
-    /// videos are identical, or if it was not measured.
+    /// Peak signal-to-noise ratio of the seen video in dB, from the mean squared error over all frames. `None` if
+    /// both videos are identical, or if the ratio was not measured.
     pub psnr_db: Option<f64>,
     /// Sent and seen pictures side by side, at the worst moments.
     pub pictures: Vec<Picture>,

@@ -424,7 +424,8 @@ impl Sender {
         }
     }
 
-    /// Whether the pacer delays data that could be sent. Then the next event is the time at which the pacer permits it.
+    /// Whether the pacer delays data that could be sent. Then the next event is the time at which the pacer permits
+    /// the data.
     fn is_held(&mut self, now: Instant) -> bool {
         let at = self.pacer.next_at(now);
         let is_held = at > now && self.controller.pacing().is_some();

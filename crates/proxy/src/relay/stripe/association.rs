@@ -137,7 +137,7 @@ impl Association {
         let Some(lane) = found else { return };
         tracing::debug!(peer = self.peer, link = lane.name, "lane ended: {why}");
         lane.stop();
-        // The end that dialled a lane books its bytes.
+        // The end that dialled a lane books the lane's bytes.
         if lane.link.is_some() {
             self.ended_lanes.borrow_mut().push(lane);
         }

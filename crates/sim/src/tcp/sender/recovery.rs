@@ -124,7 +124,7 @@ struct Outline {
 }
 
 impl Sender {
-    /// Processes an acknowledgement. `false` if it covers data that was never sent.
+    /// Processes an acknowledgement. `false` if the acknowledgement covers data that was never sent.
     pub(in crate::tcp) fn on_ack(&mut self, info: &AckInfo<'_>) -> bool {
         if info.ack > self.nxt {
             return false;
