@@ -103,8 +103,8 @@ struct Link {
 }
 
 impl AutoWeights {
-    /// Creates the estimates of links whose rates are `told`, in their order. At most [`MAX_LINKS`] links count. The
-    /// first counters are due at once.
+    /// Creates the estimates of links whose configured rates are `told`, in their order. At most [`MAX_LINKS`] links
+    /// count. The first counters are due at once.
     #[must_use]
     pub fn new(settings: AutoSettings, told: &[Option<Bitrate>], now: Instant) -> Self {
         let link = |told: &Option<Bitrate>| Link {
@@ -341,7 +341,7 @@ fn part(fraction: f64) -> u64 {
 
 const PARTS: u64 = 1_000_000;
 
-/// Time within which the excess after a change is to drain, as far as other traffic leaves capacity for it.
+/// Time in which the excess after a change should drain, if other traffic leaves enough capacity.
 const DRAIN: Duration = Duration::from_millis(200);
 /// Upper bound of the excess, as the time that the link needs to carry it. Bytes beyond this bound were lost.
 const MAX_EXCESS: Duration = Duration::from_millis(50);
@@ -391,7 +391,7 @@ mod tests {
             this
         }
 
-        /// Runs one flow over both links. Its rate is limited by the link that fills up first.
+        /// Runs one flow over both links. The rate of the flow is limited by the link that fills up first.
         fn run(&mut self, intervals: u32) {
             for _ in 0..intervals {
                 let weights = self.auto.weights();
@@ -457,7 +457,7 @@ mod tests {
     fn weights_are_right_four_intervals_after_each_change_of_background() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
         lines.run(10);
-        // The paper's Fig. 7 only has a diagram. These steps are not from the paper.
+        // Fig. 7 of the NATALIE paper is a diagram without numbers, so these steps are not from the paper.
         for background in [[2, 8], [8, 2], [5, 5], [0, 9], [9, 0]] {
             lines.background = background;
             lines.run(4);

@@ -66,7 +66,7 @@ impl DelayEqualizer {
 
     /// Returns how long a packet for link `index` waits at `now`. Zero while the delay of the link is unknown.
     ///
-    /// `is_used`: whether a link has packets at all. Packets do not wait for a link without packets.
+    /// `is_used`: whether a link has packets at all. The delay of a link without packets does not count.
     #[must_use]
     pub fn hold(&self, now: Instant, index: usize, is_used: impl Fn(usize) -> bool) -> Duration {
         let Some(own) = self.round_trip(now, index) else {

@@ -45,7 +45,7 @@ pub enum Reach {
     Tunnel,
 }
 
-/// A world of three or more hosts. Dropping it removes all of it.
+/// A world of three or more hosts. Dropping this value removes all hosts, devices and links.
 #[derive(Debug)]
 pub struct Topology {
     /// The client, which has the links.
@@ -238,9 +238,9 @@ fn client_setup(scenario: &Scenario) -> String {
     lines
 }
 
-/// Returns the commands that set the link-layer addresses of the links' devices, at the host with number `own` and for
-/// the other end with number `other`. They are static, because packets of an address resolution would be lost and
-/// delayed like all others, and would be counted.
+/// Returns the commands that set the link-layer addresses of the links' devices, at the host with number `own` and
+/// for the other end with number `other`. The addresses are static, because the emulator would lose, delay and count
+/// the packets of an address resolution like all other packets.
 fn ethernet_setup(scenario: &Scenario, own: u8, other: u8) -> String {
     let mut lines = String::new();
     for (index, link) in scenario.links.iter().enumerate() {

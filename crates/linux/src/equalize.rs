@@ -628,7 +628,7 @@ fn splitter(
     }
 }
 
-/// Whether `device` has link-layer addresses like Ethernet. Assumed for a device that does not exist yet.
+/// Whether `device` has link-layer addresses like Ethernet. True for a device that does not exist yet.
 fn has_link_addresses(device: &str) -> bool {
     crate::ethtool::hardware_type(device).is_none_or(|kind| kind == libc::ARPHRD_ETHER)
 }

@@ -116,7 +116,7 @@ impl Drop for Redirect {
 /// # Errors
 /// Fails if the remains cannot be removed.
 pub fn recover(base: &Path, port: u16) -> io::Result<()> {
-    // If this process may not write there, it has left nothing there.
+    // A process that may not write to this directory has left nothing there either.
     let Ok(dir) = StateDir::open(base) else {
         return Ok(());
     };
@@ -132,7 +132,7 @@ pub fn recover(base: &Path, port: u16) -> io::Result<()> {
     }
 }
 
-/// Returns the original destination of a redirected connection. `None` if it was not redirected.
+/// Returns the original destination of a redirected connection. `None` if the connection was not redirected.
 pub fn original_destination(stream: impl AsFd) -> Option<SocketAddr> {
     let socket = SockRef::from(&stream);
     let local = socket.local_addr().ok()?.as_socket()?;

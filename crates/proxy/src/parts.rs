@@ -746,8 +746,8 @@ const FIRST_SILENCE: Duration = Duration::from_millis(500);
 const MAX_DOUBLINGS: u32 = 5;
 /// Maximum time that a fetch waits for its part because the server was slow to begin earlier parts.
 const LONGEST_REMEMBERED: Duration = Duration::from_secs(4);
-/// Time for which a link over which a fetch failed is avoided if another link is available. This time ends early when
-/// data arrive over the link.
+/// After a failed fetch, the fetch's link is avoided for this time if another link is available. The time ends early
+/// when data arrive over the link.
 const DOUBT: Duration = Duration::from_secs(5);
 /// Time for which the rate of a new connection is assumed to rise: a few RTTs.
 const YOUNG: Duration = Duration::from_millis(250);

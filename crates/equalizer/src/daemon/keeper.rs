@@ -434,8 +434,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const WAKE: Token = Token(0);
 const PACKETS: Token = Token(1);
 const ANSWERS: Token = Token(2);
-/// Time between two probes over each link. Of the many probes within the delay equalizer's memory, some find an empty
-/// queue.
+/// Time between two probes over each link. The delay equalizer uses the probes of 5 to 10 s, of which some find an
+/// empty queue.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two probes while no application sends, short enough that the last answers are still valid.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);

@@ -125,8 +125,9 @@ impl Splitter {
         }
     }
 
-    /// Sends packets that return from the device `ifindex` to their links. From then on, packets that must wait
-    /// according to [`Self::set`] go to this device.
+    /// Attaches the second program to `ifindex`, the device for delayed packets. The program sends packets that
+    /// return from this device to their links. From then on, packets that must wait according to [`Self::set`] go to
+    /// this device.
     pub(super) fn release_from(&mut self, netlink: &Netlink, ifindex: u32) -> io::Result<()> {
         let attach = Attach::TcxIngress;
         let program = bpf::load(&program::release(&self.maps, self.shape), attach)

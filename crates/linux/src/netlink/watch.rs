@@ -42,9 +42,9 @@ pub struct LinkSnapshot {
     pub is_up: bool,
     /// Whether the link has a carrier: the cable is connected, or the modem is online.
     pub has_carrier: bool,
-    /// Whether it is the loopback device.
+    /// Whether the link is the loopback device.
     pub is_loopback: bool,
-    /// Whether it is a tunnel of another program: TUN or WireGuard.
+    /// Whether the link is a tunnel of another program: TUN or WireGuard.
     pub is_tunnel: bool,
     /// MTU in bytes.
     pub mtu: u32,
@@ -292,7 +292,7 @@ fn snapshot(message: &LinkMessage) -> Option<LinkSnapshot> {
     (!link.name.is_empty()).then_some(link)
 }
 
-/// Returns this host's address in `message`, if packets may be sent from it.
+/// Returns this host's address in `message`, if packets may be sent from this address.
 pub(super) fn address(message: &AddressMessage) -> Option<IpNet> {
     let mut own = None;
     for attribute in &message.attributes {

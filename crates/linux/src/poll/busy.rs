@@ -102,7 +102,7 @@ impl BusyPoll {
 
 /// Longest time of polling before the thread sleeps. An answer through two daemons and back takes half of it.
 const LONGEST: Duration = Duration::from_micros(200);
-/// Divisor of the elapsed time: polling may use one part in this many of it.
+/// Divisor: polling may use the elapsed time divided by this number.
 const SHARE: u32 = 20;
 /// Highest credit: ten attempts.
 const MOST_CREDIT: Duration = Duration::from_millis(2);

@@ -96,7 +96,7 @@ impl Window {
     }
 
     /// Increases the window by one segment for each acknowledged segment, up to the threshold. Returns the number of
-    /// remaining acknowledged segments.
+    /// acknowledged segments that were not used for the increase.
     fn slow_start(&mut self, acked_pkts: u32) -> u32 {
         if !self.is_slow_start() {
             return acked_pkts;
