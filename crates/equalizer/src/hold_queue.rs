@@ -1,8 +1,8 @@
 //! Queue of the delayed packets of one link, in the order of arrival.
 //!
 //! A packet whose hold time ends before that of its predecessor is sent together with the predecessor, so a link's
-//! packets stay in order. Bound: [`HoldQueue::set_room`], at most [`MAX_HELD_BYTES`]. Packets beyond the bound are not
-//! delayed.
+//! packets stay in order. Bound: the capacity set by [`HoldQueue::set_room`], at most [`MAX_HELD_BYTES`]. Packets
+//! beyond the bound are not delayed.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -163,8 +163,9 @@ fn counts(weights: &[u32]) -> Vec<i64> {
     parts(weights, SLOTS as u64)
 }
 
-/// Divides `whole` in proportion to `weights`: the floor, at least 1 for each positive weight, and the rest by the
-/// largest remainders, the first among equals. `whole` is at least the number of weights.
+/// Divides `whole` in proportion to `weights`. Each positive weight gets the floor of its part, but at least 1. The
+/// rest goes to the largest remainders; among equal remainders, the first is preferred. `whole` is at least the
+/// number of weights.
 fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
     let weights = &weights[..weights.len().min(MAX_LINKS)];
     let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();

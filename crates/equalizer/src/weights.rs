@@ -303,8 +303,8 @@ fn scaled(weight: u32, factor: f64) -> u32 {
     ((f64::from(weight) * factor.min(1.0)) as u32).max(1)
 }
 
-/// Whether the share of any link differs by more than [`LEAST_CHANGE`] or by [`LEAST_PART`] of itself, or a link was
-/// added or removed.
+/// Whether the share of any link differs by more than [`LEAST_CHANGE`] or by more than the part [`LEAST_PART`] of the
+/// share, or a link was added or removed.
 fn moved(new: &[u32], old: &[u32]) -> bool {
     let sum = |weights: &[u32]| {
         weights

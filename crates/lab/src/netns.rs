@@ -1,8 +1,8 @@
 //! Hosts of the lab: network namespaces that are referenced by a descriptor.
 //!
-//! This needs no `ip netns`, no mounts and no names in the file system. A thread creates a namespace by unsharing,
-//! and its descriptor keeps the namespace alive, so the kernel removes the namespace however the process ends. Child
-//! processes are killed when the thread that started them ends.
+//! This module needs no `ip netns`, no mounts and no names in the file system. A thread creates a namespace by
+//! unsharing, and its descriptor keeps the namespace alive, so the kernel removes the namespace however the process
+//! ends. Child processes are killed when the thread that started them ends.
 
 use std::{
     fs::{self, File},

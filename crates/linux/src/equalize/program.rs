@@ -371,8 +371,8 @@ fn hold(asm: &mut Asm, maps: &Maps) {
     asm.label(AT_ONCE);
 }
 
-/// Sets `R7` to the links of the active half, for IPv6 if `R8` is 1, otherwise for IPv4, or jumps to `absent`. Sets
-/// [`KEEP`] to whether flows stay on their link.
+/// Sets `R7` to the links of the active half, for IPv6 if `R8` is 1, otherwise for IPv4, or jumps to `absent`. Stores
+/// at [`KEEP`] whether flows stay on their link.
 fn find_links(asm: &mut Asm, maps: &Maps, absent: Label) {
     asm.store_u32_value(Fp, WORD, 0);
     look_up(asm, &maps.active, WORD, absent);

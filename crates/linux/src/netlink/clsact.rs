@@ -75,8 +75,9 @@ impl Netlink {
         Ok(is_new)
     }
 
-    /// Removes the program that [`Self::set_program`] attached at the egress of link `ifindex`, if it exists. With
-    /// `has_place` it also removes the queueing discipline for filters, unless it contains other filters.
+    /// Removes the program that [`Self::set_program`] attached at the egress of link `ifindex`, if the program
+    /// exists. With `has_place`, the queueing discipline for filters is removed too, unless it contains other
+    /// filters.
     ///
     /// # Errors
     /// Returns the error of the kernel.

@@ -7,10 +7,10 @@
 //! ADDRESS lookup TABLE` apply only to packets with a source address. In that case the socket must be bound to this
 //! address.
 //!
-//! For IPv4 the look-up asks for the entry of the table (`RTM_F_FIB_MATCH`): without this flag, if a device is given
-//! that has no route, the kernel treats every destination as a neighbour on this device
-//! (`ip_route_output_key_hash_rcu`). For IPv6 the look-up must not use this flag: with it the kernel does not continue
-//! with shorter prefixes if the longest is on another device (`ip6_pol_route_lookup`).
+//! For IPv4 the look-up asks for the entry of the table (`RTM_F_FIB_MATCH`): if the given device has no route, the
+//! kernel would without this flag treat every destination as a neighbour on the device
+//! (`ip_route_output_key_hash_rcu`). For IPv6 the look-up must not use this flag: with the flag, the kernel does not
+//! continue with shorter prefixes if the longest prefix is on another device (`ip6_pol_route_lookup`).
 //!
 //! Limits: only addresses that can be a source are considered, see [`super::watch::LinkSnapshot::addresses`]. A
 //! device without such an address of the family has no usable route. At most [`MAX_SOURCES`] sources are tried.

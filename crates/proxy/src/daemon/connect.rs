@@ -216,8 +216,8 @@ pub(crate) fn prepare(stream: &TcpStream) {
     let _ = socket.set_tcp_keepalive(&keepalive);
 }
 
-/// Returns a socket for connections to `ip`, bound to the device of `link`, and to the link's source address if it
-/// has one.
+/// Returns a socket for connections to `ip`, bound to the device of `link`, and to the link's source address if the
+/// link has a source address.
 pub(crate) fn outgoing(
     hub: &Hub,
     link: Option<LinkId>,

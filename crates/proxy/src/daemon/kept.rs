@@ -49,8 +49,8 @@ impl Kept {
         }
     }
 
-    /// Stores `upstream` for the next request of `client` to `target`. If [`MAX_KEPT`] are already stored, the oldest
-    /// is closed.
+    /// Stores `upstream` for the next request of `client` to `target`. If [`MAX_KEPT`] connections are already
+    /// stored, the oldest is closed.
     pub(super) fn put(&mut self, client: IpAddr, target: Target, upstream: Upstream) {
         let streams = self.streams.entry((client, target)).or_default();
         if streams.len() >= MAX_KEPT {

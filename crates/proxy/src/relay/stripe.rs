@@ -33,8 +33,9 @@ use crate::{
     http::Body,
 };
 
-/// Serves `client` at the end that opened the connection: its `request` goes over `carried`, until both directions
-/// have ended. `sent` is the number of the client's bytes that were sent along with the request for the connection.
+/// Serves `client` at the end that opened the connection: sends `request` over `carried`, and forwards both
+/// directions until they have ended. `sent` is the number of the client's bytes that were sent along with the request
+/// for the connection.
 ///
 /// # Errors
 /// Fails with the reason why the connection broke. The client's connection is then reset.
