@@ -135,7 +135,7 @@ fn taken_bps(sharer: &Sharer) -> Option<u64> {
 pub const STANDING: Duration = Duration::from_millis(30);
 /// Minimum window: with fewer than four segments in flight, a loss is not detected by the segments that follow it.
 const LEAST: Bytes = Bytes::new(4 * 1460);
-/// Window from which the kernel's own window is not limited. The kernel begins with a window of this size.
+/// Window size from which a window is not limited. The kernel begins with a window of this size.
 const UNBOUND: Bytes = Bytes::new(64 << 10);
 /// Part of the known rate of a link, in percent, from which the link counts as full.
 const FULL_PERCENT: u64 = 95;

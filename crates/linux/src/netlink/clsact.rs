@@ -1,8 +1,8 @@
 //! Attaches programs to devices by classful traffic control, for kernels without TCX (before 6.6).
 //!
-//! A `clsact` queueing discipline is a container for filters beside the device's own queue. A filter of kind `bpf` is a
-//! program, which in direct-action mode itself decides about a packet. Both stay until they are removed or the device
-//! is removed, regardless of the process that created them.
+//! A `clsact` queueing discipline is a container for filters beside the device's own queue. A filter of kind `bpf` is
+//! a program, which in direct-action mode itself decides about a packet. Discipline and filter stay until they are
+//! removed or the device is removed, regardless of the process that created them.
 
 use std::{
     io,

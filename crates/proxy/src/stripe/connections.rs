@@ -67,7 +67,8 @@ pub(super) struct Connections {
     urgent: VecDeque<Item>,
     /// Queue of connections with a window update to send. The update is created when it is sent.
     telling: VecDeque<ConnId>,
-    /// `fresh`: queue of connections that have sent nothing yet. `ready`: queue of the others with data to send.
+    /// `fresh`: queue of connections that have sent nothing yet. `ready`: queue of the other connections with data to
+    /// send.
     fresh: VecDeque<ConnId>,
     ready: VecDeque<ConnId>,
     blocked: BTreeSet<ConnId>,

@@ -207,7 +207,8 @@ impl Dispatch {
         })
     }
 
-    /// Returns the number of bytes that are assigned and not sent, and the number of bytes sent more than once.
+    /// Returns the number of bytes that are assigned to lanes and not sent yet, and the number of bytes sent more
+    /// than once.
     #[must_use]
     pub fn staged_and_repeated(&self) -> (u64, u64) {
         let staged = self.lanes.iter().map(|lane| lane.staged_bytes).sum();

@@ -102,8 +102,8 @@ impl<P: Corrupt> Recorded<P> {
         }
     }
 
-    /// Schedules the start of the run at `at`: traces, counters and samples restart there. `events` are in order of
-    /// time, and their times count from `at`.
+    /// Schedules the start of the run at `at`: traces, counters and samples restart at that time. `events` are in
+    /// order of time, and their times count from `at`.
     pub fn begin(&mut self, at: Instant, events: &[Event]) {
         self.begin_at = Some(at);
         let changes = events.iter().rev();

@@ -350,5 +350,5 @@ impl Association {
 
 /// Interval at which TCP's statistics of the lanes are read.
 const TICK: Duration = Duration::from_millis(25);
-/// Time without any lane after which the connections end. A link without carrier is tolerated for as long.
+/// Time without any lane after which the connections end. A link without carrier is tolerated for the same time.
 const LANELESS: Duration = Duration::from_secs(10);

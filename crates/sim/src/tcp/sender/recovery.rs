@@ -8,9 +8,10 @@
 //! - *recovery*: RFC 6675 or RFC 8985 detected a loss, and RFC 9937 sets the window;
 //! - *loss*: after a timeout.
 //!
-//! A reduction is undone when it proves unnecessary in one of three ways. The peer's timestamps show that the original
-//! arrived (Eifel, RFC 3522 and 4015). DSACKs account for all retransmissions (RFC 3708). After a timeout, a segment is
-//! acknowledged that was never retransmitted (the test of F-RTO, RFC 5682, without its extra new segments).
+//! A reduction is undone when it proves unnecessary in one of three ways. The peer's timestamps show that the
+//! original arrived (Eifel, RFC 3522 and 4015). DSACKs account for all retransmissions (RFC 3708). After a timeout,
+//! an acknowledgement covers a segment that was never retransmitted (the test of F-RTO, RFC 5682, without its extra
+//! new segments).
 
 use core::time::Duration;
 

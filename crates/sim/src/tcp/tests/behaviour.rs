@@ -376,8 +376,8 @@ fn strange_segments_are_ignored_and_counted() {
         let mut bytes = [0; 60];
         rng.fill(&mut bytes);
         bytes[12] = 5 << 4;
-        // Segments with flags that take effect at the right sequence number are excluded. The window is a 682nd of all
-        // numbers.
+        // Only segments far from the right sequence number are passed on, and without SYN, because a flag can take
+        // effect at the right sequence number.
         bytes[13] &= !Flags::SYN.bits();
         if let Ok((_, _, segment)) = Segment::parse(&bytes) {
             let far = segment.seq.wrapping_sub(u32::MAX - 100_000) > 1 << 30;
