@@ -1,10 +1,10 @@
 //! Auto-weighting: weights in proportion to the capacity that other traffic leaves on each link.
 //!
-//! Every [`AutoSettings::interval`] the caller passes counters of each link: all bytes that its device sent, the bytes
-//! that the equalizer sent to it, and, where they are counted, the bytes that other traffic sent to it. *Background* is
-//! the traffic of others. The available rate of a link is its rate minus the background, and at least
-//! [`AutoSettings::floor`] of the rate, so that no link is excluded forever. Weights are the available rates:
-//! bandwidths, as in the body of the paper, and not the bandwidth-delay products of its introduction.
+//! Every [`AutoSettings::interval`] the caller passes counters of each link: all bytes that its device sent, the
+//! bytes that the equalizer passed to the device, and, where they are counted, the bytes that other traffic passed to
+//! it. *Background* is the traffic of others. The available rate of a link is its rate minus the background, and at
+//! least [`AutoSettings::floor`] of the rate, so that no link is excluded forever. Weights are the available rates:
+//! bandwidths, as in the body of the NATALIE paper, and not the bandwidth-delay products of its introduction.
 //!
 //! Background is the traffic that others *pass* to a device, counted at the same place as the equalizer's own traffic.
 //! So it is not distorted by a queue that grows, drains or overflows. If only the device counts bytes, background is
@@ -13,15 +13,15 @@
 //! interval's worth. [`Background`] smooths the background and detects changes.
 //!
 //! When a change is detected, a link has already been given more than it can carry, and the excess is in its queue or
-//! has overflowed it. Until the excess is gone, packets of a flow on that link are late, and retransmissions on it are
-//! lost again when the queue overflows. So after such a change the excess is accumulated (`Link::excess_bytes`), and
-//! the available rate is reduced as if the excess had to be carried within `DRAIN`. At other times a queue belongs to
-//! TCP and is not considered here.
+//! has overflowed it. Until the excess is gone, packets of a flow on that link are late, and retransmissions on it
+//! are lost again when the queue overflows. So after such a change the excess is accumulated (`Link::excess_bytes`),
+//! and the available rate is reduced as if the excess had to be carried within `DRAIN`. At other times the queue is
+//! TCP's usual queue and is not considered here.
 //!
-//! The rate of a link is configured, read by ethtool, or learned: see [`LearnedRate`]. Links of unknown rate count as
-//! much as the mean of the links with known rates.
+//! The rate of a link is configured, read by ethtool, or learned: see [`LearnedRate`]. A link of unknown rate gets
+//! the mean weight of the links with known rates.
 //!
-//! Source: section V of the paper. It names neither interval nor filter, and reads "bytes transferred" without saying
+//! Source: section V of the paper. It names neither interval nor filter, and says "bytes transferred" without adding
 //! that the equalizer's own bytes must be excluded.
 
 use core::time::Duration;
@@ -94,7 +94,7 @@ struct Link {
     /// Time and value of the device's counter when its rate was last learned.
     lesson: Option<(Instant, Bytes)>,
     last: Option<Counters>,
-    /// Bytes of the equalizer that the device has not sent yet.
+    /// Bytes that the equalizer has counted and the device has not sent yet.
     early_bytes: u64,
     /// Bytes passed to the link beyond its capacity since an increase of the background was detected. `None` once the
     /// excess is gone, or if the background is not counted separately.
@@ -103,8 +103,8 @@ struct Link {
 }
 
 impl AutoWeights {
-    /// Creates the estimates of links whose rates are `told`, in their order. At most [`MAX_LINKS`] links count. The
-    /// first counters are due at once.
+    /// Creates the estimates of links whose configured rates are `told`, in their order. At most [`MAX_LINKS`] links
+    /// count. The first counters are due at once.
     #[must_use]
     pub fn new(settings: AutoSettings, told: &[Option<Bitrate>], now: Instant) -> Self {
         let link = |told: &Option<Bitrate>| Link {
@@ -285,9 +285,9 @@ impl Link {
 
 /// The learned rate of a link without a configured rate, from the bytes that its device sent.
 ///
-/// A rate that two consecutive intervals reach is *proven*. The links take turns of one second in which they are given
-/// 5 % more than they have proven. A link that can carry more then does so, and has proven more. If a link falls short
-/// of its proven rate while another link reaches its own, it is slower than estimated, and its estimate is reduced.
+/// A rate that two consecutive intervals reach is *proven*. The links take turns of one second in which they are
+/// given 5 % more than they have proven. If the link can carry more, its proven rate rises. If a link falls short of
+/// its proven rate while another link reaches its own, it is slower than estimated, and its estimate is reduced.
 ///
 /// Limits: learning needs traffic that fills the links. Without such traffic, nothing is learned and nothing is
 /// forgotten. A configured rate is better.
@@ -308,8 +308,8 @@ impl LearnedRate {
             .map(|proven| if self.is_turn { tried(proven) } else { proven })
     }
 
-    /// Processes a sample. `turn`: whether the link may try more from now on. `demand`: whether another link carries
-    /// its proven rate.
+    /// Processes a sample. `turn`: whether the link may exceed its proven rate from now on. `demand`: whether another
+    /// link carries its proven rate.
     fn on_interval(&mut self, sample: Bitrate, turn: bool, demand: bool) {
         let low = sample.min(self.last);
         let high = sample.max(self.last);
@@ -341,7 +341,7 @@ fn part(fraction: f64) -> u64 {
 
 const PARTS: u64 = 1_000_000;
 
-/// Time within which the excess after a change is to drain, as far as other traffic leaves capacity for it.
+/// Time in which the excess after a change should drain, if other traffic leaves enough capacity.
 const DRAIN: Duration = Duration::from_millis(200);
 /// Upper bound of the excess, as the time that the link needs to carry it. Bytes beyond this bound were lost.
 const MAX_EXCESS: Duration = Duration::from_millis(50);
@@ -349,9 +349,11 @@ const MAX_EXCESS: Duration = Duration::from_millis(50);
 const LEAST_LEARNED: Bitrate = Bitrate::from_bps(100_000);
 /// Factor by which a link exceeds its proven rate in its turn.
 const LEARN_STEP: (u64, u64) = (105, 100);
-/// Part of the proven rate from which it counts as reached: a link whose neighbour is on trial carries slightly less.
+/// Part of the proven rate from which the rate counts as reached. It is below 1, because a link carries slightly less
+/// while another link tries more.
 const REACHED: (u64, u64) = (95, 100);
-/// Factor per interval by which an estimate falls that is not reached while another is: to half in 7 s.
+/// Factor per lesson for the proven rate of a link that does not reach this rate while another link reaches its own.
+/// The rate falls to half in 7 s.
 const LEARN_FALL: (u64, u64) = (98, 100);
 /// Time between two lessons. Over shorter times a device sends in bursts.
 const LEARN_INTERVAL: Duration = Duration::from_millis(200);
@@ -389,7 +391,7 @@ mod tests {
             this
         }
 
-        /// Runs one flow over both links. Its rate is limited by the link that fills up first.
+        /// Runs one flow over both links. The rate of the flow is limited by the link that fills up first.
         fn run(&mut self, intervals: u32) {
             for _ in 0..intervals {
                 let weights = self.auto.weights();
@@ -436,7 +438,7 @@ mod tests {
             auto.handle_counters(now, &counters.map(Some));
             auto.load(0).available.expect("told").as_mbps()
         };
-        // A queue that TCP keeps is no reason to reduce a link's weight.
+        // A queue that TCP maintains is no reason to reduce a link's weight.
         for _ in 0..20 {
             interval([10.2, 1.0], [0.0, 9.0]);
         }
@@ -455,7 +457,7 @@ mod tests {
     fn weights_are_right_four_intervals_after_each_change_of_background() {
         let mut lines = Lines::new([10, 10], [Some(10), Some(10)]);
         lines.run(10);
-        // The paper's Fig. 7 only has a diagram. These steps are not from the paper.
+        // Fig. 7 of the NATALIE paper is a diagram without numbers, so these steps are not from the paper.
         for background in [[2, 8], [8, 2], [5, 5], [0, 9], [9, 0]] {
             lines.background = background;
             lines.run(4);

@@ -3,16 +3,16 @@
 //! A filter that follows changes quickly passes on the noise of every interval, and a slower filter is too slow. So
 //! changes are detected separately, by cumulative sums. The traffic above the expected value, minus a slack of
 //! [`SLACK`] of the link's rate, is added to a sum as long as the sum is positive. The same is done for traffic below
-//! the expected value. A change is detected when a sum reaches the amount that the link carries in [`ENOUGH`]. The sum
-//! is the amount by which the current weights were wrong. So a large change is detected within tens of milliseconds, a
-//! small change in the time in which it does equal harm, and noise is rarely mistaken for a change.
+//! the expected value. A change is detected when a sum reaches the amount that the link carries in [`ENOUGH`]. The
+//! sum is the amount of data by which the current weights were wrong. So a large change is detected within tens of
+//! milliseconds, a small change in the time in which it does equal harm, and noise is rarely mistaken for a change.
 //!
 //! After a change, the background is the mean of the intervals since the sum began, without the first interval, in
 //! which the change may have happened at any moment. If there is only that interval, it is used, and the next one may
 //! correct it. From then on the background is the mean of all intervals since, until their number is so large that the
 //! mean becomes a filter with the time constant [`MEMORY`].
 //!
-//! Source for the sums: E. S. Page, *Continuous Inspection Schemes*, 1954. The paper only says "filtered".
+//! Source for the sums: E. S. Page, *Continuous Inspection Schemes*, 1954. The NATALIE paper only says "filtered".
 
 use core::time::Duration;
 
@@ -111,7 +111,8 @@ pub(crate) fn bitrate(bps: f64) -> Bitrate {
 /// Deviation that does not count, as a part of the link's rate.
 pub const SLACK: f64 = 0.05;
 
-/// Sum from which a change is detected, given as the time that the link needs to carry it. Queues of lines are longer.
+/// Sum from which a change is detected, given as the time that the link needs to carry it. The queues of access links
+/// are longer.
 pub const ENOUGH: Duration = Duration::from_millis(20);
 
 /// Time constant of the filter: a sample every 200 ms has a weight of 0.3.

@@ -1,7 +1,7 @@
 //! The running equalizer: connects the weights with the kernel, its devices and its counters.
 //!
-//! This is a state machine like the others, but it acts immediately, by system calls that take micro- to milliseconds.
-//! The caller waits for changes of links, for requests, and for [`Daemon::poll_timeout`].
+//! This is a state machine like the other modules, but it acts immediately, by system calls that take micro- to
+//! milliseconds. The caller waits for changes of links, for requests, and for [`Daemon::poll_timeout`].
 
 use core::time::Duration;
 use std::{
@@ -82,7 +82,7 @@ pub struct LinkConfig {
     pub weight: u32,
 }
 
-/// The running equalizer. Dropping it undoes its changes.
+/// The running equalizer. Dropping this value undoes all changes.
 #[derive(Debug)]
 pub struct Daemon {
     settings: Settings,
@@ -249,7 +249,7 @@ impl Daemon {
         }
     }
 
-    /// Checks which next hops answer, and uses those.
+    /// Checks which next hops answer, and uses only these next hops.
     fn ask(&mut self, now: Instant) {
         let there: Vec<Option<Hop>> = self
             .found
@@ -542,7 +542,8 @@ impl Daemon {
             self.last_change = Some((change, why));
         }
         self.retry_at = None;
-        // Before the kernel removes a link, so that packets waiting for it are sent over another link.
+        // This precedes the change in the kernel, so that packets that wait for a removed link are sent over another
+        // link.
         self.tell_keeper();
         if let Err(error) = self.put_in_force() {
             tracing::warn!(%error, "not all of the weights are in force; trying again");
@@ -602,7 +603,7 @@ impl Daemon {
     }
 }
 
-/// Returns those next hops of `before` whose link was found and is unchanged.
+/// Returns the next hops of `before` whose link was found and is unchanged.
 fn still_there(before: &[Option<Hop>], found: &[Option<Hop>]) -> Vec<Option<Hop>> {
     let both = before.iter().zip(found);
     let kept = both.map(|(before, found)| match (before, found) {
@@ -617,7 +618,7 @@ fn still_there(before: &[Option<Hop>], found: &[Option<Hop>]) -> Vec<Option<Hop>
 const RUNNING_INTERVAL: Duration = Duration::from_millis(40);
 /// Time between two checks whether next hops answer, once all are known.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// First time to wait for an answer. It is doubled each time.
+/// First time to wait for an answer of a next hop. The time is doubled at each further attempt.
 const FIRST_ASK_INTERVAL: Duration = Duration::from_millis(5);
 /// Shortest time between two readings of counters with the nftables back end, where new weights take some time.
 const LEAST_NFT_INTERVAL: Duration = Duration::from_millis(200);

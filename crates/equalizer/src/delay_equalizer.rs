@@ -1,10 +1,10 @@
 //! Delays packets of links with a short delay so that packets sent together arrive together.
 //!
-//! One TCP flow over links of unequal delay suffers from reordering: with 10 and 90 ms and equal weights the paper's
-//! flow never reaches the sum of two links of 10 Mbit/s (section IV.A). The reordering can be prevented at the sender:
-//! a packet for a link with a shorter delay waits for the difference to the link with the longest delay. The flow then
-//! sees one link with the longest delay and the sum of the rates. This is useful for bulk transfers, but not for
-//! traffic that needs a short delay.
+//! One TCP flow over links of unequal delay suffers from reordering: in the NATALIE paper (section IV.A), a flow over
+//! two links of 10 Mbit/s with delays of 10 and 90 ms and equal weights never reaches the sum of their rates. The
+//! reordering can be prevented at the sender: a packet for a link with a shorter delay waits for the difference to
+//! the link with the longest delay. The flow then sees one link with the longest delay and the sum of the rates. This
+//! is useful for bulk transfers, but not for traffic that needs a short delay.
 //!
 //! The relevant value is the difference of the one-way delays to the same remote host. The caller regularly sends a
 //! probe over every link. If the replies return over the same path, the RTTs differ by exactly this value. For each
@@ -15,7 +15,8 @@
 //! Hold times may change from one packet to the next. A link's packets stay in order if the caller does not send a
 //! packet before the packets that it accepted earlier.
 //!
-//! This is not in the paper, which does not combine links whose delays differ too much (third rule of its guideline).
+//! This method is not in the NATALIE paper, which does not combine links whose delays differ too much (third rule of
+//! its guideline).
 
 use core::time::Duration;
 
@@ -65,7 +66,7 @@ impl DelayEqualizer {
 
     /// Returns how long a packet for link `index` waits at `now`. Zero while the delay of the link is unknown.
     ///
-    /// `is_used`: whether a link has packets at all. Packets do not wait for a link without packets.
+    /// `is_used`: whether a link has packets at all. The delay of a link without packets does not count.
     #[must_use]
     pub fn hold(&self, now: Instant, index: usize, is_used: impl Fn(usize) -> bool) -> Duration {
         let Some(own) = self.round_trip(now, index) else {

@@ -1,9 +1,9 @@
 //! Unit of spreading: every packet, a flowlet, or a whole flow.
 //!
 //! Packets of one flow on links of different delay arrive out of order, and TCP mistakes strong reordering for loss
-//! (section IV.A of the paper). A *flowlet* is a run of a flow's packets without a pause longer than a gap. If the gap
-//! is at least the difference of the links' delays, a flow can change its link between two flowlets and still arrive in
-//! order.
+//! (section IV.A of the NATALIE paper). A *flowlet* is a sequence of a flow's packets without a pause longer than a
+//! gap. If the gap is at least the difference of the links' delays, a flow can change its link between two flowlets
+//! and still arrive in order.
 //!
 //! The table has [`MAX_FLOWS`] entries, indexed by a hash. A flow whose entry is overwritten by another flow starts a
 //! new flowlet. The kernel's table has the same size and removes the flow that was silent longest. Flowlets are not in
@@ -19,7 +19,7 @@ pub enum Spread {
     /// No unit: a link is chosen for each packet, as in the paper.
     #[default]
     Packet,
-    /// A flowlet: a run of a flow's packets until a pause longer than this.
+    /// A flowlet: a sequence of a flow's packets without a pause longer than this.
     Flowlet(Duration),
     /// A flow, as long as its link has weight and the flow is not silent for [`FLOW_MEMORY`].
     Flow,

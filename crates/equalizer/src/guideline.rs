@@ -1,4 +1,4 @@
-//! The paper's guideline on unequal links: each link's weight is multiplied by a factor from 0 to 1.
+//! The guideline of the NATALIE paper on unequal links: each link's weight is multiplied by a factor from 0 to 1.
 //!
 //! 1. Without a large disparity of loss or delay, weights are proportional to bandwidth: all factors are 1.
 //! 2. As the disparity grows, the link of highest bandwidth gets a higher share: the factors of the others fall.
@@ -8,9 +8,9 @@
 //! from these figures:
 //!
 //! - **Delay.** Two links of 1 Mbit/s tolerate any difference up to 80 ms. At 10 Mbit/s, throughput takes longer to
-//!   converge at each step; it converges within 250 s at 60 ms and never at 80 ms. The measure is the number of packets
-//!   of the flow that overtake each other, which is the difference × the bandwidth of the compared link. Up to
-//!   [`DELAY_SMALL_PKTS`] it is small, from [`DELAY_LARGE_PKTS`] on it is large.
+//!   converge the larger the difference is: 250 s at 60 ms, and it never converges at 80 ms. The measure is the
+//!   number of packets of the flow that overtake each other, which is the difference × the bandwidth of the compared
+//!   link. Up to [`DELAY_SMALL_PKTS`] it is small, from [`DELAY_LARGE_PKTS`] on it is large.
 //! - **Loss.** Loss is harmless up to 0.1 at 1 Mbit/s and 0.01 at 10 Mbit/s, and a link is of no use beyond 0.04 at 10
 //!   Mbit/s. So the measure is the rate of lost bits. Up to [`LOSS_SMALL`] it is small, from [`LOSS_LARGE`] on it is
 //!   large. If the loss exceeds that of the best link by [`LOSS_LEAST_LARGE`], it is always large.
@@ -146,8 +146,8 @@ fn best(links: &[LinkState]) -> Option<usize> {
         .map(|(index, _)| index)
 }
 
-/// Small delay difference in packets: 20 ms at 10 Mbit/s. Up to there the paper's throughput is close to the sum of the
-/// links (R-NAT-2).
+/// Small delay difference in packets: 20 ms at 10 Mbit/s. Up to this difference the paper's throughput is close to
+/// the sum of the links (R-NAT-2).
 pub const DELAY_SMALL_PKTS: f64 = 17.0;
 /// Large delay difference in packets: 70 ms at 10 Mbit/s. It is between 60 ms, where the paper's connection needs 250
 /// s, and 80 ms, where it never converges (R-NAT-3).

@@ -1,8 +1,8 @@
 //! Queue of the delayed packets of one link, in the order of arrival.
 //!
 //! A packet whose hold time ends before that of its predecessor is sent together with the predecessor, so a link's
-//! packets stay in order. Bound: [`HoldQueue::set_room`], at most [`MAX_HELD_BYTES`]. Packets beyond the bound are not
-//! delayed.
+//! packets stay in order. Bound: the capacity set by [`HoldQueue::set_room`], at most [`MAX_HELD_BYTES`]. Packets
+//! beyond the bound are not delayed.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -32,8 +32,8 @@ impl<T> Default for HoldQueue<T> {
 
 impl<T> HoldQueue<T> {
     /// Sets the capacity of the queue for a link of `rate` and a hold time of `hold`: twice the bytes that the link
-    /// carries in this time, because senders send in bursts, plus some super-packets. If the rate is unknown, the
-    /// capacity is [`MAX_HELD_BYTES`].
+    /// carries in this time, because senders send in bursts, plus some offloaded packets of 64 KiB. If the rate is
+    /// unknown, the capacity is [`MAX_HELD_BYTES`].
     pub fn set_room(&mut self, rate: Option<Bitrate>, hold: Duration) {
         self.room = rate.map_or(MAX_HELD_BYTES, |rate| {
             (rate.bytes_in(hold * 2) + BURST).min(MAX_HELD_BYTES)
@@ -76,7 +76,7 @@ impl<T> HoldQueue<T> {
     }
 }
 
-/// Allowance for bursts: sixteen super-packets.
+/// Allowance for bursts: sixteen offloaded packets of 64 KiB.
 const BURST: Bytes = Bytes::new(1 << 20);
 /// Largest capacity of the queue: a quarter of a second at 1 Gbit/s.
 pub const MAX_HELD_BYTES: Bytes = Bytes::new(32 << 20);

@@ -10,7 +10,7 @@
 //! Bounds: [`MAX_HOSTS`] servers of all links together, removed [`IMPAIRMENT_MEMORY`] after their last connection;
 //! [`MAX_CONNECTIONS`] connections.
 //!
-//! The paper does not say how loss and delay are measured.
+//! The NATALIE paper does not say how loss and delay are measured.
 
 use core::{
     net::{IpAddr, SocketAddr},

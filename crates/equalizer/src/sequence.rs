@@ -2,18 +2,19 @@
 //!
 //! **Slots.** The weights are converted to counts of at most [`SLOTS`] slots in total. If the sum of the weights
 //! divided by their common factor is at most [`SLOTS`], the counts are these quotients, and packet shares are exact
-//! over each round. Otherwise every link gets the floor of its part of [`SLOTS`], at least one slot, and the remaining
-//! slots go to the links with the largest remainders. A share is then wrong by less than `1 / SLOTS`, which is less
-//! than one slot. The order is that of smooth weighted round robin: in each slot, every link earns its count, and the
-//! link with the most credit takes the slot and pays the sum. So the slots of a link are spread evenly.
+//! over each round. Otherwise every link gets the floor of its part of [`SLOTS`], at least one slot, and the
+//! remaining slots go to the links with the largest remainders. The error of a share is then less than one slot, that
+//! is, less than `1 / SLOTS`. The order is that of smooth weighted round robin: in each slot, every link earns its
+//! count, and the link with the most credit takes the slot and pays the sum of all counts. So the slots of a link are
+//! spread evenly.
 //!
 //! **Credit.** With segmentation offload a packet at the kernel's hook may be 64 KiB long, so choosing links per packet
 //! gives inexact shares of bytes. [`Credit`] uses the same rule with the packet's length as price: shares of bytes are
 //! exact to one packet for each link, for all packet lengths. The BPF program does exactly this, separately for each
 //! processor, and its results are identical to those of [`Credit`] (both get their input from [`shares`]).
 //!
-//! Sources: section II of the paper, which assigns packets in turn by weight and does not define their order; nginx for
-//! the order. Charging bytes is not in the paper.
+//! Sources: section II of the NATALIE paper, which assigns packets in turn by weight and does not define their order;
+//! nginx for the order. Charging bytes is not in the paper.
 
 use crate::MAX_LINKS;
 
@@ -162,8 +163,9 @@ fn counts(weights: &[u32]) -> Vec<i64> {
     parts(weights, SLOTS as u64)
 }
 
-/// Divides `whole` in proportion to `weights`: the floor, at least 1 for each positive weight, and the rest by the
-/// largest remainders, the first among equals. `whole` is at least the number of weights.
+/// Divides `whole` in proportion to `weights`. Each positive weight gets the floor of its part, but at least 1. The
+/// rest goes to the largest remainders; among equal remainders, the first is preferred. `whole` is at least the
+/// number of weights.
 fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
     let weights = &weights[..weights.len().min(MAX_LINKS)];
     let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
@@ -187,7 +189,8 @@ fn parts(weights: &[u32], whole: u64) -> Vec<i64> {
                 .max_by_key(|at| missing(weights[*at], parts[*at]));
             parts[most.expect("the sum is not zero")] += 1;
         } else if given > whole {
-            // Links that were raised to 1 are compensated by the links that have most to spare.
+            // The amount by which parts were raised to 1 is subtracted from the links whose parts exceed the exact
+            // value most.
             let least = places()
                 .filter(|at| parts[*at] > 1)
                 .min_by_key(|at| missing(weights[*at], parts[*at]));

@@ -14,7 +14,7 @@ pub enum Charge {
     /// The packet's bytes on the wire: shares apply to bytes, also with segmentation offload.
     #[default]
     Bytes,
-    /// The number of packets on the wire: shares apply to packets, as in the paper.
+    /// The number of packets on the wire: shares apply to packets, as in the NATALIE paper.
     Packets,
 }
 

@@ -1,8 +1,8 @@
 //! The weights in force: fixed, set by a user, or automatic, for the links that are up, limited by the guideline.
 //!
 //! A link that is down has weight 0. If all links are down, all weights are 0, and packets are left to the routing
-//! table. Weights set while running remain in force until the end, for all links: links that were not named keep their
-//! current weights.
+//! table. Weights that a user sets while the equalizer runs remain in force until it stops. They apply to all links:
+//! links that the user did not name keep their current weights.
 
 use core::{fmt, time::Duration};
 
@@ -68,7 +68,7 @@ pub struct Change {
 pub struct LinkView {
     /// Current weight.
     pub weight: u32,
-    /// Part of the link in the sum of weights, 0 to 1.
+    /// Weight of the link divided by the sum of all weights, 0 to 1.
     pub share: f64,
     /// Whether the link may carry packets.
     pub is_up: bool,
@@ -100,7 +100,8 @@ struct Link {
 impl WeightControl {
     /// Creates the control of `links`, of which at most [`MAX_LINKS`] count. All links are initially down.
     ///
-    /// `source` is the source of the weights. `gate`: whether the paper's guideline may change automatic weights.
+    /// `source` is the source of the weights. `gate`: whether the guideline ([`crate::guideline`]) may change
+    /// automatic weights.
     #[must_use]
     pub fn new(
         source: Source,
@@ -182,7 +183,8 @@ impl WeightControl {
         self.decide(now, Why::Guideline(self.rule), false);
     }
 
-    /// Returns the time at which counters are due. They are needed in every mode, because [`Self::view`] reports them.
+    /// Returns the time at which counters are due. Counters are needed in every mode, because [`Self::view`] reports
+    /// them.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.auto.poll_timeout()
@@ -301,8 +303,8 @@ fn scaled(weight: u32, factor: f64) -> u32 {
     ((f64::from(weight) * factor.min(1.0)) as u32).max(1)
 }
 
-/// Whether the share of any link differs by more than [`LEAST_CHANGE`] or by [`LEAST_PART`] of itself, or a link was
-/// added or removed.
+/// Whether the share of any link differs by more than [`LEAST_CHANGE`] or by more than the part [`LEAST_PART`] of the
+/// share, or a link was added or removed.
 fn moved(new: &[u32], old: &[u32]) -> bool {
     let sum = |weights: &[u32]| {
         weights
@@ -329,8 +331,8 @@ fn fraction(part: u64, whole: u64) -> f64 {
 
 /// Change of a share below which automatic weights are left unchanged.
 const LEAST_CHANGE: f64 = 0.005;
-/// Relative change of a share from which weights are changed. For a link with a tenth left, half a hundredth too much
-/// is a twentieth too much.
+/// Relative change of a share from which weights are changed. It matters for links with a small share: if the share
+/// is 0.1, a change by [`LEAST_CHANGE`] is already a twentieth of it.
 const LEAST_PART: f64 = 0.02;
 
 /// Age from which the loss and delay of a link count as unknown, for the modules that measure them.

@@ -1,18 +1,19 @@
 //! Emulated links: the link model of `pleach-sim` driven by real packets and the real clock.
 //!
-//! A link is a TUN device in the client's namespace and one in the gateway's. If daemons need link-layer addresses, it
-//! is a pair of TAP devices instead. The model processes IP packets in both cases. Each direction of all links has a
-//! thread that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes them to the
-//! receiving ends at the times that the model determines. The devices have no virtual header, so the kernel completes
-//! checksums and packets have their real size.
+//! A link is a TUN device in the client's namespace and one in the gateway's. If daemons need link-layer addresses,
+//! the link is a pair of TAP devices instead. The model processes IP packets in both cases. Each direction of all
+//! links has a thread that reads packets from the sending ends, passes them through a [`Recorded`] bundle and writes
+//! them to the receiving ends at the times that the model determines. The devices have no virtual header, so the
+//! kernel completes checksums and packets have their real size.
 //!
 //! The threads request real-time priority and a timer slack of 1 ns. They record how late each packet is written
-//! compared with the model's time. The caller should refuse a run that is late. Known limit: a packet enters the model
-//! when it is read. If a thread is delayed, or rests between two packets of a fast link, the lateness of packets that
-//! were due meanwhile shows it, but the late reading of incoming packets is not recorded.
+//! compared with the model's time. The caller should refuse a run in which packets were written too late. Known
+//! limit: a packet enters the model when it is read. If a thread is delayed, or rests between two packets of a fast
+//! link, packets that were due meanwhile are recorded as late, but the delay of incoming packets until they are read
+//! is not recorded.
 //!
 //! One thread moves about 290 000 packets per second. It reads the packets of 100 µs together, as network cards do,
-//! because the CPU time of a thread that is woken for each packet is missing for the programs under test.
+//! because a thread that is woken for each packet would take CPU time from the programs under test.
 
 pub mod tun;
 mod worker;
@@ -47,7 +48,7 @@ pub struct Ends {
     pub kind: tun::Kind,
 }
 
-/// The threads of all links. Dropping it stops them and thereby removes the devices.
+/// The threads of all links. Dropping this value stops the threads and thereby removes the devices.
 #[derive(Debug)]
 pub struct Emulator {
     down: Direction,
@@ -62,8 +63,8 @@ struct Direction {
 }
 
 impl Emulator {
-    /// Starts the links of `scenario`. `ends` has one entry per link, in the scenario's order, followed by one for each
-    /// delay in `far`, the delays between the gateway and the servers behind it. In these entries, `client` is the
+    /// Starts the links of `scenario`. `ends` has one entry per link, in the scenario's order, followed by one for
+    /// each delay in `far`, the delays between the gateway and the far servers. In these entries, `client` is the
     /// gateway's end and `gateway` the server's end.
     ///
     /// # Errors
@@ -92,8 +93,8 @@ impl Emulator {
         })
     }
 
-    /// Schedules the start of the run at `at`, which should be in the future: traces, counters and series restart
-    /// there. `events` are relative to it.
+    /// Schedules the start of the run at `at`, which should be in the future: traces, counters and series restart at
+    /// that time. The times of `events` count from `at`.
     pub fn begin(&self, at: Instant, events: &[Event]) {
         for direction in [&self.down, &self.up] {
             let events = events.to_vec();
@@ -101,7 +102,7 @@ impl Emulator {
         }
     }
 
-    /// Returns the measurements since [`begin`](Self::begin): down, up.
+    /// Returns the measurements since [`begin`](Self::begin), first of the down direction, then of the up direction.
     ///
     /// # Errors
     /// Fails if a thread of the emulator has ended.
@@ -132,7 +133,7 @@ impl Direction {
     }
 
     fn send(&self, command: Command) {
-        // If a worker has ended, its missing report shows it.
+        // If a worker has ended, its report is missing later, which shows the failure.
         let _ = self.commands.send(command);
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }

@@ -1,8 +1,8 @@
 //! Hosts of the lab: network namespaces that are referenced by a descriptor.
 //!
-//! This needs no `ip netns`, no mounts and no names in the file system. A thread creates a namespace by unsharing, and
-//! its descriptor keeps the namespace alive, so the kernel removes the namespace when the process ends in any way.
-//! Child processes are killed when the thread that started them ends.
+//! This module needs no `ip netns`, no mounts and no names in the file system. A thread creates a namespace by
+//! unsharing, and its descriptor keeps the namespace alive, so the kernel removes the namespace however the process
+//! ends. Child processes are killed when the thread that started them ends.
 
 use std::{
     fs::{self, File},
@@ -63,8 +63,8 @@ impl Netns {
         PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()))
     }
 
-    /// Runs `work` on a new thread inside the namespace and returns its result. Sockets and devices that it opens stay
-    /// inside.
+    /// Runs `work` on a new thread inside the namespace and returns its result. Sockets and devices that `work` opens
+    /// stay inside.
     ///
     /// # Errors
     /// Fails if the namespace cannot be entered, or `work` fails.
@@ -203,8 +203,8 @@ pub fn prepare() -> anyhow::Result<()> {
     mount_run_directory().context("cannot mount /run in a namespace of its own")
 }
 
-/// Mounts an empty `/run` that only this process sees: daemons store their state there, and the real one belongs to
-/// root.
+/// Mounts an empty `/run` that only this process sees: daemons store their state there, and the host's `/run` belongs
+/// to root.
 fn mount_run_directory() -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     // SAFETY: all arguments are constant strings that end in NUL; a null pointer means no options.

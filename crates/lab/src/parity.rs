@@ -1,4 +1,5 @@
-//! One scenario in both worlds: checks whether the simulator's results agree with the lab's measurements.
+//! One scenario in two worlds, the lab and the simulator: checks whether the simulator's results agree with the lab's
+//! measurements.
 //!
 //! Each scenario runs in the lab and in the simulator with the same seeds, and therefore with the same losses: the
 //! emulator draws losses by packet, so a packet with a given number is lost in both worlds or in neither. Then the
@@ -34,7 +35,7 @@ use crate::{Options, netns};
 /// Number of simulated runs with longer delays.
 pub const SHIFTS: u32 = 15;
 
-/// Settings for running scenarios in both worlds.
+/// Settings for running scenarios in the lab and in the simulator.
 #[derive(Clone, Debug)]
 pub struct Parity {
     /// The daemon's binary.
@@ -64,7 +65,7 @@ pub enum Outcome {
 }
 
 impl Parity {
-    /// Runs `scenario` in both worlds, [`Parity::runs`] times, without its baselines.
+    /// Runs `scenario` in the lab and in the simulator, [`Parity::runs`] times, without its baselines.
     ///
     /// Returns [`Outcome::NoLab`] if the lab cannot run (no namespaces), and [`Outcome::TooBusy`] if all its runs are
     /// refused.

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | client | `10.(100+i).0.2/24`, `fd00:(100+i)::2/64` on link *i* | a default route per link: in table 100+i for its source address, and in the main table with metric 100+i |
 //! | gateway | `10.(100+i).0.1/24`, `fd00:(100+i)::1/64`; public `203.0.113.5`, `2001:db8::5` on `lo`; `10.99.0.1/24`, `fd99::1/64` towards the server | forwards |
-//! | server | `10.99.0.2/24`, `fd99::2/64` | to all networks by the gateway, or only to the tunnel's network |
+//! | server | `10.99.0.2/24`, `fd99::2/64` | to all networks through the gateway, or only to the tunnel's network |
 //! | far server *j* | `10.98.j.2/24`, `fd98:j::2/64`; the gateway is `.1` | for cross traffic: to all networks; otherwise: as the server's |
 //!
 //! In a world with equalizers, links are Ethernet with fixed neighbours. The client's spread traffic uses the address
@@ -13,7 +13,7 @@
 //!
 //! In a world with a tunnel, the server has no route to the links' own networks, so traffic that bypasses the tunnel
 //! gets no answer. Traffic over one link outside the tunnel, and traffic with a server at a distance, have servers of
-//! their own, one for each distance, behind an emulated line without limits. TCP stores no metrics between connections,
+//! their own, one for each distance, over an emulated link without limits. TCP stores no metrics between connections,
 //! so that runs do not influence each other.
 
 use core::{fmt::Write as _, net::IpAddr, time::Duration};
@@ -45,14 +45,14 @@ pub enum Reach {
     Tunnel,
 }
 
-/// A world of three or more hosts. Dropping it removes all of it.
+/// A world of three or more hosts. Dropping this value removes all hosts, devices and links.
 #[derive(Debug)]
 pub struct Topology {
     /// The client, which has the links.
     pub client: Netns,
     /// The gateway, at the other end of the links.
     pub gateway: Netns,
-    /// The server behind the gateway.
+    /// The server, which is reached through the gateway.
     pub server: Netns,
     /// Servers of cross traffic and of traffic with a distance.
     far: Vec<(Place, Netns)>,
@@ -238,9 +238,9 @@ fn client_setup(scenario: &Scenario) -> String {
     lines
 }
 
-/// Returns the commands that set the link-layer addresses of the links' devices, at the host with number `own` and for
-/// the other end with number `other`. They are static, because packets of an address resolution would be lost and
-/// delayed like all others, and would be counted.
+/// Returns the commands that set the link-layer addresses of the links' devices, at the host with number `own` and
+/// for the other end with number `other`. The addresses are static, because the emulator would lose, delay and count
+/// the packets of an address resolution like all other packets.
 fn ethernet_setup(scenario: &Scenario, own: u8, other: u8) -> String {
     let mut lines = String::new();
     for (index, link) in scenario.links.iter().enumerate() {

@@ -92,7 +92,7 @@ impl Map {
         })
     }
 
-    /// Returns the same map with another descriptor.
+    /// Returns another descriptor of this map.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             fd: self.fd.try_clone()?,
@@ -253,8 +253,8 @@ pub(crate) fn link_device(program: impl AsFd, ifindex: u32, attach: Attach) -> i
     link_to(&program, ifindex, attach)
 }
 
-/// Whether the kernel supports [`Attach::TcxEgress`]. Then it looks up a device that does not exist; otherwise it
-/// rejects the attach type.
+/// Whether the kernel supports [`Attach::TcxEgress`]. To find out, this tries to attach `program` to a device that
+/// does not exist: a kernel with TCX reports the missing device, other kernels reject the attach type.
 pub(crate) fn has_tcx(program: impl AsFd) -> bool {
     let nobody = i32::MAX.cast_unsigned();
     link_to(&program, nobody, Attach::TcxEgress)

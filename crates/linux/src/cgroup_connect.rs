@@ -14,8 +14,8 @@
 //! sockets have a device), nor sockets of other network namespaces. If data is missing, the hook does nothing, and the
 //! routing table decides. The maps are changed element by element; every intermediate state is valid.
 //!
-//! Descriptors of this process keep the programs attached: they are detached when the process ends in any way. Needs
-//! kernel 6.1 or newer (`SO_BINDTOIFINDEX` for BPF).
+//! Descriptors of this process keep the programs attached: they are detached however the process ends. Needs kernel
+//! 6.1 or newer (`SO_BINDTOIFINDEX` for BPF).
 
 use std::{
     collections::BTreeMap,
@@ -144,8 +144,8 @@ impl CgroupConnect {
         Ok(())
     }
 
-    /// Replaces all places. The place with the longest matching prefix applies. Places beyond [`MAX_PLACES`] are
-    /// omitted.
+    /// Replaces all places, which are the networks with a verdict. The place with the longest matching prefix
+    /// applies. Places beyond [`MAX_PLACES`] are omitted.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -209,7 +209,7 @@ pub fn root() -> io::Result<PathBuf> {
 
 /// Distributes [`SLOTS`] slots over `devices`, pairs of index and weight, in proportion to the weights and evenly
 /// spaced. In each slot every device earns its weight, and the device with the most credit gets the slot and pays the
-/// sum. Returns zeros, which bind nothing, if there is no device.
+/// sum of all weights. Returns zeros, which bind nothing, if there is no device.
 fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
     let sum: i128 = devices.iter().map(|(_, weight)| i128::from(*weight)).sum();
     let mut credits = vec![0_i128; devices.len()];
@@ -231,7 +231,7 @@ fn turns(devices: &[(u32, u64)]) -> Vec<u32> {
 fn program(attach: Attach, cookie: u64, [places, turn, slots, counts]: [&Map; 4]) -> Vec<Insn> {
     use Reg::{Fp, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
     let [pass, refused, spread, bind, family_known] = [0, 1, 2, 3, 4].map(Label);
-    // Fields of `struct bpf_sock_addr` and, behind `SOCK`, of `struct bpf_sock`.
+    // Fields of `struct bpf_sock_addr`. `SOCK` is a pointer to `struct bpf_sock`, whose fields follow.
     const USER_IP4: i16 = 4;
     const USER_IP6: i16 = 8;
     const PROTOCOL: i16 = 36;

@@ -62,7 +62,8 @@ pub const MAX_DEBT: i64 = (1 << 24) << SHARE_BITS;
 /// Highest number of destinations.
 pub const MAX_DESTINATIONS: usize = 32;
 
-/// Mark of probes that measure the delays of links. They leave by the device through which they were sent.
+/// Mark of probes that measure the delays of links. The equalizer does not redirect these packets: they leave by the
+/// device through which they were sent.
 pub const PROBE_MARK: u32 = 0x0070_6510;
 /// Time after the last sign of life from the process that delays packets, after which no packets are passed to it.
 pub const ALIVE_FOR: Duration = Duration::from_millis(200);
@@ -104,7 +105,7 @@ pub struct Mode {
 /// The links whose packets are delayed, if [`Mode::hold`] is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Whether packets of each link are passed to the device of [`Equalizer::hold`] first, if that was called.
+    /// Whether packets of each link are passed to the device of [`Equalizer::hold`] first. This device must exist.
     pub links: [bool; MAX_LINKS],
     /// Whether flows stay on their link because the hold times are not known yet.
     pub keeps_flows: bool,
@@ -161,7 +162,8 @@ pub struct Equalizer {
     _lock: Lock,
 }
 
-/// Tells the kernel that the process which delays packets is alive. Must be used more often than every [`ALIVE_FOR`].
+/// Tells the kernel that the process which delays packets is alive. [`Self::tell`] must be called more often than
+/// every [`ALIVE_FOR`].
 #[derive(Debug)]
 pub struct Alive(Map);
 
@@ -208,8 +210,9 @@ impl Equalizer {
     /// Nothing is spread before [`Self::set`].
     ///
     /// `base` is the directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`]. If `backend` is `None`,
-    /// BPF is used if it works and every existing device in `devices` has link-layer addresses; otherwise nftables. The
-    /// second result is the reason. Works in the network namespace of the calling thread.
+    /// BPF is used if it works and every existing device in `devices` has link-layer addresses; otherwise nftables.
+    /// The second result is the reason for the choice of the back end. Works in the network namespace of the calling
+    /// thread.
     ///
     /// # Errors
     /// Returns [`io::ErrorKind::AddrInUse`] if an equalizer already runs in this namespace. Fails if the back end does
@@ -288,9 +291,9 @@ impl Equalizer {
 
     /// Sets the links that packets use from now on. `None` in `hops` is a link that is down.
     ///
-    /// `shares` are the shares for IPv4 and for IPv6, one for each link, all 0 or with the sum 2^[`SHARE_BITS`]. The
-    /// share of a link that is down or has no next hop of the family must be 0. `slots`, for the back end that uses
-    /// slots, are the links of the slots for IPv4 and for IPv6.
+    /// `shares` are the shares for IPv4 and for IPv6, one for each link. They are all 0, or their sum is
+    /// 2^[`SHARE_BITS`]. The share of a link that is down or has no next hop of the family must be 0. `slots`, for
+    /// the back end that uses slots, are the links of the slots for IPv4 and for IPv6.
     ///
     /// # Errors
     /// Returns the first error of the kernel. All changes are attempted.
@@ -337,12 +340,12 @@ impl Equalizer {
         Ok((device, Alive(splitter.alive()?)))
     }
 
-    /// Returns those of `hops` whose next hops answer. A next hop of unknown state is treated as in `before`. The
-    /// kernel probes next hops that have not answered recently. The second result says whether the state of all next
-    /// hops is known.
+    /// Returns the entries of `hops` whose next hops answer. A next hop of unknown state is treated as in `before`.
+    /// The kernel probes next hops that have not answered recently. The second result says whether the state of all
+    /// next hops is known.
     ///
-    /// If a packet is redirected while the kernel still waits for the next hop's link-layer address, it is lost. So a
-    /// link must not get packets earlier.
+    /// If a packet is redirected while the kernel still waits for the next hop's link-layer address, the packet is
+    /// lost. So a link must not get packets before its next hop has answered.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -625,7 +628,7 @@ fn splitter(
     }
 }
 
-/// Whether `device` has link-layer addresses like Ethernet. Assumed for a device that does not exist yet.
+/// Whether `device` has link-layer addresses like Ethernet. True for a device that does not exist yet.
 fn has_link_addresses(device: &str) -> bool {
     crate::ethtool::hardware_type(device).is_none_or(|kind| kind == libc::ARPHRD_ETHER)
 }

@@ -1,8 +1,8 @@
 //! Links, addresses, routes and rules of the kernel, set and read over rtnetlink.
 //!
-//! Only this module and its submodules use the rtnetlink crate. Calls block: each runs a single-threaded runtime of its
-//! own for its duration. They belong in the start and stop of a tunnel, not in its data path. A [`Netlink`]
-//! communicates with the network namespace of the thread that opened it.
+//! Only this module and its submodules use the rtnetlink crate. Calls block: each runs a single-threaded runtime of
+//! its own for its duration. Therefore calls belong in the start and stop of a tunnel, not in its data path. A
+//! [`Netlink`] communicates with the network namespace of the thread that opened it.
 //!
 //! Deleting an object that no longer exists is not an error, so that an undo can be repeated.
 
@@ -168,8 +168,8 @@ impl Netlink {
         absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
     }
 
-    /// Adds an unreachable route to `destination` in `table`, which applies if no other route of the table leads there.
-    /// Replaces an equal route. It outlives every device.
+    /// Adds an unreachable route to `destination` in `table`, which applies if no other route of the table leads
+    /// there. Replaces an equal route. The route remains when devices disappear.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -295,7 +295,8 @@ impl Netlink {
     }
 
     /// Removes the rules with a priority in `priorities` that look up `table`, or the main table without its short
-    /// prefixes. Both families, the last rules first. Other rules in that range belong to other programs.
+    /// prefixes. This applies to both families, and the last rules are removed first. Other rules in that range
+    /// belong to other programs.
     ///
     /// # Errors
     /// Returns the error of the kernel.

@@ -13,7 +13,8 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Runs `work` on a new thread inside the namespace behind `path`, such as `/run/netns/NAME`, and returns its result.
+/// Runs `work` on a new thread inside the namespace to which `path` refers, such as `/run/netns/NAME`, and returns
+/// its result.
 ///
 /// # Errors
 /// Fails if `path` is not a namespace or may not be entered.

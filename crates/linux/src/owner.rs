@@ -1,8 +1,9 @@
 //! Finds the process that owns a local connection: `sock_diag(7)` gives the socket's inode and user, `/proc/*/fd` the
 //! process that has it open.
 //!
-//! The search in `/proc` takes some milliseconds. It needs the permission to see the process: its own user's, or all
-//! for root. Programs of other users, in other PID namespaces, or already ended, are not found.
+//! The search in `/proc` takes some milliseconds. It needs the permission to see the process: root sees all
+//! processes, other users only their own. Programs of other users, in other PID namespaces, or already ended, are not
+//! found.
 
 use std::{
     fs, io,

@@ -190,10 +190,10 @@ const REQUEST_V6: u8 = 128;
 const ANSWER_V6: u8 = 129;
 const HEADER_LEN: usize = 8;
 const SECRET_LEN: usize = 8;
-/// Longest IPv4 header, ICMP header and our payload in bytes. For longer messages, the beginning shows that they are
-/// not ours.
+/// Number of bytes of a message that are read: the longest IPv4 header, the ICMP header and the pinger's random
+/// bytes. They are sufficient to recognise replies to this pinger's requests.
 const LONGEST_ANSWER: usize = 60 + HEADER_LEN + SECRET_LEN;
-/// Highest number of senders. Beyond it, all are opened again.
+/// Highest number of senders. If more are needed, all are closed and opened again on demand.
 const MAX_SENDERS: usize = 64;
 const DISCARD_PORT: u16 = 9;
 

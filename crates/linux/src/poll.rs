@@ -100,8 +100,8 @@ impl Poller {
     /// Waits until a descriptor is ready or `deadline` has passed (`None`: no deadline), and replaces the content of
     /// `events`.
     ///
-    /// Each call returns at most 64 events. If the deadline has passed, the call does not wait. It returns early
-    /// without events if a signal handler ran.
+    /// Each call returns at most 64 events. If the deadline has passed, the call does not wait. The call returns
+    /// early without events if a signal handler ran.
     ///
     /// # Errors
     /// Returns the error of `epoll_pwait2(2)`.
@@ -148,7 +148,7 @@ impl Waker {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable. Clear it before looking for work.
+    /// Makes the descriptor unreadable. Call this before looking for work, so that no wake-up is lost.
     pub fn clear(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
     }

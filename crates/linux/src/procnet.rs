@@ -8,8 +8,8 @@ use std::{
 
 use ipnet::IpNet;
 
-/// Returns the destinations of all routes of the main table except default routes. For IPv6, the routes of all tables.
-/// At most `limit`.
+/// Returns the destinations of at most `limit` routes: for IPv4 those of the main table, for IPv6 those of all
+/// tables. Default routes are excluded.
 ///
 /// # Errors
 /// Fails if there is no `/proc`.

@@ -70,8 +70,8 @@ impl Redirect {
     }
 
     /// Redirects all connections to `port`, except packets with `mark`, packets to one of `direct`, and packets that
-    /// arrive by one of the devices `uplinks`: these are for hosts behind this one and do not concern the proxy.
-    /// Replaces the previous rules in one step.
+    /// arrive by one of the devices `uplinks`. Connections that arrive by an uplink come from outside and do not
+    /// concern the proxy. Replaces the previous rules in one step.
     ///
     /// # Errors
     /// Returns the message of `nft`.
@@ -116,7 +116,7 @@ impl Drop for Redirect {
 /// # Errors
 /// Fails if the remains cannot be removed.
 pub fn recover(base: &Path, port: u16) -> io::Result<()> {
-    // If this process may not write there, it has left nothing there.
+    // A process that may not write to this directory has left nothing there either.
     let Ok(dir) = StateDir::open(base) else {
         return Ok(());
     };
@@ -132,7 +132,7 @@ pub fn recover(base: &Path, port: u16) -> io::Result<()> {
     }
 }
 
-/// Returns the original destination of a redirected connection. `None` if it was not redirected.
+/// Returns the original destination of a redirected connection. `None` if the connection was not redirected.
 pub fn original_destination(stream: impl AsFd) -> Option<SocketAddr> {
     let socket = SockRef::from(&stream);
     let local = socket.local_addr().ok()?.as_socket()?;
@@ -176,7 +176,7 @@ table inet {table} {{
 }
 
 fn remove(table: &str) -> io::Result<()> {
-    // The table is added first, so that deleting it cannot fail if there is none.
+    // The table is added first, so that deleting it cannot fail because it does not exist.
     nft::run(&format!("table inet {table}\ndelete table inet {table}\n"))
 }
 

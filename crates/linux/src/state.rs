@@ -4,8 +4,8 @@
 //! same name may exist in several namespaces. Each tunnel has three files there:
 //!
 //! - `NAME.state` (JSON) is written before the first change.
-//! - `NAME.lock` is locked as long as the tunnel's process lives. The kernel releases the lock when the process dies in
-//!   any way.
+//! - `NAME.lock` is locked as long as the tunnel's process lives. The kernel releases the lock however the process
+//!   ends.
 //! - `NAME.rates` contains the last measured rates of the tunnel's links.
 
 use std::{
@@ -33,12 +33,12 @@ pub struct StateDir {
 pub(crate) struct TunnelState {
     /// Slot of the tunnel, which determines its table, mark and priorities.
     pub(crate) slot: u32,
-    /// Whether it may have created an nftables table.
+    /// Whether the tunnel may have created an nftables table.
     pub(crate) has_nft: bool,
-    /// Whether packets for the tunnel must not leave by another device while it does not run.
+    /// Whether packets for the tunnel must not leave by another device while the tunnel does not run.
     #[serde(default)]
     pub(crate) is_closed: bool,
-    /// The half of its priorities that contains the rules in force.
+    /// Half of the tunnel's rule priorities that contains the rules in force.
     #[serde(default)]
     pub(crate) bank: Bank,
 }

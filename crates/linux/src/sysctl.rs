@@ -76,7 +76,8 @@ pub fn release(dir: &StateDir, owner: &str) -> io::Result<()> {
             due.push((key.as_str(), entry.original.as_str()));
         }
     }
-    // A switch for all devices changes the settings of each device, so the settings of devices are restored after it.
+    // A setting for all devices also changes the setting of each device. So the settings of single devices are
+    // restored after it.
     due.sort_by_key(|(key, _)| !is_for_all(key));
     for (key, original) in due {
         if read(key).is_ok_and(|now| now != original) {

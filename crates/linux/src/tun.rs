@@ -1,13 +1,14 @@
 //! The TUN device: whole batches of IP packets with one system call each.
 //!
-//! The device has a vnet header (`IFF_VNET_HDR`), so the kernel delivers and accepts super-packets of up to 64 KiB.
-//! Reading splits them into single packets with complete checksums, because the tunnel spreads single packets over
-//! paths. Writing merges runs of a flow again and passes them to the kernel with `writev`: the headers are built in a
-//! scratch buffer, and the payloads are written from their buffers, so no byte is copied in user space.
+//! The device has a vnet header (`IFF_VNET_HDR`), so the kernel delivers and accepts super-packets: several segments
+//! of a flow with one header (GSO, GRO), up to 64 KiB long. Reading splits them into single packets with complete
+//! checksums, because the tunnel spreads single packets over paths. Writing merges consecutive packets of a flow
+//! again and passes them to the kernel with `writev`: the headers are built in a scratch buffer, and the payloads are
+//! written from their buffers, so no byte is copied in user space.
 //!
 //! Up to 500 packets, including super-packets, wait in front of the device: the default of the kernel's driver. The
-//! tunnel reads at once and has its own queue behind the device, with AQM, so no standing queue builds up there. With a
-//! shorter limit, small packets would be lost whenever the thread is late by a millisecond.
+//! tunnel reads at once and has its own queue after the device, with AQM, so no standing queue builds up there. With
+//! a shorter limit, small packets would be lost whenever the thread is late by a millisecond.
 //!
 //! Limits: there is one queue. The device is removed when the value is dropped.
 
@@ -128,10 +129,10 @@ impl Tun {
         }))
     }
 
-    /// Writes a batch of any length and merges runs of a flow.
+    /// Writes a batch of any length and merges consecutive packets of a flow.
     ///
-    /// Order is preserved within each flow. A device does not block on writing unless memory is short. Then, and when
-    /// it is down, packets are dropped and counted.
+    /// Order is preserved within each flow. A device does not block on writing unless memory is short. If memory is
+    /// short or the device is down, packets are dropped and counted.
     ///
     /// # Errors
     /// Fails if the device is gone.

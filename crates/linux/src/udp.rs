@@ -7,10 +7,10 @@
 //! path's MTU is lost. The engine detects such losses.
 //!
 //! Some devices refuse segments although the kernel offers them (quinn issues 1128, 2399). The datagrams of such a
-//! batch are sent again one by one. If that works, segmentation was the cause, and the socket does not use it from then
-//! on. Therefore sending is implemented here. Receiving and the socket options are quinn-udp's. Its `send` would
-//! permanently lose the ECN mark after the first `EINVAL`, even if that error was caused by a source address that no
-//! longer exists.
+//! batch are sent again one by one. If that works, segmentation was the cause, and the socket does not use it from
+//! then on. Sending is implemented here, because the `send` of quinn-udp would permanently lose the ECN mark after
+//! the first `EINVAL`, even if that error was caused by a source address that no longer exists. Receiving and the
+//! socket options are implemented by quinn-udp.
 //!
 //! Addresses are plain: a dual-stack socket accepts and reports IPv4 addresses as IPv4.
 
@@ -34,7 +34,8 @@ use control::Control;
 pub struct UdpOptions {
     /// Address and port to bind. With port 0 the kernel chooses the port.
     pub bind: SocketAddr,
-    /// For an IPv6 wildcard address: whether to serve IPv4 on the same socket, and only IPv4 on a host without IPv6.
+    /// For an IPv6 wildcard address: whether the socket also serves IPv4. On a host without IPv6, such a socket
+    /// serves IPv4 only.
     pub dual_stack: bool,
     /// The device of all datagrams, regardless of the routes.
     pub device: Option<String>,
@@ -252,17 +253,17 @@ impl UdpSocket {
         for datagram in batch.chunks(segment) {
             match self.send_message(transmit, datagram, None) {
                 Ok(taken) => sent += taken,
-                // Shorter datagrams behind it may still be accepted.
+                // Shorter datagrams that follow may still be accepted.
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                     too_long += datagram.len();
                 }
-                // Then segmentation was not the cause.
+                // A single datagram fails too, so segmentation was not the cause.
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,
             }
         }
         if too_long > 0 {
-            // Segmentation was not the cause.
+            // Some datagrams were too long even without segmentation, so segmentation was not the cause.
             return if sent == 0 {
                 Err(refusal)
             } else {
@@ -365,9 +366,9 @@ impl UdpSocket {
         Ok(usize::try_from(queued).unwrap_or(0))
     }
 
-    /// Sets whether datagrams sent from now on have a UDP checksum. Initially they do. Without checksums, datagrams
-    /// with bit errors are delivered; over IPv6 only to sockets that accept such datagrams, like these. Needs a system
-    /// call if the setting changes.
+    /// Sets whether datagrams sent from now on have a UDP checksum. Initially, datagrams have a checksum. Without
+    /// checksums, datagrams with bit errors are delivered; over IPv6 only to sockets that accept such datagrams, like
+    /// the sockets of this module. Needs a system call if the setting changes.
     ///
     /// # Errors
     /// Returns the error of `setsockopt(2)`.
@@ -431,8 +432,8 @@ fn enlarge_buffers(socket: &Socket) {
     }
 }
 
-/// Disables an option that quinn-udp 0.6 sets: with receive timestamps, its 88 bytes for control messages are too short
-/// for the ECN mark of coalesced IPv4 datagrams.
+/// Disables the receive timestamps that quinn-udp 0.6 enables. With them, its buffer of 88 bytes for control messages
+/// is too short for the ECN mark of coalesced IPv4 datagrams.
 fn disable_timestamps(socket: &Socket) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)
 }

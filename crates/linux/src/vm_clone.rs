@@ -5,10 +5,10 @@
 //! Firecracker). Since version 6.8 the kernel notifies user space by a uevent with the line `NEW_VMGENID=1`.
 //! [`CloneWatch`] listens for this event; no privilege is needed.
 //!
-//! The kernel sends every uevent to every such socket. There are hundreds within milliseconds when many devices are
-//! scanned again (`udevadm trigger`), which is more than a socket's buffer can store. So a classic BPF filter accepts
-//! only events of the generation id's device, and an overrun can only mean that such an event was lost. If no such
-//! device is found, none of its events can have been lost.
+//! The kernel sends every uevent to every socket that listens for uevents. Hundreds are sent within milliseconds when
+//! many devices are scanned again (`udevadm trigger`), which is more than a socket's buffer can store. So a classic
+//! BPF filter accepts only events of the generation id's device, and an overrun can only mean that such an event was
+//! lost. If no such device is found, none of its events can have been lost.
 //!
 //! Limits: without the device, or with an older kernel, the event never arrives. Datagrams sent in the few milliseconds
 //! between the copy and the event still repeat nonces.

@@ -1,4 +1,5 @@
-//! How many bytes a link may carry in a billing month, and whether it has used more than its share so far.
+//! Monthly byte budget of a link, and comparison of the bytes that the link has carried with the part of the budget
+//! that it has earned so far.
 //!
 //! A tenth of the budget is available from the first second of the month, so that the link can be used on its first
 //! day. The remaining budget is earned evenly until the end of the month:
@@ -10,8 +11,8 @@
 //! A link that has carried more than it has earned is *ahead*: it is more expensive than all links that are not
 //! ahead. A link that has carried its budget is *spent*: it is used only while no other link is available
 //! ([`Standing::cost`]). A month begins at midnight UTC on the billing day, or on the last day of a month that has no
-//! such day. Bytes are booked under the day on which their month began, so a clock that is temporarily wrong spoils
-//! no other month. At most [`MAX_MONTHS`] months are stored.
+//! such day. Bytes are booked under the day on which their month began, so a clock that is temporarily wrong does not
+//! change the bytes of other months. At most [`MAX_MONTHS`] months are stored.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +68,8 @@ impl Account {
         let month = self.months.entry(present).or_default();
         *month = month.saturating_add(bytes);
         while self.months.len() > MAX_MONTHS {
-            // A clock that was wrong has booked bytes into a future month. The present month stays.
+            // If the present month is the oldest, a clock that was wrong has booked bytes into future months. Then
+            // the latest of these is removed, not the present month.
             let is_oldest = self
                 .months
                 .first_key_value()

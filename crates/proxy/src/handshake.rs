@@ -9,8 +9,8 @@
 //! | 22 | TLS, which the proxy does not support: refused with a TLS alert | here |
 //! | any other | refused with an HTTP error that names the supported protocols | here |
 //!
-//! A [`Handshake`] is fed bytes and asked for the next [`Step`]; it reads no socket and no clock. It buffers at most
-//! [`MAX_HEAD_BYTES`] plus one read. Bytes after the request belong to the connection and are handed on as
+//! A [`Handshake`] gets bytes and returns the next [`Step`]; it reads no socket and no clock. It buffers at most
+//! [`MAX_HEAD_BYTES`] plus one read. Bytes after the request belong to the connection and are passed on as
 //! [`Request::rest`]. The protocol determines the reply on a later success or failure: [`Protocol::success`],
 //! [`Protocol::failure`].
 
@@ -38,7 +38,7 @@ pub enum Protocol {
     Socks4,
     /// SOCKS5.
     Socks5,
-    /// The request came from another pleach, over several links.
+    /// The request came from another host that runs pleach, over several links.
     Striped,
     /// No protocol: the kernel redirected the connection here.
     Transparent,

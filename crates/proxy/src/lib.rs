@@ -15,7 +15,7 @@
 //! | [`budget`] | how much links may carry in a month, and how much they have carried | no |
 //! | [`estimate`] | the capacity of links and the demand of applications | no |
 //! | [`window`] | how much data servers may have in flight, so that links' queues stay short | no |
-//! | [`stripe`] | one connection over several links, to another pleach | no |
+//! | [`stripe`] | one connection over several links, to another host that runs pleach | no |
 //! | [`parts`] | one answer over several links, by ranges of its bytes | no |
 //! | [`placer`] | combines these modules: the interface of the daemon and of a simulator | no |
 //! | [`daemon`] | sockets, names, processes, the running proxy | yes |

@@ -3,16 +3,16 @@
 //! The *first* connection carried the request for the whole answer, and its body has begun to arrive there. While
 //! links have capacity that the answer could use, *fetches* of later bytes are planned: each is a range request over
 //! a link with free capacity ([`Parts::plan`]). When the server begins to send a part, the connection that was to
-//! bring these bytes so far stops where the part begins ([`Parts::accept`]). The client receives the bytes in order.
+//! carry these bytes so far stops where the part begins ([`Parts::accept`]). The client receives the bytes in order.
 //! Bytes that arrive early are buffered here, at most [`AHEAD`]. Two rules assign bytes to links:
 //!
-//! 1. Bytes that no connection is to bring (behind a part in the middle, or because a connection broke) go to the
-//!    link that can bring them soonest, in chunks of about a second each.
+//! 1. Bytes that no connection is to carry (they follow a part in the middle, or their connection broke) go to the
+//!    link that can carry them soonest, in chunks of about a second each.
 //! 2. When all bytes are assigned, or the buffer is fully assigned, a link without work for this answer takes over
 //!    the last bytes of the fetch that would finish last. It takes as many bytes as let both connections finish at
-//!    the same time. This is the optimum for two links of known rates (the paper's packet-oriented mode, with ranges
-//!    instead of packets). A connection that has stalled counts as one that never finishes, so its bytes are fetched
-//!    over another link as well.
+//!    the same time. This is the optimum for two links of known rates (the packet-oriented mode of the DBAS paper,
+//!    with ranges instead of packets). A connection that has stalled counts as one that never finishes, so its bytes
+//!    are fetched over another link as well.
 //!
 //! This module has no clock and no sockets: inputs carry `now`.
 
@@ -65,9 +65,10 @@ pub struct Parts {
     /// Parts that are being fetched or are buffered, sorted by their first byte.
     fetches: Vec<Fetch>,
     next_key: u64,
-    /// Failures since a fetch last completed, or failed after bringing at least [`MIN_PART`] bytes.
+    /// Number of failures since the last fetch that completed or carried at least [`MIN_PART`] bytes.
     failures: u32,
-    /// Longest recent time that the server took until it began to send a part. Each new part halves it at most.
+    /// Longest recent time that the server took until it began to send a part. Each new part reduces it by at most
+    /// half.
     slowest: Duration,
     /// Links over which a fetch failed, and when it failed.
     doubts: Vec<(LinkId, Instant)>,
@@ -83,13 +84,13 @@ pub struct Parts {
 #[derive(Debug)]
 struct First {
     link: Option<LinkId>,
-    /// Position up to which this connection is to bring bytes. Until then, `delivered` counts the bytes it has
-    /// brought.
+    /// Position up to which this connection is to carry bytes. Until then, `delivered` counts the bytes it has
+    /// carried.
     end: u64,
     meter: Meter,
     /// Time at which the body of the answer began to arrive.
     began_at: Instant,
-    /// Time at which this connection last brought bytes.
+    /// Time at which this connection last carried bytes.
     moved_at: Instant,
 }
 
@@ -106,7 +107,7 @@ struct Fetch {
     /// Whether the server has begun to send the part.
     is_accepted: bool,
     expected: Bitrate,
-    /// Time that a request over this link was expected to take.
+    /// Expected time from sending the request over this link to the first byte of the part.
     patience: Duration,
     meter: Meter,
     /// Time at which the server began to send the part; until then, the time at which the part was planned.
@@ -116,7 +117,7 @@ struct Fetch {
 }
 
 impl Fetch {
-    /// Position of the next byte that this fetch will bring.
+    /// Position of the next byte that this fetch will carry.
     fn at(&self) -> u64 {
         self.start + self.data.len() as u64
     }
@@ -161,7 +162,7 @@ impl Meter {
     }
 }
 
-/// Bytes that one connection is still to bring.
+/// Bytes that one connection is still to carry.
 #[derive(Clone, Debug)]
 struct Share {
     link: Option<LinkId>,
@@ -174,7 +175,7 @@ struct Share {
 
 impl Parts {
     /// Begins an answer of `len` bytes, of which `delivered` bytes were already passed on. The first connection, over
-    /// `link`, is to bring the remaining bytes.
+    /// `link`, is to carry the remaining bytes.
     #[must_use]
     pub fn new(now: Instant, link: Option<LinkId>, len: u64, delivered: u64) -> Self {
         Self {
@@ -210,13 +211,13 @@ impl Parts {
         self.delivered
     }
 
-    /// Returns the position up to which the first connection is to bring bytes.
+    /// Returns the position up to which the first connection is to carry bytes.
     #[must_use]
     pub fn first_end(&self) -> u64 {
         self.first.end
     }
 
-    /// Whether the first connection has brought all bytes that it was to bring.
+    /// Whether the first connection has carried all bytes that it had to carry.
     #[must_use]
     pub fn is_first_done(&self) -> bool {
         self.delivered >= self.first.end
@@ -234,7 +235,7 @@ impl Parts {
     }
 
     /// Notes that `bytes` of the first connection were passed on. Returns whether a fetch became superfluous, because
-    /// the first connection brought its bytes earlier.
+    /// the first connection carried its bytes earlier.
     pub fn on_first(&mut self, now: Instant, bytes: u64) -> bool {
         self.first.moved_at = now;
         self.delivered = (self.delivered + bytes).min(self.len);
@@ -243,44 +244,43 @@ impl Parts {
         self.fetches.len() < before
     }
 
-    /// Whether any fetch is still to bring bytes.
+    /// Whether any fetch is still to carry bytes.
     #[must_use]
     pub fn is_fetching(&self) -> bool {
         self.fetches.iter().any(|fetch| fetch.at() < fetch.end)
     }
 
-    /// Whether the first connection is silent and no fetch brings the next bytes for the client.
+    /// Whether the first connection is silent and no fetch carries the next bytes for the client.
     fn is_stuck(&self, now: Instant) -> bool {
         let is_silent = now.since(self.first.moved_at) >= SILENCE;
         !self.is_first_done() && is_silent && !self.is_next_fetched()
     }
 
-    /// Whether the first connection is done and no fetch brings the next bytes for the client.
+    /// Whether the first connection is done and no fetch carries the next bytes for the client.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.is_first_done() && !self.is_done() && !self.is_next_fetched()
     }
 
-    /// Whether a fetch has or will bring the next bytes for the client.
+    /// Whether a fetch has carried or will carry the next bytes for the client.
     fn is_next_fetched(&self) -> bool {
         let brings = |fetch: &Fetch| fetch.start <= self.delivered && self.delivered < fetch.end;
         self.fetches.iter().any(brings)
     }
 
-    /// Returns the number of bytes ahead of the client that are buffered, or will be when the fetches have brought
-    /// them.
+    /// Returns the number of bytes beyond the client's position that are buffered or are being fetched.
     #[must_use]
     pub fn ahead(&self) -> u64 {
         let kept = |fetch: &Fetch| fetch.end.saturating_sub(fetch.start.max(self.delivered));
         self.fetches.iter().map(kept).sum()
     }
 
-    /// Notes that the first connection brings no more bytes.
+    /// Notes that the first connection carries no more bytes.
     pub fn end_first(&mut self) {
         self.first.end = self.first.end.min(self.delivered);
     }
 
-    /// Notes that the server has begun to send the part that fetch `key` requested. The connection that was to bring
+    /// Notes that the server has begun to send the part that fetch `key` requested. The connection that was to carry
     /// these bytes so far stops where the part begins. The first connection does not stop before position `taken`,
     /// because the bytes up to `taken` are already on their way to the client.
     pub fn accept(&mut self, now: Instant, key: u64, taken: u64) {
@@ -290,7 +290,7 @@ impl Parts {
         };
         let taken = taken.max(self.delivered);
         if fetch.end <= taken && self.first.end > taken {
-            // The first connection has already brought these bytes.
+            // The first connection has already carried these bytes.
             fetch.end = fetch.start;
             self.fetches.retain(|fetch| fetch.start < fetch.end);
             return;
@@ -313,7 +313,7 @@ impl Parts {
         }
     }
 
-    /// Notes that `bytes` arrived by fetch `key`. Returns whether this fetch is to bring more.
+    /// Notes that `bytes` arrived by fetch `key`. Returns whether this fetch is to carry more.
     pub fn on_bytes(&mut self, now: Instant, key: u64, bytes: &[u8]) -> bool {
         let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key) else {
             return false;
@@ -333,14 +333,14 @@ impl Parts {
         wants_more
     }
 
-    /// Whether fetch `key` is still to bring bytes.
+    /// Whether fetch `key` is still to carry bytes.
     #[must_use]
     pub fn wants(&self, key: u64) -> bool {
         let mut fetches = self.fetches.iter();
         fetches.any(|fetch| fetch.key == key && fetch.at() < fetch.end)
     }
 
-    /// Notes that fetch `key` brings no more bytes. Its missing bytes become unassigned.
+    /// Notes that fetch `key` carries no more bytes. Its missing bytes become unassigned.
     pub fn end_fetch(&mut self, now: Instant, key: u64) {
         if let Some(fetch) = self.fetches.iter_mut().find(|fetch| fetch.key == key)
             && fetch.at() < fetch.end
@@ -364,7 +364,7 @@ impl Parts {
         self.is_refused |= !self.has_given;
     }
 
-    /// Returns the next bytes for the client that fetches have brought, at most 64 KiB.
+    /// Returns the next bytes for the client that fetches have carried, at most 64 KiB.
     #[must_use]
     pub fn next_bytes(&self) -> &[u8] {
         let covers = |fetch: &&Fetch| fetch.start <= self.delivered && self.delivered < fetch.at();
@@ -430,7 +430,7 @@ impl Parts {
         Bitrate::from_bps(rates.map(Bitrate::as_bps).sum())
     }
 
-    /// Returns the number of bytes that this answer has still to bring over `link`.
+    /// Returns the number of bytes of this answer that are still to arrive over `link`.
     #[must_use]
     pub fn left_on(&self, link: LinkId) -> Bytes {
         let first = Some(&self.first).filter(|first| first.link == Some(link));
@@ -500,8 +500,8 @@ impl Parts {
         })
     }
 
-    /// Returns which connection is to bring which bytes, in order, assuming that the server sends all requested
-    /// parts.
+    /// Returns the bytes that each connection is to carry, first for the first connection and then for the fetches,
+    /// if the server sends all requested parts.
     fn shares(&self, now: Instant, lanes: &[Lane]) -> Vec<Share> {
         let first = Share {
             link: self.first.link,
@@ -531,8 +531,8 @@ impl Parts {
                 share.rate = share.rate.map(|_| Bitrate::ZERO);
             }
         }
-        // A fetch that was requested later cuts off the share in which it begins or in which the share's next byte
-        // lies.
+        // A fetch that was requested later ends the share of a connection at the fetch's first byte, if this byte
+        // lies in the share. If the later fetch already covers the next byte of the share, the share becomes empty.
         let keys = core::iter::once(None).chain(self.fetches.iter().map(|fetch| Some(fetch.key)));
         for (share, key) in shares.iter_mut().zip(keys) {
             let at = share.left.start;
@@ -547,7 +547,7 @@ impl Parts {
         shares
     }
 
-    /// Returns the first range of bytes that no connection is to bring.
+    /// Returns the first range of bytes that no connection is to carry.
     fn nobodys(&self, shares: &[Share]) -> Option<Range<u64>> {
         let mut covered = self.delivered.max(shares.first()?.left.end);
         for fetch in &self.fetches {
@@ -577,7 +577,7 @@ impl Parts {
         lanes: &'a [Lane],
     ) -> Option<(&'a Lane, Range<u64>)> {
         let is_next = gap.start == self.delivered;
-        // A link that still has bytes of this answer to bring gets no more yet.
+        // A link that still has bytes of this answer to carry gets no more yet.
         let is_hungry = |lane: &&Lane| {
             let has_room = lane.free >= lane.rate.scale(1, LEAST_ROOM);
             is_next || has_room && busy(shares, lane) <= lane.start
@@ -633,7 +633,7 @@ impl Parts {
                 return Some(all);
             }
             let (own, other) = (u128::from(own.as_bps()), u128::from(other.as_bps()));
-            // Bytes that `other` brings in the remaining time, while `own` brings the other bytes.
+            // Bytes that `other` carries in the remaining time, while `own` carries the other bytes.
             let part = u128::from(all) * other * spare_us / last_us.max(1) / (own + other).max(1);
             u64::try_from(part).ok()
         };
@@ -646,7 +646,7 @@ impl Parts {
         let is_worth_it =
             taken >= MIN_PART && saved_us >= MIN_SAVED.as_micros() && saved_us * 8 >= last_us;
         if own == Bitrate::ZERO {
-            // A stalled connection does not bring the beginning of its share either.
+            // A stalled connection does not carry the beginning of its share either.
             let begin = share.left.start;
             return (taken > 0).then(|| (lane, begin..begin + taken.min(MAX_CHUNK)));
         }
@@ -655,8 +655,8 @@ impl Parts {
     }
 }
 
-/// Returns `shares` with the rates that are expected soon. Connections that have just begun will share their link
-/// equally: the part of its free rate that the older connections of this answer do not use.
+/// Returns `shares` with the rates that are expected soon. Connections of this answer that have just begun will get
+/// equal shares of the link's free rate, except for the part that older connections of this answer use.
 fn soon(shares: &[Share], lanes: &[Lane]) -> Vec<Share> {
     let will_bring = |share: &&Share| {
         let is_alive = share.rate.is_none_or(|rate| rate > DEAD);
@@ -682,8 +682,8 @@ fn soon(shares: &[Share], lanes: &[Lane]) -> Vec<Share> {
     shares.iter().map(at_its_rate).collect()
 }
 
-/// Returns the rate at which `lane` could bring more of an answer whose bytes are all assigned, and the time until it
-/// begins. `None` if the link has enough to do.
+/// Returns the rate at which `lane` could carry more of an answer whose bytes are all assigned, and the time until
+/// the first of these bytes arrives. `None` if the link has no free capacity for this answer.
 fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duration)> {
     // The free capacity measured on a saturated link is only measurement noise.
     if lane.free < lane.rate.scale(1, LEAST_ROOM) {
@@ -693,8 +693,8 @@ fn room(shares: &[Share], lane: &Lane, is_end: bool) -> Option<(Bitrate, Duratio
     if busy <= lane.start {
         return Some((lane.free, lane.start + busy));
     }
-    // At the end of an answer, a connection with a small window leaves its link half empty. Earlier in the answer,
-    // windows still grow.
+    // At the end of an answer, a connection with a small window leaves its link half empty, so the link may then use
+    // several connections. Earlier in the answer, windows still grow.
     let own = shares.iter().filter(|share| share.link == Some(lane.link));
     let rates: Option<Vec<u64>> = own.map(|share| Some(share.rate?.as_bps())).collect();
     let used_bps: u64 = rates?.iter().sum();
@@ -746,8 +746,8 @@ const FIRST_SILENCE: Duration = Duration::from_millis(500);
 const MAX_DOUBLINGS: u32 = 5;
 /// Maximum time that a fetch waits for its part because the server was slow to begin earlier parts.
 const LONGEST_REMEMBERED: Duration = Duration::from_secs(4);
-/// Time for which a link over which a fetch failed is avoided if another link is available. It ends when data arrive
-/// over the link.
+/// After a failed fetch, the fetch's link is avoided for this time if another link is available. The time ends early
+/// when data arrive over the link.
 const DOUBT: Duration = Duration::from_secs(5);
 /// Time for which the rate of a new connection is assumed to rise: a few RTTs.
 const YOUNG: Duration = Duration::from_millis(250);

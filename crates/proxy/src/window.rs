@@ -11,8 +11,8 @@
 //! share, so that it can speed up without a new division. All such connections together would overfill the link for
 //! the interval between two divisions, so only a part of them is expected to speed up at once.
 //!
-//! The windows must not keep a link from being full. A rate that is estimated too low would confirm itself, and the
-//! RTTs of radio links are mostly longer than their minimum. Three rules prevent this:
+//! The windows must not keep a link from being full. A rate that is estimated too low would limit the windows and so
+//! confirm itself, and the RTTs of radio links are mostly longer than their minimum. Three rules prevent this:
 //!
 //! - Windows allow more than the rate: half as much again for long RTTs.
 //! - While windows are in force, the known rate of the link does not fall ([`crate::estimate::link`]).
@@ -31,9 +31,9 @@ use pleach_core::{
 pub struct Sharer {
     /// Recent receive rate.
     pub rate: Bitrate,
-    /// Maximum rate that it may use at present. `None` if the connection is new or not limited.
+    /// Maximum rate that the connection may use at present. `None` if the connection is new or not limited.
     pub part: Option<Bitrate>,
-    /// Whether its window may keep it from receiving more.
+    /// Whether the connection's window may keep the connection from receiving more.
     pub is_held_up: bool,
 }
 
@@ -130,14 +130,14 @@ fn taken_bps(sharer: &Sharer) -> Option<u64> {
     (taken_bps < part.as_bps() / 2).then_some(taken_bps)
 }
 
-/// Amount of data, as transmission time, that may at least wait in the link's queue. It covers variations of the RTT
+/// Minimum amount of data that may wait in the link's queue, as transmission time. It covers variations of the RTT
 /// and the interval between two divisions.
 pub const STANDING: Duration = Duration::from_millis(30);
 /// Minimum window: with fewer than four segments in flight, a loss is not detected by the segments that follow it.
 const LEAST: Bytes = Bytes::new(4 * 1460);
-/// Window from which the kernel's own window is left alone. The kernel begins with a window of this size.
+/// Window size from which a window is not limited. The kernel begins with a window of this size.
 const UNBOUND: Bytes = Bytes::new(64 << 10);
-/// Part of its known rate, in percent, from which a link counts as full.
+/// Part of the known rate of a link, in percent, from which the link counts as full.
 const FULL_PERCENT: u64 = 95;
 /// Number of consecutive calls with a link that is not full before the limits are removed. New connections need time
 /// to speed up: 20 calls at intervals of 50 ms are one second.

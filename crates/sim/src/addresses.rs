@@ -49,7 +49,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the location of the server of `traffic`. `None` if it is the common server.
+    /// Returns the location of the server of `traffic`. `None` if `traffic` uses the common server.
     #[must_use]
     pub fn of(traffic: &Traffic) -> Option<Self> {
         let place = Self {

@@ -1,5 +1,5 @@
-//! Sets of links that are to be bonded. Builds the scenarios of each link alone and of all links through the tunnel,
-//! and evaluates the goodput of a run.
+//! Test cases for bonding, each with a set of links: builds the scenarios of each link alone and of all links through
+//! the tunnel, and evaluates the goodput of a run.
 //!
 //! A [`Case`] is a set of links with a duration. [`Case::single`] is the scenario of a flow over one link without a
 //! tunnel. [`Case::bonded`] is the scenario of the same flow over all links with the tunnel. [`Case::goodput`] reads
@@ -34,7 +34,7 @@ pub struct Case {
     pub links: Vec<Link>,
     /// Duration of the flow in seconds.
     pub duration_s: u32,
-    /// Duration at the start of the flow that does not count, in seconds.
+    /// Warm-up at the start of the flow in seconds. The goodput does not include it.
     pub warm_up_s: u32,
     /// Share of the sum of the single links' goodputs that the bond is to reach, if a target is set.
     pub target: Option<f64>,
@@ -84,8 +84,8 @@ impl Case {
         }
     }
 
-    /// Returns the scenario file of a run of `load` over all links through the tunnel. `keys` are lines of `[tunnel]`.
-    /// `run` counts from zero and determines the seed.
+    /// Returns the scenario file of a run of `load` over all links through the tunnel. `keys` are lines of
+    /// `[tunnel]`. `run` is the number of the run, from zero, and determines the seed.
     #[must_use]
     pub fn bonded(&self, load: &Load, policy: &str, keys: &[String], run: u32) -> String {
         let mut text = self.head(run);

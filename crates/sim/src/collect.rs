@@ -31,8 +31,8 @@ const LATENESS_BINS_US: [u64; 12] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 10_000_000,
 ];
 
-/// Returns the results of a whole run in `world`. They are those of the median of `repeats`, the runs of the scenario
-/// itself, together with the baselines.
+/// Returns the results of all phases that ran in `world`: the results of the repetition with the median goodput, and
+/// the baselines. `repeats` are the reports of all runs of the scenario itself.
 ///
 /// Each entry of `baselines` is a baseline with the report of its phase. Without repeats the results are empty.
 #[must_use]
@@ -84,7 +84,8 @@ pub fn join(
     results
 }
 
-/// Returns the figure of each expectation with its value in each run. A value that was not measured is NaN.
+/// Returns, for each expectation, the figure that it concerns, with the value in each run. A value that was not
+/// measured is NaN.
 fn expected_figures(scenario: &Scenario, repeats: &[PhaseReport]) -> Vec<Repeat> {
     let runs: Vec<Results> = repeats
         .iter()
@@ -584,7 +585,7 @@ fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     }
 }
 
-/// Whether `traffic` is cross traffic: it does not use the tunnel and says nothing about it.
+/// Whether `traffic` is cross traffic: it does not use the tunnel, so it says nothing about the tunnel.
 fn is_cross(scenario: &Scenario, traffic: &Traffic) -> bool {
     traffic.link.is_some() && scenario.tunnel.is_some()
 }

@@ -6,9 +6,9 @@
 //! network changes the delay (Id, 7-19 to 7-28) and the loss (Ie,eff, 7-29). Numbers of equations and symbols are those
 //! of the Recommendation.
 //!
-//! Limits: the Recommendation covers burst ratios up to 2, or loss below 2 %. Beyond, as in an outage, the same formula
-//! is used, and its result only means "bad". The E-model rates a whole call. Dropouts show the effect of an outage at
-//! one moment.
+//! Limits: the Recommendation covers burst ratios up to 2, or loss below 2 %. Outside this range, as in an outage,
+//! the same formula is used, and its result only means "bad". The E-model rates a whole call. Dropouts show the
+//! effect of an outage at one moment.
 
 /// Sensitivity of a codec to loss (ITU-T G.113, appendix I).
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,8 +2,8 @@
 //! sent, without other traffic.
 //!
 //! It is the propagation delay of the link in the scenario, including changes by events, plus the distance of the
-//! server. It does not include the serialisation time of the packet, the pauses of a recorded line, or jitter. So the
-//! delay that a packet takes beyond it is never underestimated.
+//! server. It does not include the serialisation time of the packet, the pauses of a recorded link, or jitter.
+//! Therefore the extra delay of a packet, which is its one-way delay minus this delay, is never underestimated.
 
 use core::time::Duration;
 

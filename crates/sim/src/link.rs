@@ -57,9 +57,9 @@ pub enum LinkState {
     /// Packets pass.
     #[default]
     Up,
-    /// The link is disconnected: packets queued or in flight are lost, and so are packets sent. The ends can detect it.
+    /// The link is disconnected: packets that are queued, in flight or sent now are lost. The ends can detect this.
     Down,
-    /// Packets are accepted, serialised and lost. The ends cannot detect it.
+    /// Packets are accepted, serialised and lost. The ends cannot detect this.
     Blackhole,
 }
 
@@ -89,7 +89,7 @@ pub struct LinkConfig {
 }
 
 impl Default for LinkConfig {
-    /// Returns a perfect line without rate limit, delay or loss. If a rate is set, the queue has 128 KiB.
+    /// Returns a perfect link without rate limit, delay or loss. If a rate is set, the queue has 128 KiB.
     fn default() -> Self {
         Self {
             rate: Rate::Unlimited,
@@ -109,7 +109,8 @@ impl Default for LinkConfig {
 /// A change of some parameters; `None` leaves a parameter as it is.
 #[derive(Clone, Debug, Default)]
 pub struct LinkChange {
-    /// New serialisation rate. A trace is read at the position that it would have reached since the start.
+    /// New serialisation rate. A trace begins at the position that it would have reached if it had been used since
+    /// the start.
     pub rate: Option<Rate>,
     /// New limit of the queue. Packets already queued stay.
     pub queue: Option<Bytes>,
@@ -172,7 +173,7 @@ pub struct LinkStats {
     pub queue_drops: u64,
     /// Packets lost by the loss process.
     pub loss_drops: u64,
-    /// Packets lost because the link was down or a black hole, or because they were longer than its MTU.
+    /// Packets lost because the link was down or a black hole, or because the packets were longer than the link's MTU.
     pub state_drops: u64,
     /// Packets delivered with at least one inverted bit.
     pub corrupted_pkts: u64,
@@ -329,7 +330,7 @@ impl<P: Corrupt> Link<P> {
         }
     }
 
-    /// Handles a packet behind the bottleneck, at the time its last bit left the bottleneck.
+    /// Passes a packet to loss and line. `at` is the time at which its last bit left the bottleneck.
     pub(crate) fn travel(&mut self, at: Instant, len: Bytes, mut packet: P) {
         if self.config.state != LinkState::Up {
             self.stats.state_drops += 1;

@@ -34,14 +34,14 @@ const MAX_DELAYS: usize = 4_000_000;
 pub struct PhaseReport {
     /// One entry for each traffic of the scenario. `None` if the traffic did not run.
     pub flows: Vec<Option<FlowReport>>,
-    /// Server to client.
+    /// Measurements of the direction from the server to the client.
     pub down: DirectionReport,
-    /// Client to server.
+    /// Measurements of the direction from the client to the server.
     pub up: DirectionReport,
     /// Status of the tunnel's ends, sampled over time.
     pub status: Vec<StatusSample>,
-    /// Weights of the links at the gateway, which sends downwards. One entry for each link of the scenario, each with
-    /// one value per [`SAMPLE`], which is NaN if the weight is unknown. Empty without a tunnel.
+    /// Weights of the links at the gateway, for the down direction. One entry for each link of the scenario, each
+    /// with one value per [`SAMPLE`], which is NaN if the weight is unknown. Empty without a tunnel.
     pub weights: Vec<Vec<f64>>,
 }
 
@@ -50,7 +50,8 @@ pub struct PhaseReport {
 pub struct FlowReport {
     /// Payload bytes that arrived, per [`BIN`] since the start of the run.
     pub bins: Vec<u64>,
-    /// Payload bytes that arrived in order, that is with a number above all numbers before (UDP), per [`BIN`].
+    /// Payload bytes that arrived in order, per [`BIN`]. A UDP datagram is in order if its number is above the
+    /// numbers of all datagrams that arrived before it.
     pub in_order_bins: Vec<u64>,
     /// Payload bytes sent per [`BIN`] (UDP).
     pub sent_bins: Vec<u64>,
@@ -62,7 +63,7 @@ pub struct FlowReport {
     pub received: u64,
     /// Datagrams that arrived in order (UDP).
     pub received_in_order: u64,
-    /// Datagrams that arrived within their deadline (UDP). All that arrived, if they have no deadline.
+    /// Datagrams that arrived within their deadline (UDP). All datagrams that arrived, if they have no deadline.
     pub received_in_time: u64,
     /// Payload bytes of datagrams that arrived within their deadline, per [`BIN`] of their time of sending.
     pub in_time_bins: Vec<u64>,
@@ -107,7 +108,7 @@ pub struct Sample {
     pub lost_pkts: u64,
     /// Longest time that a packet spent in the queue and in serialisation.
     pub longest_wait: Duration,
-    /// Bytes that the line could have carried. `None` if its rate is not limited.
+    /// Bytes that the link could have carried. `None` if the link's rate is not limited.
     pub capacity: Option<Bytes>,
 }
 

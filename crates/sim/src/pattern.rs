@@ -49,7 +49,7 @@ pub enum Profile {
     /// Evenly spaced.
     #[default]
     Constant,
-    /// Evenly spaced for `on`, then none for `off`, periodically.
+    /// Evenly spaced datagrams for the time `on`, then no datagrams for the time `off`, periodically.
     OnOff {
         /// Time in which datagrams are sent.
         on: Duration,
@@ -100,9 +100,9 @@ impl Rates {
         Self::new(vec![(Duration::ZERO, rate)], Curve::Steps, Duration::MAX)
     }
 
-    /// Creates the rates at `points`, in order of time since the flow began. Between points the rate follows `curve` in
-    /// steps of `step`, each with the rate at its start. The first rate also holds before its point, and the last rate
-    /// has no end. An exponential from or to zero is a single step.
+    /// Creates the rates at `points`, in order of time since the flow began. Between points the rate follows `curve`
+    /// in steps of `step`, each with the rate at its start. The first rate also holds before its point, and the last
+    /// rate has no end. An exponential change from or to a rate of zero is a single step.
     #[must_use]
     pub fn new(points: Vec<(Duration, Bitrate)>, curve: Curve, step: Duration) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Rates {
         self.at(Duration::ZERO)
     }
 
-    /// Returns the rate in bit/s at `at`, and the time until which it holds.
+    /// Returns the rate in bit/s at `at`, and the time until which this rate holds.
     fn piece(&self, at: u64) -> (u64, u64) {
         let next = self.points.partition_point(|point| point.0 <= at);
         let after = self.points.get(next);
@@ -293,7 +293,7 @@ mod tests {
         count
     }
 
-    /// Returns the ramp of the paper: from 63 to 105 Mbit/s in 15 s, constant for 10 s, and back.
+    /// Returns a ramp: from 63 to 105 Mbit/s in 15 s, constant for 10 s, and back.
     fn ramp() -> Rates {
         let rate = Bitrate::from_mbps;
         let points = [(0.0, 63), (15.0, 105), (25.0, 105), (40.0, 63)]
@@ -451,7 +451,8 @@ mod tests {
             sum += late - even;
             last = late;
         }
-        // Datagrams are due 1 ms apart. The lateness is the largest of the remaining parts of three draws.
+        // Datagrams are due 1 ms apart. Each is late by its own random delay, or by more if one of the two datagrams
+        // before it is sent after that time.
         let mean = sum / 10_000;
         assert!((1_500..2_200).contains(&mean.as_micros()), "{mean:?}");
     }

@@ -84,7 +84,7 @@ struct Asking {
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     half: Half,
-    /// The packet that the client repeats: its hello, then, if it receives the stream, its request.
+    /// The packet that the client repeats: the hello, then the request if the client receives the stream.
     asking: Option<Asking>,
     is_client: bool,
     is_established: bool,
@@ -167,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// Returns the next packet to send at `now`. Call until it returns `None`.
+    /// Returns the next packet to send at `now`. Callers repeat the call until the result is `None`.
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         if core::mem::take(&mut self.is_answer_due) {
             // After a second answer, it is unknown to which answer the next packet responds, so no RTT is measured.
@@ -252,8 +252,8 @@ impl Asking {
     }
 }
 
-/// Returns the payload that quinn's MTU discovery finds on a path that carries `limit`: a binary search that ends at a
-/// short step.
+/// Returns the payload that quinn's MTU discovery finds on a path that carries `limit`: a binary search that ends
+/// when the step is below [`PAYLOAD_STEP`].
 fn found_payload(limit: u16) -> u16 {
     let (mut low, mut high) = (MIN_PAYLOAD, MAX_PAYLOAD);
     let mut last = low;

@@ -134,8 +134,8 @@ pub struct FlowResult {
     /// does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_lost_pkts: Option<u64>,
-    /// Number of packets in this flow's direction that links lost within a second after the flow began, in their queues
-    /// or on the line.
+    /// Number of packets in this flow's direction that links lost within a second after the flow began, in their
+    /// queues or in transit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_line_losses_pkts: Option<u64>,
     /// Time in milliseconds from the end of the flow until the links above the lowest cost rank were at rest. These
@@ -144,11 +144,11 @@ pub struct FlowResult {
     /// this direction began or the run ended, or if all links have the same rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_ms: Option<f64>,
-    /// Number of times that the third acknowledgement in a row reported the same packet as missing, a mean over runs
-    /// (transfers only).
+    /// Number of times that the third acknowledgement in a row reported the same packet as missing, averaged over
+    /// runs (transfers only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dup_ack_events: Option<f64>,
-    /// Number of retransmission timeouts, a mean over runs (transfers only).
+    /// Number of retransmission timeouts, averaged over runs (transfers only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<f64>,
 }
@@ -209,11 +209,11 @@ pub struct LinkResult {
     pub tx_bytes: u64,
     /// Packets refused by a full queue.
     pub queue_drops: u64,
-    /// Packets lost on the line, outages included.
+    /// Packets lost after the queue: random losses and outages.
     pub loss_drops: u64,
-    /// Server to client.
+    /// Measurements of the direction from server to client.
     pub down: LinkSide,
-    /// Client to server.
+    /// Measurements of the direction from client to server.
     pub up: LinkSide,
 }
 
@@ -225,17 +225,17 @@ pub struct LinkSide {
     pub tx_bytes: u64,
     /// Packets refused by a full queue.
     pub queue_drops: u64,
-    /// Packets lost on the line, outages included.
+    /// Packets lost after the queue: random losses and outages.
     pub loss_drops: u64,
     /// Rate configured at the start of the run, in Mbit/s; `None` for a link driven by a trace.
     pub rate_mbps: Option<f64>,
-    /// Mean capacity of the line over the run, in Mbit/s. An outage counts as 0.
+    /// Mean capacity of the link over the run, in Mbit/s. An outage counts as 0.
     pub capacity_mbps: Option<f64>,
     /// Share of `capacity_mbps` that was used, 0..=1.
     pub utilisation: Option<f64>,
-    /// How full the links up to this cost were while costlier links were in use, 0..=1. Only samples count in which all
-    /// links together carried more than the capacity of this link and of all links that cost the same or less. The
-    /// value is the share of this capacity that was used: if it is below 1, costlier links carried traffic
+    /// Utilisation of the links up to this cost while costlier links were in use, 0..=1. Only samples count in which
+    /// all links together carried more than the capacity of this link and of all links that cost the same or less.
+    /// The value is the share of this capacity that was used: if it is below 1, costlier links carried traffic
     /// unnecessarily. `None` if no link costs more, or if there was no such sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill: Option<f64>,
@@ -290,7 +290,7 @@ pub struct Event {
     /// Time of the event, in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub time_s: f64,
-    /// Name of the link that the event concerns, if it concerns a link.
+    /// Name of the link that the event concerns, if any.
     pub link: Option<String>,
     /// Kind of event.
     pub kind: EventKind,
@@ -384,16 +384,16 @@ pub struct LinkSeries {
     /// Longest delay in the queue towards the server within the sample, in milliseconds.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub queue_up_ms: Vec<f64>,
-    /// Capacity of the line towards the client, in Mbit/s.
+    /// Capacity of the link towards the client, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub capacity_down_mbps: Vec<f64>,
-    /// Capacity of the line towards the server, in Mbit/s.
+    /// Capacity of the link towards the server, in Mbit/s.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub capacity_up_mbps: Vec<f64>,
-    /// Number of packets lost on the way to the client, in the queue or on the line.
+    /// Number of packets lost on the link to the client, in the queue or in transit.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub lost_down_pkts: Vec<f64>,
-    /// Number of packets lost on the way to the server, in the queue or on the line.
+    /// Number of packets lost on the link to the server, in the queue or in transit.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub lost_up_pkts: Vec<f64>,
     /// Weight of the link at the gateway, which sends to the client.
@@ -634,5 +634,5 @@ fn nulls_as_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, 
 }
 
 /// Highest accepted p99 of the emulator's lateness, in microseconds. A two-core machine that also did other work
-/// reached 0.8 to 2.8 ms. A delay target of 20 ms is checked to a tenth of it.
+/// reached 0.8 to 2.8 ms. With this limit, the error of a check of a 20 ms delay target is at most a tenth.
 pub const LATENESS_LIMIT_US: f64 = 2_000.0;

@@ -60,7 +60,8 @@ pub trait Program: Sync {
     ) -> serde_json::Value;
 }
 
-/// The engine alone, for tests and measurements. It parses policies by their own names and keys, and has no status.
+/// The engine without the rest of the daemon, for tests and measurements. It accepts policies by the engine's names and
+/// keys, and answers `status` with `null`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineOnly;
 
@@ -118,7 +119,7 @@ pub enum RunError {
         /// The phase's seed.
         seed: u64,
     },
-    /// A guard of the simulation stopped it.
+    /// A guard stopped the simulation.
     #[error("phase `{phase}`, seed {seed}: {error}")]
     World {
         /// Label of the phase.

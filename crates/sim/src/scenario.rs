@@ -176,11 +176,11 @@ pub struct Scenario {
 pub struct LinkSpec {
     /// Name, 1 to 15 characters of `a-z`, `0-9`, `-`. The device has this name too.
     pub name: String,
-    /// Gateway to client.
+    /// Parameters of the direction from gateway to client.
     pub down: LinkConfig,
-    /// Client to gateway.
+    /// Parameters of the direction from client to gateway.
     pub up: LinkConfig,
-    /// Index of the shared bottleneck behind the link.
+    /// Index of the shared bottleneck that follows the link's own bottleneck, if any.
     pub shared: Option<usize>,
     /// Weight for proportional policies, at least 1.
     pub weight: u32,
@@ -195,13 +195,13 @@ pub struct LinkSpec {
 pub struct SharedSpec {
     /// Name. No link has this name.
     pub name: String,
-    /// Gateway to client.
+    /// Parameters of the direction from gateway to client.
     pub down: SharedConfig,
-    /// Client to gateway.
+    /// Parameters of the direction from client to gateway.
     pub up: SharedConfig,
 }
 
-/// Cost of a link to the user.
+/// Cost of a link to the user, which determines how it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// A link with a lower rank is filled first.
@@ -339,15 +339,15 @@ pub struct TunnelSpec {
     pub classes: Vec<toml::Table>,
 }
 
-/// An end that spreads the packets it sends over links, without a tunnel. It spreads its own traffic and the traffic
-/// that it forwards to the other end, but not cross traffic.
+/// Settings of an equalizer. The end `end` spreads the packets that it sends over several links, without a tunnel. It
+/// spreads its own traffic and the traffic that it forwards to the other end, but not cross traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqualizerSpec {
     /// The end that spreads.
     pub end: End,
     /// Indices of the equalizer's links, at least one, without duplicates.
     pub links: Vec<usize>,
-    /// Unit and rule of spreading.
+    /// What is spread (packets or flows), and how.
     pub spread: Spread,
     /// Whether weights follow the capacity that other traffic leaves on the links. Otherwise the links' own weights
     /// apply.
@@ -356,7 +356,7 @@ pub struct EqualizerSpec {
     pub interval: Duration,
 }
 
-/// Unit and rule by which an equalizer spreads traffic.
+/// What an equalizer spreads over links, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// Single packets. Packets on links with a shorter delay are delayed so that all links have the same delay.
@@ -451,7 +451,8 @@ pub enum TrafficKind {
         size: Bytes,
         /// Distribution of the datagrams over time.
         profile: Profile,
-        /// Upper bound of the random delay with which each datagram is sent, as by a real sending program.
+        /// Upper bound of the random delay with which each datagram is sent, like the lateness of a real sending
+        /// program.
         jitter: Duration,
         /// Time after sending within which a datagram is of use. `None`: no limit.
         deadline: Option<Duration>,

@@ -1,5 +1,5 @@
-//! Transfer of one file over several lines at once, and the cost of its order of arrival: the evaluation of schedulers
-//! for concurrent multipath transfer.
+//! Transfer of one file over several lines (paths) at once, and the cost of its order of arrival: the evaluation of
+//! schedulers for concurrent multipath transfer.
 //!
 //! A sender that has the whole file assigns each packet to a line, in the order of the file. Each line sends its
 //! packets at its rate. The receiver acknowledges each arrival at once, with the first missing packet. Three
@@ -11,10 +11,10 @@
 //!
 //! - Without reaction: events are counted, and no packet is lost or retransmitted. Only the order itself has an effect.
 //! - With reaction, similar to SCTP over several paths: each line has a window, which an event halves and which then
-//!   grows by one packet per RTT. The missing packet is retransmitted on the line on which it was sent before. Without
-//!   an acknowledgement it is retransmitted after a second (RFC 4960's minimum timeout). All acknowledgements return
-//!   over the line with the shortest delay, so they stay in order. Windows begin at the capacity of the line, since the
-//!   lines are known.
+//!   grows by one packet per RTT. The missing packet is retransmitted on the line on which it was sent before.
+//!   Without an acknowledgement it is retransmitted after a second (RFC 4960's minimum timeout). All acknowledgements
+//!   return over the line with the shortest delay, so they stay in order. Windows begin at the capacity of the line,
+//!   since the sender knows the lines.
 //!
 //! Lines lose packets at random and carry on-off cross traffic with Pareto distributed periods. The sender knows the
 //! average remaining rates, and the delays.

@@ -5,11 +5,12 @@
 //! delay. Packets are real IP packets. The ends of the tunnel are the production engine, with real handshakes, keys and
 //! datagrams.
 //!
-//! **Order.** Events happen in order of time. At each instant, first all arrived packets are delivered, in the order in
-//! which they were sent. Then each node that received a packet or whose timer is due does all its work, in this order
-//! ([`Timers`]: at equal times in the order in which the timers were set). So a node sees all packets that arrive
-//! together before it answers, like a host that reads its sockets in batches. Nothing else influences the order: the
-//! same seed gives the same run, which [`World::trace_hash`] shows.
+//! **Order.** Events happen in order of time. At each instant, first all arrived packets are delivered, in the order
+//! in which they were sent. Then each node that received a packet or whose timer is due does all its work. These
+//! nodes run in the order in which their timers fired or their first packets arrived; timers that are due at the same
+//! time fire in the order in which they were set ([`Timers`]). So a node sees all packets that arrive together before
+//! it answers, like a host that reads its sockets in batches. Nothing else influences the order: the same seed gives
+//! the same run, which [`World::trace_hash`] shows.
 //!
 //! **Guards.** A run ends with an error that names node and time after [`MAX_EVENTS_AT_ONCE`] events without progress
 //! of time, or after more events than the run is permitted.
@@ -157,7 +158,7 @@ impl World {
         }
     }
 
-    /// Returns the host `id` for changes. The host runs at this instant.
+    /// Returns the host `id` for changes. The host then does its current work at this instant.
     pub(crate) fn host_mut(&mut self, id: NodeId) -> Option<&mut Host> {
         self.wake(id);
         match self.nodes.get_mut(id)? {
@@ -174,7 +175,7 @@ impl World {
         }
     }
 
-    /// Returns the line `id` for changes. The line runs at this instant.
+    /// Returns the line `id` for changes. The line then does its current work at this instant.
     pub(crate) fn line_mut(&mut self, id: NodeId) -> Option<&mut Line> {
         self.wake(id);
         match self.nodes.get_mut(id)? {

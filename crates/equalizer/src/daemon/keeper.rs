@@ -1,9 +1,9 @@
 //! The thread that delays packets of links with a short delay, and sends the probes that measure the links' delays.
 //!
 //! [`DelayEqualizer`] computes how long packets wait. [`HoldQueue`] determines which packets are sent when. This file
-//! connects both with the device from which the packets come and to which they return. Echo requests are sent over
-//! every link from the source address of spread packets. So all replies return over the same path, and the RTTs differ
-//! only by the delays of the outgoing paths.
+//! connects both with the device from which delayed packets are read and to which they are written afterwards. Echo
+//! requests are sent over every link from the source address of spread packets. So all replies return over the same
+//! path, and the RTTs differ only by the delays of the outgoing paths.
 //!
 //! The main thread sometimes waits for the kernel for milliseconds, hence this separate thread. The threads communicate
 //! through a plan, which describes the links, and a board, which contains the hold times and counters.
@@ -63,8 +63,8 @@ impl Plan {
         way.is_some_and(|way| way.families[usize::from(is_v6)])
     }
 
-    /// Returns the link over which a packet is sent that waited for `link`: this link or, if it went down meanwhile,
-    /// another. If no link is usable, `link`.
+    /// Returns the link over which to send a packet that waited for `link`. This is `link` itself, or another link if
+    /// `link` went down meanwhile. If no link is usable, the result is `link`.
     fn way_out(&self, link: usize, is_v6: bool) -> usize {
         if self.carries(link, is_v6) {
             return link;
@@ -74,7 +74,7 @@ impl Plan {
     }
 }
 
-/// Handle of the thread. The thread ends when this is dropped, and sends its delayed packets.
+/// Handle of the thread. When this value is dropped, the thread sends its delayed packets and ends.
 #[derive(Debug)]
 pub(super) struct Keeper {
     plan: Plan,
@@ -385,8 +385,8 @@ impl Work {
         *lock(&self.shared.silent) = is_silent.then_some(host);
     }
 
-    /// Whether the RTT is known of each link that can be probed. Delays to a previous host count while its hold times
-    /// are in force.
+    /// Whether the RTT of each link that can be probed is known. Delays to a previous host count while hold times
+    /// based on them are in force.
     fn knows_all(&self, now: Instant) -> bool {
         let Some((host, _)) = self.plan.probe else {
             return false;
@@ -434,8 +434,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const WAKE: Token = Token(0);
 const PACKETS: Token = Token(1);
 const ANSWERS: Token = Token(2);
-/// Time between two probes over each link. Of the many probes within the delay equalizer's memory, some find an empty
-/// queue.
+/// Time between two probes over each link. The delay equalizer uses the probes of 5 to 10 s, of which some find an
+/// empty queue.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two probes while no application sends, short enough that the last answers are still valid.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);

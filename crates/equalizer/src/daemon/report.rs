@@ -16,7 +16,7 @@ use crate::weights::{LinkView, Source};
 pub struct LinkReport {
     /// Name of the link.
     pub name: String,
-    /// Name of its device.
+    /// Name of the link's device.
     pub device: String,
     /// Weight, share, background and other values.
     pub view: LinkView,
@@ -57,7 +57,7 @@ pub struct HoldReport {
     /// Packets that were sent early for lack of buffer space.
     pub not_held: u64,
     /// Packets that were lost because they arrived faster than they were read, or because the kernel did not accept
-    /// them back.
+    /// them after the delay.
     pub lost: u64,
 }
 

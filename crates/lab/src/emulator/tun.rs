@@ -28,8 +28,8 @@ impl Kind {
     }
 }
 
-/// Creates a device called `name` in the calling thread's network namespace. The device does not block, and it is
-/// removed when the descriptor and its clones are closed.
+/// Creates a device called `name` in the calling thread's network namespace. Reads and writes do not block. The
+/// device is removed when the descriptor and its clones are closed.
 ///
 /// # Errors
 /// Fails if `name` is too long or the kernel refuses.

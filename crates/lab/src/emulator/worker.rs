@@ -124,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// Starts the run, records samples and applies changes if they are due.
+    /// Performs the actions that are due: starts the run, records samples and applies changes.
     fn change(&mut self, now: Instant) {
         if self.links.handle_timeout(now) {
             self.lateness_ns.reset();
@@ -141,7 +141,7 @@ impl Worker {
 
     fn deliver(&mut self, now: Instant) {
         while let Some(delivery) = self.links.poll_output(now) {
-            // A device that is down refuses the packet, like a cable without a host.
+            // A device that is down refuses the packet. The packet is then lost, as on a cable that is unplugged.
             let _ = rustix::io::write(&self.to[delivery.link], &delivery.packet);
             let late = clock::now().since(delivery.at);
             self.lateness_ns.saturating_record(saturating_nanos(late));
@@ -200,7 +200,7 @@ impl Worker {
     }
 }
 
-/// Creates a histogram from 1 µs to 10 s with three digits.
+/// Creates a histogram from 1 µs to 10 s with three significant digits.
 fn new_lateness() -> anyhow::Result<Lateness<u64>> {
     let longest = saturating_nanos(Duration::from_secs(10));
     Ok(Lateness::new_with_bounds(1_000, longest, 3)?)

@@ -14,7 +14,7 @@ pub(crate) const PROGRAM: &str = "ffmpeg";
 /// Checks that ffmpeg is installed and supports `spec`.
 ///
 /// # Errors
-/// Returns the key and a remedy if it does not.
+/// Returns an error with the scenario's key and a remedy if ffmpeg is missing or does not support `spec`.
 pub(crate) fn check(spec: &VideoSpec) -> anyhow::Result<()> {
     let protocols = match output(Command::new(PROGRAM).args(["-hide_banner", "-protocols"])) {
         Ok(protocols) => protocols,

@@ -1,9 +1,9 @@
 //! A film: encoded by ffmpeg, and divided into frames and datagrams.
 //!
-//! A datagram carries up to seven packets of the transport stream, all from the same frame. The datagrams of frame *n*
-//! are spaced evenly over the duration of that frame, as from a live encoder, so those of a key frame follow each other
-//! faster. The rate is limited over an eighth of a second (`bufsize`), so the size of a frame is at most about three
-//! times the mean.
+//! A datagram carries up to seven packets of the transport stream, all from the same frame. The datagrams of frame
+//! *n* are spaced evenly over the duration of that frame, as from a live encoder, so the gaps between datagrams are
+//! shorter in a key frame. The rate is limited over an eighth of a second (`bufsize`), so the size of a frame is at
+//! most about three times the mean.
 
 use core::{ops::Range, time::Duration};
 use std::{
@@ -212,7 +212,7 @@ pub(crate) mod tests {
 
     /// Returns a table, a key frame of ten packets, a table, a frame of two packets, and a frame of one packet.
     pub(crate) fn film() -> Film {
-        // The random access flag is behind the length of the adaptation field.
+        // The random access flag follows the length of the adaptation field.
         let mut stream = vec![packet(&TABLE), packet(&KEY)];
         stream.extend([packet(&MORE); 9]);
         stream.extend([

@@ -1,9 +1,9 @@
 //! Determines the frames that a viewer sees.
 //!
-//! The player shows no damaged picture. A frame is shown only if all its packets arrived in time, and so did those of
-//! all frames it refers to, back to the last key frame. Otherwise the previous picture stands still: a freeze.
-//! Conference programs behave like this, and it is the strictest test of a network. Players that conceal losses freeze
-//! less often but show artefacts.
+//! The player shows no damaged picture. A frame is shown only if all packets arrived in time: its own packets, and
+//! the packets of all frames to which it refers, back to the last key frame. Otherwise the previous picture stands
+//! still: a freeze. Conference programs behave like this, and it is the strictest test of a network. Players that
+//! conceal losses freeze less often but show artefacts.
 
 use core::time::Duration;
 
@@ -35,8 +35,8 @@ pub(crate) struct Viewing {
     pub(crate) freezes: Vec<Freeze>,
 }
 
-/// Determines what a viewer saw of `frames`. `fates` are the fates of their `datagrams`; missing entries count as lost.
-/// The film began at `start` of the run.
+/// Determines which of `frames` a viewer saw, and the freezes. `fates` are the fates of their `datagrams`; missing
+/// entries count as lost. The film began at time `start` of the run.
 pub(crate) fn view(
     frames: &[Frame],
     datagrams: &[Datagram],

@@ -23,7 +23,8 @@ pub(crate) fn header(number: u64, at: Duration) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Returns sequence number and payload of `datagram`. `None` if the datagram does not belong to such a stream.
+/// Returns sequence number and payload of `datagram`. `None` if the datagram is not RTP with a transport stream as
+/// payload.
 pub(crate) fn parse(datagram: &[u8]) -> Option<(u16, &[u8])> {
     let (header, payload) = datagram.split_first_chunk::<HEADER_BYTES>()?;
     let is_ours = header[0] == 2 << 6

@@ -1,9 +1,10 @@
 //! Difference between the seen and the sent film: ffmpeg decodes both and compares picture by picture.
 //!
 //! The seen film is a transport stream of the shown frames ([`Film::only`]). ffmpeg's `ssim` and `psnr` use the sent
-//! film as their main input. From the other input they use the newest picture that is not newer, so a picture that
-//! stands still is repeated. The reference is the encoded film, not its source, so the score includes only the effect
-//! of the network and not of coding. Frames before the first shown frame cannot be compared and are omitted.
+//! film as their main input. Each sent picture is compared with the seen picture of the same time or, during a
+//! freeze, with the last one before it. The reference is the encoded film, not its source, so the score includes only
+//! the effect of the network and not of coding. Frames before the first shown frame cannot be compared and are
+//! omitted.
 
 use std::{ffi::OsStr, fs, path::Path, process::Command};
 
@@ -22,11 +23,12 @@ use crate::media::{
 const PICTURES_MAX: usize = 3;
 /// Width of a picture in pixels. Two pictures stand side by side.
 const PICTURE_WIDTH: u32 = 480;
-/// Largest value of a sample.
+/// Largest value of an 8-bit picture sample.
 const PEAK: f64 = 255.0;
 
-/// Fills in the fields of `result` that require a decoder. Files are written to `dir`, and their names begin with
-/// `name`. The film began at `start` of the run. `command` creates the command of a program.
+/// Measures the quality of the film that the viewer saw, by decoding it and `film` with ffmpeg. Stores similarity and
+/// pictures in `result`. Files are written to `dir`; their names begin with `name`. The film began at time `start` of
+/// the run. `command` returns the command that starts a given program.
 ///
 /// # Errors
 /// Fails if ffmpeg fails, or if `dir` cannot be written.
@@ -46,7 +48,7 @@ pub(crate) fn score(
     fs::write(&path, film.only(&viewing.is_shown))
         .with_context(|| format!("cannot write {}", path.display()))?;
     let run = |graph: &str, rest: &[&str]| {
-        // Names are relative to the directory, because some characters have a special meaning in the arguments of
+        // Paths are relative to `dir`, because some characters of a path have a special meaning in the arguments of
         // filters.
         let mut command = command(OsStr::new(ffmpeg::PROGRAM));
         command
@@ -114,8 +116,8 @@ pub(crate) fn score(
     Ok(())
 }
 
-/// Returns, for each of the longest freezes after the first shown frame, the frame that differs most from the seen
-/// picture. In order of time.
+/// Returns the frames to show, in order of time: for each of the longest freezes after the first shown frame, the
+/// frame that differs most from the picture that the viewer saw.
 fn worst(viewing: &Viewing, ssim: &[f64], first: usize) -> Vec<usize> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     let held = viewing.is_shown.iter().enumerate().skip(first);

@@ -1,4 +1,4 @@
-//! Comparison of the numbers of both worlds.
+//! Comparison of the results of both worlds, the lab and the simulator.
 
 use core::fmt;
 
@@ -116,9 +116,9 @@ pub struct Pair {
 /// no numbers without pairs.
 ///
 /// The compared numbers are: goodput of TCP and QUIC; goodput, loss, median and p95 of the delay of UDP; loss, median
-/// and p95 of pings and requests. The p99 is not compared: the delay of the hosts is known only up to its own p99, and
-/// nothing follows for their sum beyond p98. Delays beside a TCP flow are those of the queue that it fills, so the
-/// model's allowance applies to them too.
+/// and p95 of pings and requests. The p99 is not compared: the delay of the hosts is known only up to its own p99.
+/// From this p99 and the p99 of the simulated delay, a bound follows only for the p98 of their sum. Delays beside a
+/// TCP flow are those of the queue that it fills, so the model's allowance applies to them too.
 #[must_use]
 pub fn compare(pairs: &[Pair], host: HostDelay) -> Vec<Check> {
     let Some(first) = pairs.first() else {

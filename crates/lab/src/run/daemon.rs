@@ -51,8 +51,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemons {
-    /// Writes keys and configuration into `dir` and starts both ends. If `trace` is set, they also write their
-    /// decisions there.
+    /// Writes keys and configuration into `dir` and starts both ends. If `trace` is set, both daemons also write
+    /// their decisions there.
     pub(super) fn start(
         world: &Topology,
         binary: &Path,
@@ -111,6 +111,8 @@ impl Daemons {
         Ok(Self { client, gateway })
     }
 
+    /// Checks that both daemons still run.
+    ///
     /// # Errors
     /// Fails if a daemon has ended. The error contains the end of its log.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
@@ -228,6 +230,8 @@ impl Daemon {
         Ok(())
     }
 
+    /// Checks that the daemon still runs.
+    ///
     /// # Errors
     /// Fails if the daemon has ended. The error contains the end of its log.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {

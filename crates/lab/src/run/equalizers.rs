@@ -1,8 +1,8 @@
 //! The equalizers of a scenario: real daemons (`pleach equalize`) at its ends.
 //!
-//! They spread the traffic to the other end: at the client, traffic to the servers; at the gateway, traffic to the
-//! client's address for spread traffic. Packets are spread one by one (`interleave`), and the guideline is off, as in
-//! the simulator.
+//! Each equalizer spreads the traffic to the other end: at the client, traffic to the servers; at the gateway,
+//! traffic to the client's address for spread traffic. Packets are spread one by one (`interleave`), and the
+//! guideline is off, as in the simulator.
 
 use core::{fmt::Write as _, net::IpAddr, time::Duration};
 use std::{collections::BTreeMap, fs, path::Path};
@@ -86,7 +86,7 @@ impl<'a> Equalizers<'a> {
         Ok(())
     }
 
-    /// Adds the status of all equalizers.
+    /// Adds the status of all equalizers to `samples`.
     pub(super) fn sample_status(&self, begin: Instant, samples: &mut Vec<StatusSample>) {
         samples.extend(
             self.all

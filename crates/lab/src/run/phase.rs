@@ -40,7 +40,7 @@ const PROBE_PORT: u16 = 4_999;
 
 pub(super) struct Phase<'a> {
     pub(super) scenario: &'a Scenario,
-    /// The film of each traffic, if it is a video.
+    /// For each traffic, its film if it is a video.
     pub(super) films: &'a [Option<Arc<Film>>],
     pub(super) setup: &'a Setup,
     pub(super) binary: &'a std::path::Path,

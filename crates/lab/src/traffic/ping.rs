@@ -83,7 +83,7 @@ fn ping(socket: &Socket, schedule: &Schedule, interval: Duration) -> anyhow::Res
     Ok(requests.report(schedule.begin, schedule.start))
 }
 
-/// Receives replies that arrive before `until`, at least one if there is one.
+/// Waits for a reply until `until`, but at most [`TICK`], and records it.
 fn receive(mut socket: &Socket, requests: &mut EchoRequests, until: Instant) -> anyhow::Result<()> {
     // Zero would mean no timeout.
     let left = until.since(clock::now()).max(Duration::from_micros(1));

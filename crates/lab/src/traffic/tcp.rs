@@ -19,7 +19,8 @@ use crate::{
     wait,
 };
 
-/// Distance between the ports of one traffic's flows: it permits 64 flows for each of up to this many traffics.
+/// Distance between the ports of two flows of one traffic section. Up to this many sections of 64 flows each thus
+/// have different ports.
 const FLOW_PORTS: u16 = 900;
 
 /// Longest time for which an end waits for a message before the transfer.

@@ -5,8 +5,8 @@
 //! the film into one process in real time and reads from the other. SRT's latency is the deadline; it is added to the
 //! network's own delay. SRT does not deliver late packets, so late and lost packets cannot be distinguished.
 //!
-//! After the end of the flow, the receiver reassembles the packets that arrived in time and computes their quality
-//! ([`crate::media`]).
+//! After the end of the flow, the receiver reassembles the packets that arrived in time and computes the quality of
+//! the film ([`crate::media`]).
 
 mod srt;
 
@@ -222,7 +222,7 @@ fn receive(
     Ok(report)
 }
 
-/// Computes what the viewer saw if the fates of the film's datagrams are `fates`.
+/// Computes the quality that the viewer saw, from the `fates` of the film's datagrams.
 fn judge(show: &Show, fates: &[Fate]) -> anyhow::Result<VideoResult> {
     let film = &show.film;
     let viewing = player::view(&film.frames, &film.datagrams, fates, show.start);

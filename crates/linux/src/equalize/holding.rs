@@ -3,13 +3,14 @@
 //! No queueing discipline that every kernel has delays a packet for a given time, and BPF cannot wait. So the program
 //! at the links' devices sends packets that must wait into a TAP device, unchanged and complete, including
 //! super-packets of segmentation offload. The daemon buffers each packet and writes it back unchanged when it is due,
-//! including the header for checksums and segments. Then a program at the ingress of the same device sends the packet
-//! to the next hop of its link before any other part of the host sees it. The frame names its link in place of the
-//! destination address: four bytes that identify such frames, then the link in two bytes, in the byte order of this
-//! host.
+//! including the vnet header, which describes checksums and segments. Then a program at the ingress of the same
+//! device sends the packet to the next hop of its link before any other part of the host sees it. The frame names its
+//! link in place of the destination address: four bytes that identify such frames, then the link in two bytes, in the
+//! byte order of this host.
 //!
-//! The device is removed with its descriptor, and so with the process. The first program checks when the daemon last
-//! showed that it is alive ([`super::ALIVE_FOR`]). If the daemon is not alive, packets are sent at once.
+//! The device is removed with its descriptor, and so with the process. The program at the links' devices checks when
+//! the daemon last showed that it is alive ([`super::ALIVE_FOR`]). If the daemon is not alive, packets are sent at
+//! once.
 
 use std::{
     io,
@@ -44,7 +45,7 @@ impl HeldPacket {
         self.frame.len()
     }
 
-    /// Whether it is an IPv6 packet.
+    /// Whether the packet is an IPv6 packet.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         self.frame.get(TYPE_AT..TYPE_AT + 2) == Some(&[0x86, 0xdd])
@@ -58,7 +59,7 @@ impl HeldPacket {
         self.frame[LINK_AT..LINK_AT + 2].copy_from_slice(&number);
     }
 
-    /// Parses a frame read from the device. `None` if the program did not send it there.
+    /// Parses a frame read from the device. `None` if the program did not send the frame to the device.
     fn parse(frame: &[u8]) -> Option<Self> {
         let address = frame.get(VNET_HEADER_LEN..)?.first_chunk::<6>()?;
         let [a, b, c, d, link @ ..] = *address;
@@ -108,7 +109,7 @@ impl HoldingDevice {
         Ok(procnet::device_drops()?.get(NAME).copied().unwrap_or(0))
     }
 
-    /// Reads the next packet. `None` if another frame arrived, which is ignored: call it again.
+    /// Reads the next packet. `None` if another kind of frame arrived, which is ignored: read again.
     ///
     /// # Errors
     /// Returns [`io::ErrorKind::WouldBlock`] if there is nothing to read. Any other error means that the device is

@@ -5,9 +5,10 @@
 //! the chain `spread` in one transaction, so that no packet sees an incomplete chain. Each change takes `nft` some
 //! milliseconds.
 //!
-//! Limits: slots are assigned to packets at the hook, which may be 64 KiB long with segmentation offload, so bytes are
-//! shared only on average. Flows cannot be kept on a link. Packets that other programs have marked are not changed. If
-//! the daemon is killed, all of this stays in force, with the last weights, until the next start.
+//! Limits: slots are assigned to packets at the hook, which may be 64 KiB long with segmentation offload, so bytes
+//! are shared only on average. Flows cannot be kept on a link. Packets that other programs have marked are not
+//! changed. If the daemon is killed, table, rules and routes stay in force, with the last weights, until the next
+//! start.
 
 use std::{
     fmt::Write as _,
@@ -139,7 +140,7 @@ pub(super) fn cannot_hold() -> io::Error {
 
 /// Removes all changes.
 pub(super) fn clear(netlink: &Netlink) -> io::Result<()> {
-    // The table is added first, so that deleting it cannot fail if there is none.
+    // The table is added first, so that deleting it cannot fail because it does not exist.
     let mut first_error = nft::run(&format!("table inet {TABLE}\ndelete table inet {TABLE}\n"));
     for link in 0..MAX_LINKS {
         let rules = netlink.delete_rules(routes::rules::priorities(MARKS_SLOT), mark(link));

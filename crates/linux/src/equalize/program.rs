@@ -6,7 +6,8 @@
 //! 2. A packet that is neither IPv4 nor IPv6, neighbour discovery, and a packet to none of the destinations pass. Their
 //!    bytes are counted as other traffic of the device.
 //! 3. In the modes that keep flows on their link: a flow seen less than `gap` ago stays on its link if the link has a
-//!    share. If packets are delayed, this applies only while hold times are unknown, and a flow pays once.
+//!    share. If packets are delayed, this applies only while hold times are unknown, and only the first packet of a
+//!    flow is charged.
 //! 4. Otherwise every link earns its share of the packet's price. The link with the most credit gets the packet and
 //!    pays.
 //! 5. The packet is counted. If packets of that link must wait, the packet goes into the device for delayed packets
@@ -52,7 +53,8 @@ pub(super) struct Shape {
     pub(super) links: usize,
     /// Whether segments are charged instead of bytes.
     pub(super) by_packets: bool,
-    /// Pause until which flows stay on their link. With `hold` this applies only while [`KEEP_FLOWS`] is set.
+    /// Longest pause of a flow after which the flow still stays on its link. With `hold` this applies only while
+    /// [`KEEP_FLOWS`] is set.
     pub(super) gap: Option<Duration>,
     /// Whether packets of some links are delayed.
     pub(super) hold: bool,
@@ -336,8 +338,8 @@ impl Program<'_> {
     }
 }
 
-/// Sends the packet to the device for delayed packets, if it must wait and the process that delays packets is alive.
-/// `R7` is the link, and its number is in the frame's place on the stack.
+/// Sends the packet to the device for delayed packets, if the packet must wait and the process that delays packets is
+/// alive. `R7` is the link, and its number is in the frame's place on the stack.
 fn hold(asm: &mut Asm, maps: &Maps) {
     asm.load_u32(R9, R7, LINK_WAITS);
     asm.jump_if_is(R9, 0, AT_ONCE);
@@ -369,8 +371,8 @@ fn hold(asm: &mut Asm, maps: &Maps) {
     asm.label(AT_ONCE);
 }
 
-/// Sets `R7` to the links of the active half, for IPv6 if `R8` is 1, otherwise for IPv4, or jumps to `absent`. Sets
-/// [`KEEP`] to whether flows stay on their link.
+/// Sets `R7` to the links of the active half, for IPv6 if `R8` is 1, otherwise for IPv4, or jumps to `absent`. Stores
+/// at [`KEEP`] whether flows stay on their link.
 fn find_links(asm: &mut Asm, maps: &Maps, absent: Label) {
     asm.store_u32_value(Fp, WORD, 0);
     look_up(asm, &maps.active, WORD, absent);
@@ -407,7 +409,7 @@ fn ethertype(number: u16) -> i32 {
     i32::from(number.to_be())
 }
 
-/// Sets `R4` to the credit of `link` after it has earned its part of the price. Uses `R3`.
+/// Sets `R4` to the credit of `link`, including its part of the price. Uses `R3`.
 fn earn(asm: &mut Asm, link: usize) {
     asm.load_u32(R3, R7, offset(link * LINK_LEN));
     asm.mul_reg(R3, R9);
@@ -423,8 +425,8 @@ fn segments(asm: &mut Asm, to: Reg, done: Label) {
     asm.label(done);
 }
 
-/// Sets `R2` to the network header behind an Ethernet header, or jumps to `slow` if its first `len` bytes are not
-/// contiguous.
+/// Sets `R2` to the network header, which follows an Ethernet header, or jumps to `slow` if its first `len` bytes are
+/// not contiguous.
 fn header(asm: &mut Asm, len: i32, slow: Label) {
     const ETHERNET_LEN: i32 = 14;
     asm.load_u32(R2, R6, DATA);

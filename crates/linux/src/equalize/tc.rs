@@ -1,7 +1,7 @@
 //! The BPF back ends: a program at the egress of each link's device, by TCX (Linux 6.6) or by clsact (before).
 //!
-//! New shares need a write of one map element and the change of one word: this takes some microseconds and affects the
-//! next packet. Under TCX the kernel detaches the program when the process ends in any way. Then packets are routed as
+//! New shares need a write of one map element and the change of one word: this takes some microseconds and affects
+//! the next packet. Under TCX the kernel detaches the program however the process ends. Then packets are routed as
 //! without an equalizer. Under clsact the program stays until the next start, with the last shares.
 
 use std::{
@@ -125,8 +125,9 @@ impl Splitter {
         }
     }
 
-    /// Sends packets that return from the device `ifindex` to their links. From then on, packets that must wait
-    /// according to [`Self::set`] go to this device.
+    /// Attaches the second program to `ifindex`, the device for delayed packets. The program sends packets that
+    /// return from this device to their links. From then on, packets that must wait according to [`Self::set`] go to
+    /// this device.
     pub(super) fn release_from(&mut self, netlink: &Netlink, ifindex: u32) -> io::Result<()> {
         let attach = Attach::TcxIngress;
         let program = bpf::load(&program::release(&self.maps, self.shape), attach)

@@ -1,8 +1,8 @@
 //! Attaches programs to devices by classful traffic control, for kernels without TCX (before 6.6).
 //!
-//! A `clsact` queueing discipline is a container for filters beside the device's own queue. A filter of kind `bpf` is a
-//! program, which in direct-action mode itself decides about a packet. Both stay until they are removed or the device
-//! is removed, regardless of the process that created them.
+//! A `clsact` queueing discipline is a container for filters beside the device's own queue. A filter of kind `bpf` is
+//! a program, which in direct-action mode itself decides about a packet. Discipline and filter stay until they are
+//! removed or the device is removed, regardless of the process that created them.
 
 use std::{
     io,
@@ -47,7 +47,8 @@ impl Netlink {
         let make = || io::Result::Ok(RouteNetlinkMessage::NewQueueDiscipline(place(ifindex)?));
         let is_new = match self.change(make()?, NLM_F_CREATE | NLM_F_EXCL) {
             Ok(()) => true,
-            // In a request for a change, the kernel compares the kinds: `ingress` has no filters for outgoing packets.
+            // A queueing discipline exists already. This second request fails if its kind is not `clsact`: the kind
+            // `ingress` has no filters for outgoing packets.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 self.change(make()?, 0)
                     .map_err(|error| other_kind(error, ifindex))?;
@@ -74,8 +75,9 @@ impl Netlink {
         Ok(is_new)
     }
 
-    /// Removes the program that [`Self::set_program`] attached at the egress of link `ifindex`, if it exists. With
-    /// `has_place` it also removes the queueing discipline for filters, unless it contains other filters.
+    /// Removes the program that [`Self::set_program`] attached at the egress of link `ifindex`, if the program
+    /// exists. With `has_place`, the queueing discipline for filters is removed too, unless it contains other
+    /// filters.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -90,8 +92,8 @@ impl Netlink {
     }
 
     /// Checks whether programs can be attached to devices on this kernel: attaches one to the loopback device and
-    /// removes it again. `record` is called before and, with `true`, if the queueing discipline for filters had to be
-    /// created, so that both can be removed after a crash.
+    /// removes it again. `record` is called before the change with `false`. If the queueing discipline for filters
+    /// had to be created, it is called again with `true`. Program and discipline can thus be removed after a crash.
     ///
     /// # Errors
     /// Returns the reason why programs cannot be attached, or the error of `record`.

@@ -22,8 +22,8 @@ use super::{Netlink, absent_is_none, family, to_io};
 pub(crate) struct HopRoute {
     /// Destination of the route.
     pub(crate) destination: IpNet,
-    /// Next hop, of the same family. It is assumed to be reachable directly over the link, regardless of the link's
-    /// addresses.
+    /// Next hop, of the family of `destination`. It is assumed to be reachable directly over the link, regardless of
+    /// the link's addresses.
     pub(crate) gateway: IpAddr,
     /// Index of the link.
     pub(crate) ifindex: u32,
@@ -160,8 +160,8 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
-    /// Returns the number of segments of the longest packet that link `name` accepts before it is segmented. `None` if
-    /// there is no such link.
+    /// Returns the highest number of segments of an offloaded packet that link `name` accepts. `None` if there is no
+    /// such link.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -179,7 +179,8 @@ impl Netlink {
         Ok(link.and_then(|link| link.attributes.iter().find_map(segments)))
     }
 
-    /// Sets the number of segments of the longest packet of link `name`. Does nothing if there is no such link.
+    /// Sets the highest number of segments of an offloaded packet that link `name` accepts. Does nothing if there is
+    /// no such link.
     ///
     /// # Errors
     /// Returns the error of the kernel.

@@ -7,13 +7,13 @@
 //! ADDRESS lookup TABLE` apply only to packets with a source address. In that case the socket must be bound to this
 //! address.
 //!
-//! For IPv4 the look-up asks for the entry of the table (`RTM_F_FIB_MATCH`): without this flag, if a device is given
-//! that has no route, the kernel treats every destination as a neighbour on this device
-//! (`ip_route_output_key_hash_rcu`). For IPv6 the look-up must not use this flag: with it the kernel does not continue
-//! with shorter prefixes if the longest is on another device (`ip6_pol_route_lookup`).
+//! For IPv4 the look-up asks for the entry of the table (`RTM_F_FIB_MATCH`): if the given device has no route, the
+//! kernel would without this flag treat every destination as a neighbour on the device
+//! (`ip_route_output_key_hash_rcu`). For IPv6 the look-up must not use this flag: with the flag, the kernel does not
+//! continue with shorter prefixes if the longest prefix is on another device (`ip6_pol_route_lookup`).
 //!
-//! Limits: only addresses that can be a source are considered, see [`super::watch::LinkSnapshot::addresses`]. A device
-//! without such an address of the family has no way. At most [`MAX_SOURCES`] sources are tried.
+//! Limits: only addresses that can be a source are considered, see [`super::watch::LinkSnapshot::addresses`]. A
+//! device without such an address of the family has no usable route. At most [`MAX_SOURCES`] sources are tried.
 
 use std::net::IpAddr;
 
@@ -44,7 +44,8 @@ pub struct Way {
     pub source: Option<IpAddr>,
 }
 
-/// Returns the ways from the device `ifindex`, which has `addresses`, to those of `targets` that it can reach.
+/// Returns the usable routes ([`Way`]) from the device `ifindex`, which has `addresses`, to the addresses in
+/// `targets`, at most one for each address.
 ///
 /// # Errors
 /// Fails if the connection to the kernel fails. A missing route is not an error.
@@ -111,8 +112,9 @@ async fn has_route(
     }
 }
 
-/// Whether packets that take `route` leave the host by the device. A route over a next-hop object may not name its
-/// device.
+/// Whether packets on `route`, the result of a look-up for the device `ifindex`, leave the host through this device.
+/// The kernel reports no device for a route over a next-hop object; then the route is assumed to use the device of
+/// the look-up.
 fn leaves_by(route: &RouteMessage, ifindex: u32) -> bool {
     let mut devices = Vec::new();
     for attribute in &route.attributes {

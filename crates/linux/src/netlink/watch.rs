@@ -1,10 +1,10 @@
 //! State of the host's links, and notification of its changes.
 //!
 //! A thread listens to the kernel's notifications and uses them only as a hint. After each burst it reads links,
-//! addresses, default routes and ways to the configured addresses ([`super::lookup`]) again, and publishes a complete
-//! snapshot if it differs from the previous one. So lost notifications do no harm, nor do IPv4 routes that disappear
-//! without notification when a link goes down. A link is identified by its index for as long as it exists; a new index
-//! under an old name is another link.
+//! addresses, default routes and usable routes to the configured addresses ([`super::lookup`]) again, and publishes a
+//! complete snapshot if it differs from the previous one. So lost notifications do no harm, nor do IPv4 routes that
+//! disappear without notification when a link goes down. A link is identified by its index for as long as it exists;
+//! a new index under an old name is another link.
 //!
 //! Bounds: a burst ends after 25 ms of silence or after 100 ms. Without notifications the state is read every 5 s. If
 //! the connection to the kernel ends, it is opened again, at most once a second.
@@ -42,9 +42,9 @@ pub struct LinkSnapshot {
     pub is_up: bool,
     /// Whether the link has a carrier: the cable is connected, or the modem is online.
     pub has_carrier: bool,
-    /// Whether it is the loopback device.
+    /// Whether the link is the loopback device.
     pub is_loopback: bool,
-    /// Whether it is a tunnel of another program: TUN or WireGuard.
+    /// Whether the link is a tunnel of another program: TUN or WireGuard.
     pub is_tunnel: bool,
     /// MTU in bytes.
     pub mtu: u32,
@@ -54,13 +54,13 @@ pub struct LinkSnapshot {
     pub has_default_v4: bool,
     /// Whether some table has an IPv6 default route over the link.
     pub has_default_v6: bool,
-    /// Ways from this link to the configured addresses, sorted. Empty while the link is down, and for the loopback
-    /// device.
+    /// Usable routes from this link to the configured addresses, sorted. Empty while the link is down, and for the
+    /// loopback device.
     pub ways: Vec<Way>,
 }
 
 impl LinkSnapshot {
-    /// Returns the links of the calling thread's namespace, sorted by index, with their ways to `targets`.
+    /// Returns the links of the calling thread's namespace, sorted by index, with their usable routes to `targets`.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -78,7 +78,7 @@ impl LinkSnapshot {
     }
 }
 
-/// Watches all links of a namespace. Dropping it ends its thread.
+/// Watches all links of a namespace. Dropping this value ends its thread.
 #[derive(Debug)]
 pub struct LinkWatch {
     snapshots: mpsc::Receiver<Vec<LinkSnapshot>>,
@@ -96,8 +96,8 @@ impl LinkWatch {
         Self::start_towards(Targets::default())
     }
 
-    /// Starts to watch the namespace of the calling thread, including the links' [ways](LinkSnapshot::ways) to
-    /// `targets`.
+    /// Starts to watch the namespace of the calling thread, including the links' [usable routes](LinkSnapshot::ways)
+    /// to `targets`.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::start`].
@@ -292,7 +292,7 @@ fn snapshot(message: &LinkMessage) -> Option<LinkSnapshot> {
     (!link.name.is_empty()).then_some(link)
 }
 
-/// Returns this host's address in `message`, if packets may be sent from it.
+/// Returns this host's address in `message`, if packets may be sent from this address.
 pub(super) fn address(message: &AddressMessage) -> Option<IpNet> {
     let mut own = None;
     for attribute in &message.attributes {

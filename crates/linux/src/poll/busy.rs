@@ -2,13 +2,13 @@
 //!
 //! Waking a thread on a halted CPU takes 20 to 80 µs; in a virtual machine this is more than the time that a packet
 //! spends in the whole tunnel. An answer from a nearby host arrives sooner. If input of a kind (a [`Token`]) was
-//! usually followed by more input within [`LONGEST`], a wait after such input does not sleep for that long. If answers
-//! come from distant hosts, polling gains nothing and is not tried. All attempts together take at most a twentieth of
-//! the time.
+//! usually followed by more input within [`LONGEST`], a wait after such input polls for up to this time before it
+//! sleeps. If answers come from distant hosts, polling gains nothing and is not tried. All attempts together take at
+//! most a twentieth of the time.
 //!
-//! *Source.* Adaptive halt polling, as in KVM and the `haltpoll` governor for virtual CPUs. *Difference.* They adapt
-//! one window by the last wait. Here requests and answers alternate with long pauses, so the statistics are kept
-//! separately for each kind of last input.
+//! *Source.* Adaptive halt polling, as in KVM and the `haltpoll` governor for virtual CPUs. *Difference.* These adapt
+//! one polling time to the last wait. Here requests and answers alternate with long pauses, so there are separate
+//! statistics for each kind of last input.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -82,7 +82,7 @@ impl BusyPoll {
         score.is_some_and(|&score| score > MOST_SCORE / 2) && self.credit >= LONGEST
     }
 
-    /// Learns from a wait of length `waited` that `event` ended. `None` if a deadline or a signal ended it.
+    /// Learns from a wait of length `waited`, which ended with `event`, or with a deadline or a signal (`None`).
     fn learn(&mut self, waited: Duration, event: Option<&Event>) {
         let is_short = waited <= LONGEST;
         if is_short && event.is_none() {
@@ -102,7 +102,7 @@ impl BusyPoll {
 
 /// Longest time of polling before the thread sleeps. An answer through two daemons and back takes half of it.
 const LONGEST: Duration = Duration::from_micros(200);
-/// Divisor of the time that polling may use.
+/// Divisor: polling may use the elapsed time divided by this number.
 const SHARE: u32 = 20;
 /// Highest credit: ten attempts.
 const MOST_CREDIT: Duration = Duration::from_millis(2);

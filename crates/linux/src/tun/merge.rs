@@ -1,10 +1,11 @@
 //! Merges packets to runs, each of which is written to the TUN device as one super-packet (generic receive offload).
 //!
-//! A run is a head and packets that continue it. They have the same addresses, ports, TTL, traffic class and flags; for
-//! TCP also the same acknowledgement, window and options, and consecutive sequence numbers. Their payloads are as long
-//! as the head's, except that the last may be shorter. PSH ends a run. Packets of other flows may lie in between: up to
-//! [`OPEN_FLOWS`] runs are open at a time, so that the interleaving of a fair queue does not prevent merging. Runs are
-//! written in the order of their heads, so a flow is never reordered.
+//! A run is a first packet, its head, and packets that continue it. All packets of a run have the same addresses,
+//! ports, TTL, traffic class and flags; for TCP also the same acknowledgement, window and options, and consecutive
+//! sequence numbers. Their payloads are as long as the head's, except that the last may be shorter. PSH ends a run.
+//! Packets of other flows may lie in between: up to [`OPEN_FLOWS`] runs are open at a time, so that the interleaving
+//! of a fair queue does not prevent merging. Runs are written in the order of their heads, so a flow is never
+//! reordered.
 //!
 //! A packet joins a run only if its checksums and those of the head are correct. The kernel trusts the content of a
 //! super-packet, and a packet that was damaged before it entered the tunnel must not get a valid checksum.

@@ -216,8 +216,8 @@ pub(crate) fn prepare(stream: &TcpStream) {
     let _ = socket.set_tcp_keepalive(&keepalive);
 }
 
-/// Returns a socket for connections to `ip`, bound to the device of `link`, and to the link's source address if it
-/// has one.
+/// Returns a socket for connections to `ip`, bound to the device of `link`, and to the link's source address if the
+/// link has a source address.
 pub(crate) fn outgoing(
     hub: &Hub,
     link: Option<LinkId>,
@@ -302,7 +302,7 @@ const UNKNOWN_LINK: Duration = Duration::from_secs(1);
 const LIVE_LINK: Duration = Duration::from_millis(1300);
 /// Maximum delay before the next link is tried.
 const SLOW_LINK: Duration = Duration::from_secs(2);
-/// Time after which the client is told that the server does not answer.
+/// Time after which the client is informed that the server does not answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Number of addresses tried on a link before the next link.
 const FIRST_ROUND: usize = 2;

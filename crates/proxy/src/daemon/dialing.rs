@@ -61,8 +61,8 @@ struct Dialer {
 
 /// Returns the association with known peer `peer`, which answers at `to`. If no such association exists, a new one is
 /// created and its lanes are dialled. `is_named` says that the destination at the peer has an address of its own, so
-/// that any association with the peer will do, whatever the peer's address. `None` if striping is off or there are
-/// too many associations.
+/// that any association with the peer is suitable, regardless of the peer's address. `None` if striping is off or
+/// there are too many associations.
 pub(super) fn association(
     hub: &Rc<Hub>,
     peer: usize,
@@ -90,7 +90,7 @@ pub(super) fn association(
     let mut dialer = Dialer::new(hub, &association, peer, to, token);
     spawn_local(async move {
         let (hub, association) = (Rc::clone(&dialer.hub), Rc::clone(&dialer.association));
-        // Removed from the table first, so that no new connection uses the association.
+        // When the association ends, it is removed from the table first, so that no new connection uses it.
         let why = dialer.keep().await;
         hub.peering.dialled.borrow_mut().remove(&(peer, to));
         association.end(why);
@@ -257,8 +257,8 @@ impl Dialer {
     }
 }
 
-/// Returns the links for lanes to `ip`: among the usable links (only those in the same subnet as `ip`, if any), those
-/// of the lowest cost.
+/// Returns the links for lanes to `ip`. If usable links are in the same subnet as `ip`, only these links are
+/// considered. Of the considered links, those of the lowest cost are returned.
 fn lane_links(hub: &Hub, ip: IpAddr) -> Vec<LinkId> {
     let placer = hub.placer.borrow();
     let links = || {

@@ -1,4 +1,5 @@
-//! Becomes the peer of another pleach by an invitation: the end that accepts the invitation.
+//! Makes this host a peer of another host that runs pleach, by an invitation of that host. This host is the end that
+//! presents the invitation.
 
 use std::{io, net::SocketAddr, time::Duration};
 

@@ -15,7 +15,7 @@ pub(crate) struct Flows {
     looked_at: Option<Instant>,
     /// Bytes received over each link until `looked_at`.
     received: Vec<u64>,
-    /// Throughput of each link between the last two measurements. `None` if they were too far apart.
+    /// Throughput of each link between the last two measurements. `None` if the measurements were too far apart.
     rates: Option<Vec<Bitrate>>,
     /// Bytes that all connections together will probably still receive over each link.
     pub(super) loads: Vec<Bytes>,

@@ -1,7 +1,7 @@
 //! Stores idle connections to servers: plain HTTP requests have used them, and later requests from the same client
 //! address may use them again. So a request can find an open connection with a grown congestion window on whichever
 //! link suits it. A server may have tied a login to one connection. Such a connection is reserved for the client
-//! connection that logged in, and this client stays on it.
+//! connection that logged in, whose later requests to this server all use it.
 
 use std::{collections::BTreeMap, net::IpAddr, rc::Rc, time::Duration};
 
@@ -37,8 +37,8 @@ impl Kept {
         *self.clients.entry(client).or_default() += 1;
     }
 
-    /// Notes that `client` has closed a connection to the proxy. When the last one closes, the idle connections of
-    /// this client are closed.
+    /// Notes that `client` has closed a connection to the proxy. When the client's last connection closes, the idle
+    /// connections to servers that are stored for this client are closed.
     pub(super) fn leave(&mut self, client: IpAddr) {
         if let Some(count) = self.clients.get_mut(&client) {
             *count = count.saturating_sub(1);
@@ -49,8 +49,8 @@ impl Kept {
         }
     }
 
-    /// Stores `upstream` for the next request of `client` to `target`. If [`MAX_KEPT`] are already stored, the oldest
-    /// is closed.
+    /// Stores `upstream` for the next request of `client` to `target`. If [`MAX_KEPT`] connections are already
+    /// stored, the oldest is closed.
     pub(super) fn put(&mut self, client: IpAddr, target: Target, upstream: Upstream) {
         let streams = self.streams.entry((client, target)).or_default();
         if streams.len() >= MAX_KEPT {
@@ -130,7 +130,7 @@ pub(super) struct Login {
 }
 
 impl Login {
-    /// Takes the connection, if it leads to `target` and is still open.
+    /// Removes and returns the server connection, if it leads to `target` and is still open.
     pub(super) fn take(&mut self, target: &Target) -> Option<Upstream> {
         let (to, upstream) = self.upstream.take()?;
         (to == *target && is_quiet(&upstream.stream)).then_some(upstream)

@@ -92,8 +92,8 @@ pub(super) fn beside(snapshot: &[LinkSnapshot]) -> Vec<IpNet> {
     snapshot.iter().flat_map(neighbours).collect()
 }
 
-/// Whether a device is used as a link if the user named none. Devices of other tunnels are not, because these run
-/// over the same access lines.
+/// Whether a device is used as a link if the user named none. Devices of other tunnels are not used, because these
+/// tunnels run over the same access links.
 fn is_uplink(link: &LinkSnapshot) -> bool {
     (link.has_default_v4 || link.has_default_v6) && !link.is_loopback && !link.is_tunnel
 }

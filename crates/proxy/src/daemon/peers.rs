@@ -4,10 +4,10 @@
 //!
 //! To ask, the proxy opens one connection to `peer_port` of the destination. In parallel it opens a plain connection
 //! to the destination, which does not wait for the answer. The answer is stored
-//! ([`Places`](crate::stripe::peers::Places)). Later connections are striped at once. If a striped connection does
-//! not open within [`OPEN_PATIENCE`], it is replaced by a plain one. Later connections are then plain as well: all of
-//! them if the peer has not completed a handshake, or those to the same target if the peer does not allow this
-//! target.
+//! ([`Places`](crate::stripe::peers::Places)). If a peer has answered, later connections are striped at once. If a
+//! striped connection does not open within [`OPEN_PATIENCE`], it is replaced by a plain one. Later connections are
+//! then plain as well: all of them if the peer has not completed a handshake, or those to the same target if the peer
+//! does not allow this target.
 //!
 //! The host that answers at an address need not own the address: a port can be forwarded. So the request names the
 //! wanted address, and the peer accepts the connection only if the address is its own. The request leaves the address
@@ -200,8 +200,8 @@ fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
     });
 }
 
-/// Time after which a connection to a known peer is replaced by a plain one: a connection, a handshake and the
-/// initial TCP retransmission timeout (RFC 6298, section 2.1).
+/// Time after which a connection to a known peer is replaced by a plain one. It covers a connection, a handshake and
+/// the initial TCP retransmission timeout (RFC 6298, section 2.1).
 const OPEN_PATIENCE: Duration = Duration::from_millis(3300);
 /// As [`OPEN_PATIENCE`], for a peer that was heard from within [`HEARD`]. On a saturated link the first packet may be
 /// lost, and its retransmission as well.
@@ -266,7 +266,7 @@ mod tests {
         StaticKeys::from_private([4; 32])
     }
 
-    /// Accepts a lane as the peer. Its frame Join must begin a new association.
+    /// Accepts a lane as the peer. The frame `Join` of the lane must begin a new association.
     async fn met(listener: &TcpListener) -> Shaken {
         let (shaken, _, is_new) = joined(listener).await;
         assert!(is_new);

@@ -2,14 +2,15 @@
 //!
 //! Connections show the capacity of a link only while they move much data. A link whose capacity estimate has become
 //! too old ([`Placer::is_stale`](crate::placer::Placer::is_stale)) is probed: one download over it, at most 12 MB or
-//! 2 s. The estimator treats its bytes like those of any bulk connection. These rules limit the probes:
+//! 2 s. The estimator treats the bytes of this download like the bytes of any bulk connection. These rules limit the
+//! probes:
 //!
 //! - Links are probed only while the proxy is in use, so that an idle host stays idle.
 //! - Only links in ordinary use (`Cost::Rank`) are probed, not standby links or links that are ahead of their budget.
 //! - Only one link is probed at a time.
 //! - A link is probed at most every 5 minutes, whether or not the server answers.
 //!
-//! The paper probes all the time.
+//! The DBAS paper probes all the time.
 
 use std::{io, time::Duration};
 

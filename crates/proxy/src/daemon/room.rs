@@ -17,8 +17,8 @@ use crate::{
     sched::LinkId,
 };
 
-/// Returns the links that could bring some of `parts`, with the capacity that other connections leave. `live` began
-/// the answer, and `addresses` are those of its server.
+/// Returns the links that could fetch some of `parts`, each with the capacity that other connections leave. `live` is
+/// the connection on which the answer began, and `addresses` are the addresses of its server.
 pub(crate) fn lanes(
     hub: &Hub,
     now: Instant,

@@ -30,7 +30,7 @@ pub struct Settings {
     pub placer: PlacerConfig,
     /// The links. If empty, every interface with a default route is a link.
     pub links: Vec<LinkConfig>,
-    /// Striping of connections to other pleaches. `None` if this host has no key.
+    /// Striping of connections to other hosts that run pleach. `None` if this host has no key.
     pub stripe: Option<StripeSettings>,
     /// How connections of programs that do not know the proxy are served.
     pub transparent: Transparency,
@@ -46,7 +46,7 @@ pub struct Settings {
     pub state_dir: PathBuf,
 }
 
-/// How connections to other pleaches are striped, and which peers may connect to this host.
+/// How connections to other hosts that run pleach are striped, and which peers may connect to this host.
 #[derive(Clone, Debug)]
 pub struct StripeSettings {
     /// Keys of this end.

@@ -26,7 +26,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Begins for a connection over `stream` that has received `seen` bytes.
+    /// Creates the state for a connection over `stream` that has received `seen` bytes.
     pub(crate) fn begin(stream: &TcpStream, seen: u64) -> Self {
         let mut share = Self {
             seen,
@@ -53,7 +53,7 @@ impl Share {
 
     pub(super) fn sharer(&self) -> Sharer {
         // A connection is limited by its window only if it fills the window about once per RTT. If the RTT is not
-        // known, assume so.
+        // known, the connection is assumed to be limited.
         let is_filled = |bound: Bytes| {
             let on_the_way = self.rate.bytes_in(self.round_trip);
             self.round_trip == Duration::ZERO || on_the_way.get() * 2 >= bound.get()

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 pub(super) struct Strangers(VecDeque<Rc<Notify>>);
 
 impl Strangers {
-    /// Adds a connection. Its [`Notify`] fires when too many newer ones have been added; the connection must then be
-    /// closed. So silent connections cannot keep peers out.
+    /// Adds a connection. The returned [`Notify`] fires when too many newer connections have been added; the
+    /// connection must then be closed. So silent connections cannot keep peers out.
     pub(super) fn enter(&mut self) -> Rc<Notify> {
         if self.0.len() >= MAX_STRANGERS
             && let Some(oldest) = self.0.pop_front()

@@ -1,5 +1,5 @@
-//! Makes links temporarily more expensive: when their budget runs short, and when the host runs on battery. Checked
-//! once a second.
+//! Makes links temporarily more expensive: when their budget runs short, and when the host runs on battery. Both are
+//! checked once a second.
 //!
 //! All bytes that a device carries are charged to its link's budget, as the kernel counts them: the packets of all
 //! programs with their headers, as the provider sees them. Bytes carried while no proxy runs are not counted.

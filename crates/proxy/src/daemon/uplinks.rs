@@ -22,7 +22,8 @@ pub(crate) struct Uplinks {
     pub(crate) locals: RefCell<Vec<IpNet>>,
     /// This host's own addresses on all its devices.
     pub(crate) own: RefCell<BTreeSet<IpAddr>>,
-    /// Sockets and bytes of each link that the kernel's hook in a cgroup has bound; empty without the hook.
+    /// For each link, the number of sockets that the kernel's hook in a cgroup has bound to it, and the bytes of its
+    /// device. Empty without the hook.
     pub(crate) bound: RefCell<Vec<Bound>>,
     /// The link that is being probed, and the bytes received by the probe since the last window.
     pub(crate) probing: Cell<Option<(LinkId, u64)>>,

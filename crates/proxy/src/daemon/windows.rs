@@ -65,8 +65,8 @@ fn members(hub: &Hub) -> Vec<(LinkId, Member)> {
     live.values().filter_map(plain).chain(lanes).collect()
 }
 
-/// Updates the receive rates since the last call, `elapsed` ago, and divides the links over which any connection
-/// received data.
+/// Updates the receive rates since the last call, `elapsed` ago, and divides the capacity of the links over which any
+/// connection received data.
 pub(super) fn divide_links(hub: &Hub, now: Instant, elapsed: Duration) {
     let mut of_links: BTreeMap<LinkId, Vec<Member>> = BTreeMap::new();
     let mut is_busy = vec![false; hub.uplinks.devices.borrow().len()];
@@ -99,7 +99,7 @@ pub(super) fn divide_links(hub: &Hub, now: Instant, elapsed: Duration) {
     }
 }
 
-/// Returns the initial receive window for a new connection over `link`, which counts as one of those that are not
+/// Returns the initial receive window for a new connection over `link`, which counts as a connection that is not
 /// idle. `None`: the kernel chooses.
 pub(crate) fn first_window(hub: &Hub, now: Instant, link: LinkId) -> Option<Bytes> {
     if !hub.settings.short_queues {

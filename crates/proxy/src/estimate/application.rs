@@ -1,10 +1,10 @@
 //! How much data a connection of an application will move.
 //!
-//! The estimate follows the paper's equation 1, updated at the end of each connection: `C = (1 - a) C + a CC` with
-//! `a` = 1/8. It is stored per application (the process's name) and per destination port, which is used if the
-//! process is not known. An application and port never seen before are expected to move the median of recent
-//! connections; at the beginning 22.38 kB, the paper's web page. At most [`MAX_KEYS`] applications and ports are
-//! stored. The least recently used entry is removed first.
+//! The estimate follows equation 1 of the DBAS paper and is updated at the end of each connection: `C = (1 - a) C + a
+//! CC` with `a` = 1/8. It is stored per application (the process's name) and per destination port, which is used if
+//! the process is not known. An application and port never seen before are expected to move the median of recent
+//! connections; at the beginning 22.38 kB, which is the size of that paper's web page. At most [`MAX_KEYS`]
+//! applications and ports are stored. The least recently used entry is removed first.
 //!
 //! Two more averages are computed in the same way, in addition to the paper:
 //!
@@ -70,7 +70,8 @@ impl Expected {
     /// If sizes do not vary, the connection moves the rest of the mean. If sizes vary like exponentially distributed
     /// ones, the expected rest is the whole mean, however much was moved. In between, the rest is interpolated by the
     /// deviation. A connection beyond the mean is expected to move half of the mean plus half of the bytes moved so
-    /// far: a compromise between the whole mean and as much again, as holds for sizes without a characteristic scale.
+    /// far: a compromise between the whole mean and as many bytes as it has moved, which would hold for sizes without
+    /// a characteristic scale.
     #[must_use]
     pub fn left(self, moved: Bytes) -> Bytes {
         let (mean, moved) = (self.demand.total().get(), moved.get());
@@ -211,7 +212,7 @@ mod tests {
             };
             expected.left(Bytes::new(moved)).get()
         };
-        // Deviation zero; that of exponential sizes; half of that.
+        // The deviation is zero, then that of exponentially distributed sizes, then half of it.
         assert_eq!([left(0, 0), left(0, 600)], [1000, 400]);
         assert_eq!([left(736, 0), left(736, 600)], [1000, 1000]);
         assert_eq!([left(368, 600), left(5000, 600)], [700, 1000]);

@@ -135,8 +135,8 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Reads an address, or a name with only the characters of host names, because it is copied into a head and passed to
-/// a resolver.
+/// Reads an address or a name. A name may only contain the characters of host names, because it is copied into a head
+/// and passed to a resolver.
 fn host_of(text: &str) -> Option<Host> {
     let is_host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     Host::parse(text).filter(|host| match host {

@@ -31,7 +31,7 @@ pub struct Head {
     pub status: u16,
     /// Head that the client receives instead.
     pub rewritten: Vec<u8>,
-    /// Body of the answer. `None` if it ends when the server closes the connection.
+    /// Body of the answer. `None` if the body ends when the server closes the connection.
     pub body: Option<Body>,
     /// Whether the server keeps the connection open for another request.
     pub is_kept: bool,
@@ -143,8 +143,8 @@ pub fn read(bytes: &[u8], asked: Asked) -> Result<Option<Head>, NoHead> {
 /// How the end of a body is found.
 struct Framing {
     body: Option<Body>,
-    /// Whether a transfer coding leaves doubt: it comes with a length or in HTTP/1.0, or does not end with `chunked`.
-    /// The coding applies, and the connection closes after the answer (RFC 9112, 6.3).
+    /// Whether a transfer coding leaves doubt: it appears together with a length or in HTTP/1.0, or does not end with
+    /// `chunked`. The coding applies, and the connection closes after the answer (RFC 9112, 6.3).
     is_doubtful: bool,
 }
 

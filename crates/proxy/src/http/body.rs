@@ -9,7 +9,7 @@
 pub enum Body {
     /// `Transfer-Encoding: chunked`.
     Chunked(Chunks),
-    /// Number of bytes still to come.
+    /// A known length: the number of bytes that have not been forwarded yet.
     Length(u64),
     /// Not an HTTP message: all further bytes belong to the connection.
     Tunnel,

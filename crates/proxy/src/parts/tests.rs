@@ -19,7 +19,7 @@ fn lane(link: LinkId, mbps: u64) -> Lane {
     }
 }
 
-/// Returns an answer of `len` bytes whose first connection has brought data at `mbps` Mbit/s for 100 ms.
+/// Returns an answer of `len` bytes whose first connection has carried data at `mbps` Mbit/s for 100 ms.
 fn answer(len: u64, mbps: u64) -> Parts {
     let mut parts = Parts::new(ms(0), Some(WIFI), len, 0);
     parts.on_first(ms(90), mbps * 12_500);
@@ -38,8 +38,8 @@ fn older(len: u64, mbps: u64) -> Parts {
 #[test]
 fn both_links_are_done_at_the_same_time() {
     let mut parts = answer(1_250_000, 20);
-    // 1 MB is left, 0.4 s for the first connection. LTE brings 10 Mbit/s from 40 ms on, a third of the bytes of the
-    // remaining 0.36 s.
+    // 1 MB is left, which takes the first connection 0.4 s. LTE carries 10 Mbit/s from 40 ms on, beside 20 Mbit/s of
+    // the first connection. This is a third of the bytes of the remaining 0.36 s.
     let plan = parts.plan(ms(100), &[lane(LTE, 10)], false).expect("room");
     assert_eq!((plan.link, plan.range.clone()), (LTE, 950_000..1_250_000));
     assert_eq!(
@@ -63,7 +63,7 @@ fn what_saves_little_is_left_alone() {
         None
     );
     assert_eq!(answer(9_000_000, 20).plan(ms(100), &[], false), None);
-    // The first connection's own link still has enough of this answer to bring.
+    // The first connection's own link still has enough of this answer to carry.
     assert_eq!(
         answer(9_000_000, 20).plan(ms(100), &[lane(WIFI, 20)], false),
         None
@@ -158,7 +158,7 @@ fn what_falls_silent_far_from_the_end_is_fetched_elsewhere_once_no_more_may_be_k
             parts.on_bytes(now, key, &[0; 50_000]);
         }
         assert!(parts.ahead() <= AHEAD);
-        // The first connection brings no more bytes, and does not close either.
+        // The first connection carries no more bytes, and does not close either.
         while parts.is_first_done() && !parts.next_bytes().is_empty() {
             let len = parts.next_bytes().len();
             parts.on_passed(len);
@@ -180,7 +180,7 @@ fn no_small_pieces_are_asked_for_while_as_much_is_kept_as_may_be() {
             let is_last = plan.range.end == 40_000_000;
             small += u64::from(plan.range.end - plan.range.start < MIN_CHUNK && !is_last);
         }
-        // Fetches bring their bytes at once, while the first connection is slow.
+        // Fetches carry their bytes at once, while the first connection is slow.
         let fetches = parts.fetches.iter();
         let keys: Vec<u64> = fetches.map(|fetch| fetch.key).collect();
         for key in keys {

@@ -39,9 +39,9 @@ pub struct Price {
 /// Destinations that a link reaches at present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// Whether it reaches the IPv4 Internet.
+    /// Whether the link reaches the IPv4 Internet.
     pub v4: bool,
-    /// Whether it reaches the IPv6 Internet.
+    /// Whether the link reaches the IPv6 Internet.
     pub v6: bool,
     /// Subnets of the link.
     pub neighbours: Vec<IpNet>,

@@ -99,8 +99,8 @@ async fn read_head(
             }
             continue;
         }
-        // `is_half_closed` means that the whole request has been sent: the direction from the server has not ended
-        // yet.
+        // `is_half_closed` is set when one of the two directions has ended. The direction from the server has not, so
+        // the whole request has been sent.
         let is_partial = !live.is_half_closed.get();
         match answer::read(
             &came,

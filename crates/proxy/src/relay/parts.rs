@@ -51,7 +51,7 @@ struct Transfer<'a> {
     again: &'a Again,
     resource: Resource,
     parts: RefCell<Parts>,
-    /// Number of bytes that the first connection is still to bring, without those already read from its socket.
+    /// Number of bytes that the first connection is still to carry, without those already read from its socket.
     missing: Cell<u64>,
     is_client_gone: Cell<bool>,
     /// Number of bytes buffered ahead of the client, as counted in the hub's total.
@@ -66,7 +66,7 @@ pub(super) fn is_large(missing: u64) -> bool {
     missing >= MIN_MISSING
 }
 
-/// Forwards the last `missing` bytes of `resource`, which `from` is sending, to `to`. Returns whether `from` brought
+/// Forwards the last `missing` bytes of `resource`, which `from` is sending, to `to`. Returns whether `from` carried
 /// all of them, so that the connection may serve another request.
 ///
 /// # Errors
@@ -187,7 +187,7 @@ impl Transfer<'_> {
             tokio::select! {
                 Some(()) = running.next(), if !running.is_empty() => {}
                 () = time::sleep(LOOK) => {}
-                // Bytes that no connection is to bring must be requested at once.
+                // Bytes that no connection is to carry must be requested at once.
                 () = self.pulse.notified(), if self.parts.borrow().is_first_done() => {}
             }
             let silent = self.parts.borrow_mut().look(clock::now());
@@ -249,7 +249,7 @@ impl Transfer<'_> {
         self.pulse.notify_waiters();
     }
 
-    /// Waits until fetch `key` need not bring more bytes.
+    /// Waits until fetch `key` need not carry more bytes.
     async fn unwanted(&self, key: u64) {
         while self.parts.borrow().wants(key) {
             self.pulse.notified().await;
@@ -339,7 +339,7 @@ impl Transfer<'_> {
         self.foretell(self.missing.get());
     }
 
-    /// Informs the placer that the first connection will bring `missing` more bytes.
+    /// Informs the placer that the first connection will carry `missing` more bytes.
     fn foretell(&self, missing: u64) {
         if let Some(id) = self.live.id {
             let all = Demand {
@@ -415,7 +415,8 @@ impl Meter for FirstMeter<'_> {
             transfer.pulse.notify_waiters();
         }
         if parts.first_end() < transfer.resource.len {
-            // Bytes beyond its end would be discarded, so the server should not send them.
+            // Bytes beyond the end of the first connection's share would be discarded, so the server should not send
+            // them.
             bound_end(from, transfer.missing.get());
         }
     }
@@ -476,8 +477,8 @@ const LITTLE_LEFT: u64 = 64 << 10;
 /// Minimum number of missing bytes for fetching parts. Fewer bytes arrive in one burst, or are lost and retransmitted
 /// together.
 const MIN_MISSING: u64 = 4 << 10;
-/// Number of bytes that all answers together may buffer ahead of their clients. Beyond it, only bytes for which
-/// clients wait are fetched.
+/// Number of bytes that all answers together may buffer ahead of their clients. Beyond this limit, only bytes for
+/// which clients wait are fetched.
 const MAX_AHEAD: u64 = 128 << 20;
 /// Time that a client waits while no link leads to the server.
 const GRACE: Duration = Duration::from_secs(10);

@@ -1,6 +1,6 @@
-//! Striped mode: a TCP connection continued by another pleach, over the lanes of an association; DBAS's
-//! packet-oriented mode. A *lane* is a TCP connection between the two over one link. [`crate::stripe`] decides what
-//! is sent, when, and on which lane; this module contains the sockets.
+//! Striped mode: a TCP connection continued by another host that runs pleach, over the lanes of an association;
+//! DBAS's packet-oriented mode. A *lane* is a TCP connection between the two hosts over one link. [`crate::stripe`]
+//! decides what is sent, when, and on which lane; this module contains the sockets.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -33,8 +33,9 @@ use crate::{
     http::Body,
 };
 
-/// Serves `client` at the end that opened the connection: its `request` goes over `carried`, until both directions
-/// have ended. `sent` is the number of the client's bytes that were sent along with the request for the connection.
+/// Serves `client` at the end that opened the connection: sends `request` over `carried`, and forwards both
+/// directions until they have ended. `sent` is the number of the client's bytes that were sent along with the request
+/// for the connection.
 ///
 /// # Errors
 /// Fails with the reason why the connection broke. The client's connection is then reset.
@@ -81,7 +82,7 @@ pub(crate) async fn relay(
     end(hub.half_closed_idle(), client, carried, outcome).await
 }
 
-/// Serves the end that was asked for the connection: joins `carried` to `target` until both directions have ended.
+/// Serves the connection at the answering end: joins `carried` to `target` until both directions have ended.
 ///
 /// # Errors
 /// Fails with the reason why the connection broke. The connection to the target is then reset.
@@ -169,8 +170,8 @@ enum End {
     Both,
 }
 
-/// Waits until the other end has delivered all bytes, as long as it makes progress within `limit`. Resets `stream` if
-/// the connection broke.
+/// Waits until the other end has delivered all bytes, as long as that end makes progress within `limit`. Resets
+/// `stream` if the connection broke.
 async fn end(
     limit: Duration,
     stream: &TcpStream,

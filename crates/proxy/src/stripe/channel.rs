@@ -186,7 +186,7 @@ impl Sealer {
     /// Encrypts `frame` and appends it to `out`.
     ///
     /// # Panics
-    /// Does not panic for frames of at most [`MAX_FRAME`] bytes.
+    /// Panics if `frame` is too long for a record. Frames of at most [`MAX_FRAME`] bytes always fit.
     pub fn seal(&mut self, frame: &[u8], out: &mut Vec<u8>) {
         let len = u16::try_from(frame.len() + TAG_LEN).expect("frames are shorter");
         let len = len.to_be_bytes();

@@ -33,7 +33,7 @@ pub enum State {
     Asked,
     /// The connection is broken at one end: at this end if `by_peer` is false.
     Broken {
-        /// Whether the peer reported it.
+        /// Whether the peer reported the failure.
         by_peer: bool,
         /// Reason.
         why: Broken,
@@ -67,7 +67,8 @@ pub(super) struct Connections {
     urgent: VecDeque<Item>,
     /// Queue of connections with a window update to send. The update is created when it is sent.
     telling: VecDeque<ConnId>,
-    /// `fresh`: queue of connections that have sent nothing yet. `ready`: queue of the others with data to send.
+    /// `fresh`: queue of connections that have sent nothing yet. `ready`: queue of the other connections with data to
+    /// send.
     fresh: VecDeque<ConnId>,
     ready: VecDeque<ConnId>,
     blocked: BTreeSet<ConnId>,
@@ -148,7 +149,7 @@ impl Connections {
         self.urgent.push_back(item);
     }
 
-    /// Removes the request for `id` from the queue if it has not been sent. O(urgent items).
+    /// Removes the request for `id` from the queue if the request has not been sent. O(urgent items).
     pub(super) fn withdraw(&mut self, id: ConnId) {
         let is_it = |item: &Item| matches!(item, Item::Open(conn, ..) if *conn == id);
         self.urgent.retain(|item| !is_it(item));

@@ -207,7 +207,8 @@ impl Dispatch {
         })
     }
 
-    /// Returns the number of bytes that are assigned and not sent, and the number of bytes sent more than once.
+    /// Returns the number of bytes that are assigned to lanes and not sent yet, and the number of bytes sent more
+    /// than once.
     #[must_use]
     pub fn staged_and_repeated(&self) -> (u64, u64) {
         let staged = self.lanes.iter().map(|lane| lane.staged_bytes).sum();
@@ -284,7 +285,7 @@ impl Dispatch {
         }
     }
 
-    /// Drops the chunks of `conn`, which is over, and the request for it. O(items).
+    /// Drops the request and the chunks of connection `conn`, which is over. O(items).
     pub(super) fn purge(&mut self, conn: ConnId) {
         let is_its = |item: &Item| matches!(item.key().0, CHUNKS | OPEN) && item.conn() == conn;
         self.again.retain(|_, again| !is_its(&again.item));
@@ -397,8 +398,8 @@ impl Dispatch {
         self.again.remove(&key).map(|again| again.item)
     }
 
-    /// Takes over an item staged on any lane, if its connection is blocked: its receiver's window opens only when the
-    /// item arrives.
+    /// Removes and returns an item staged on any lane, if the item's connection is blocked by the receive window:
+    /// this window opens only when the item arrives.
     fn take_over(&mut self, source: &impl Source) -> Option<Item> {
         // The items are ordered by their keys, so a lane may take one from the end of its own queue.
         let first = |lane: &Lane| {

@@ -2,8 +2,8 @@
 //! kind of the frame.
 //!
 //! *Items* are frames that must arrive. The sender buffers each item until the receiver has acknowledged it on its
-//! lane, and retransmits the items of a dead lane on another lane. The other frames state what an end knows, and are
-//! repeated.
+//! lane, and retransmits the items of a dead lane on another lane. The other frames report the state of an end, and
+//! are repeated.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -135,9 +135,9 @@ pub enum Frame<'a> {
     Window {
         /// Number of the connection.
         conn: ConnId,
-        /// Position in the stream.
+        /// Position before which all bytes of the stream were delivered.
         delivered: u64,
-        /// Position in the stream.
+        /// Position in the stream before which the other end may send.
         limit: u64,
     },
 }

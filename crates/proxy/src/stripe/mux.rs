@@ -14,7 +14,7 @@
 //! A lane sends at most one acknowledgement per `ACK_INTERVAL`, but sends one at once after `ACK_BYTES`.
 //!
 //! A violation of the protocol by the peer ends the connection concerned, with a reason, or the lane concerned. Other
-//! connections and lanes continue. Both kinds are counted ([`Event::Refused`]).
+//! connections and lanes continue. Both kinds of violation are counted ([`Event::Refused`]).
 
 use core::time::Duration;
 use std::{
@@ -118,7 +118,8 @@ impl Mux {
             self.counts.insert(id, 0);
             self.acks.push(AckState {
                 id,
-                // Earlier acknowledgements may have been lost with dead lanes.
+                // Earlier acknowledgements may have been lost with dead lanes, so the new lane sends an
+                // acknowledgement at once.
                 told_news: if self.news == 0 { 0 } else { u64::MAX },
                 told_bytes: self.received_bytes,
                 told_at: Instant::ZERO,
@@ -186,7 +187,7 @@ impl Mux {
         }
     }
 
-    /// Closes a connection. If it is not over, the peer is informed that it broke.
+    /// Closes a connection. If the connection is not over, the peer is informed that the connection broke.
     pub fn close(&mut self, id: ConnId) {
         let Some(mut found) = self.connections.remove(id) else {
             return;
@@ -486,8 +487,8 @@ impl Mux {
         }
     }
 
-    /// Handles a frame of an unknown connection. It is ignored if the connection existed before; otherwise it is a
-    /// violation.
+    /// Handles a frame of an unknown connection. The frame is ignored if the connection existed before; otherwise it
+    /// is a violation.
     fn check_past(&mut self, id: ConnId) {
         let is_past = match self.side {
             Side::Answers => self.opened.has(id),
@@ -545,7 +546,7 @@ impl AckState {
 }
 
 /// Number of urgent items at which this end requests no more connections. Each existing connection may add a reset,
-/// and together they must stay below [`MAX_URGENT`].
+/// and all urgent items together must stay below [`MAX_URGENT`].
 const MAX_OWN_URGENT: usize = MAX_URGENT / 2;
 /// Interval between acknowledgements on a lane: well below the RTTs for which striping is useful, and 40 kbit/s per
 /// lane.

@@ -105,7 +105,7 @@ impl Outgoing {
         self.pending_bytes
     }
 
-    /// Returns what can be sent next.
+    /// Returns whether a chunk can be sent next, and its length.
     pub(super) fn next(&self) -> Next {
         let len = match self.pending.front() {
             Some(piece) => piece.len() as u64,
@@ -137,7 +137,7 @@ impl Outgoing {
     /// Handles a window update of the other end.
     ///
     /// # Errors
-    /// Fails if it reports bytes as delivered that were not sent.
+    /// Fails if the update reports the delivery of bytes that were not sent.
     pub(super) fn handle_window(&mut self, delivered: u64, limit: u64) -> Result<(), Violation> {
         if delivered > self.cut_to {
             return Err(Violation::Acknowledged);

@@ -32,7 +32,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Returns what is known about `ip`. `None` if the address should be asked.
+    /// Returns the stored result for `ip`. `None` if the address should be asked.
     #[must_use]
     pub fn answer(&self, now: Instant, ip: IpAddr) -> Option<Answer> {
         let (answer, at) = self.answers.get(&ip)?;

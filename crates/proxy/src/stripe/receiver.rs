@@ -1,8 +1,9 @@
 //! The receiving direction of a connection: buffers chunks until all earlier ones have arrived, drops duplicates,
 //! grants credit.
 //!
-//! The credit begins at [`FIRST_WINDOW`]. It doubles, up to [`WINDOW`], each time the application has read half of it
-//! and less than half of it is unread. So only connections whose application reads quickly get more credit.
+//! The credit begins at [`FIRST_WINDOW`]. It doubles, up to [`WINDOW`], each time the application has read half of
+//! the credit and less than half of the credit is unread. So only connections whose application reads quickly get
+//! more credit.
 //!
 //! Bounds: no data beyond the granted credit, and at most [`MAX_CHUNKS`] chunks.
 
@@ -189,8 +190,8 @@ impl Receiver {
             || self.is_done() && self.told.0 < self.delivered
     }
 
-    /// Returns the number of bytes that wait for earlier ones at present, its maximum so far, and the number of
-    /// duplicate bytes.
+    /// Returns the number of bytes that wait for earlier bytes at present, the maximum of this number so far, and the
+    /// number of duplicate bytes.
     #[must_use]
     pub fn held_most_and_duplicate(&self) -> (u64, u64, u64) {
         (self.held_bytes, self.most_held_bytes, self.duplicate_bytes)

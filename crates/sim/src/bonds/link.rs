@@ -71,7 +71,8 @@ impl Link {
         }
     }
 
-    /// Returns the link with a delay that varies by `jitter_ms` in either direction, as netem defines it.
+    /// Returns the link with a delay that varies by up to `jitter_ms` above and below its mean, which is how netem
+    /// defines jitter.
     #[must_use]
     pub fn vary(self, jitter_ms: f64) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Losses when a flow begins, and the time after its end for which links of a higher rank are still used.
+//! Losses when a flow begins, and the time after the end of a flow for which links of a higher rank are still used.
 //!
 //! A flow that begins may overload the cheap links before the sender detects it. A flow that ends leaves free capacity
 //! on cheap links for traffic that still uses costly links. Section 5.3 of "Multipath bonding at Layer 3" (ANRW 2016)
@@ -14,15 +14,15 @@ use crate::{
 
 /// Time after the start of a flow in which losses are attributed to it.
 const START: Duration = Duration::from_secs(1);
-/// Rate in Mbit/s below which links are at rest: enough for one or two packets per [`SAMPLE`] and for the probes of an
+/// Rate in Mbit/s below which links are at rest. It permits one or two packets per [`SAMPLE`] and the probes of an
 /// idle link.
 const AT_REST_MBPS: f64 = 0.2;
 /// Number of consecutive samples for which links must be at rest: half a second.
 const AT_REST_SAMPLES: usize = 5;
 
-/// Returns the number of datagrams of all UDP flows in the direction of `traffic` that were sent within [`START`] after
-/// it began and never arrived in time. A datagram that arrived after its deadline counts as lost. `None` if there is no
-/// UDP flow, or if `traffic` is outside the tunnel.
+/// Returns the number of datagrams of all UDP flows in the direction of `traffic` that were sent within [`START`]
+/// after `traffic` began and never arrived in time. A datagram that arrived after its deadline counts as lost. `None`
+/// if there is no UDP flow, or if `traffic` is outside the tunnel.
 pub(super) fn lost_at_start(
     scenario: &Scenario,
     traffic: &Traffic,
@@ -44,8 +44,8 @@ pub(super) fn lost_at_start(
     losses.fold(None, |sum, lost| Some(sum.unwrap_or(0) + lost))
 }
 
-/// Returns the number of packets in the direction of `traffic` that links lost within [`START`] after it began, in
-/// their queues or on the line. `None` if `traffic` is outside the tunnel.
+/// Returns the number of packets in the direction of `traffic` that links lost within [`START`] after `traffic`
+/// began, in their queues or in transit. `None` if `traffic` is outside the tunnel.
 pub(super) fn line_losses_at_start(
     scenario: &Scenario,
     traffic: &Traffic,
@@ -68,8 +68,8 @@ pub(super) fn line_losses_at_start(
 }
 
 /// Returns the time from the end of `traffic` until all links above the lowest rank are at rest, in milliseconds,
-/// rounded up to a [`SAMPLE`]. 0 if they were at rest before. `None` if they do not come to rest before the next flow
-/// begins or the run ends, if all links have the same rank, or if `traffic` is outside the tunnel.
+/// rounded up to a [`SAMPLE`]. 0 if they were at rest when the flow ended. `None` if they do not come to rest before
+/// the next flow begins or the run ends, if all links have the same rank, or if `traffic` is outside the tunnel.
 pub(super) fn return_ms(
     scenario: &Scenario,
     traffic: &Traffic,

@@ -1,8 +1,8 @@
 //! Use of links of different cost: how full the cheap links were, and how much the costly links carried unnecessarily.
 //!
-//! Both figures are computed sample by sample ([`SAMPLE`](crate::measure::SAMPLE)) from the bytes that left the links
-//! at their other ends. Each compares the traffic of the cheaper links (for [`fill`], also of the links of the same
-//! rank) with their capacity. The demand is the traffic that all links together delivered.
+//! Both figures are computed sample by sample ([`SAMPLE`](crate::measure::SAMPLE)) from the bytes that the links
+//! delivered. Each compares the traffic of the cheaper links (for [`fill`], also of the links of the same rank) with
+//! their capacity. The traffic that all links together delivered counts as the demand.
 
 use crate::{
     measure::{LinkReport, Sample},
@@ -17,10 +17,10 @@ pub(super) fn dear(scenario: &Scenario) -> Vec<usize> {
     dear.map(|(index, _)| index).collect()
 }
 
-/// Returns how full `link` and all links of its cost or less were while costlier links were in use. Only samples count
-/// in which all links together carried more than the capacity of the cheap links; the result is the share of this
-/// capacity that was used. `None` if no link costs more, if there is no such sample, or if the rate of a line is not
-/// limited.
+/// Returns the utilisation of `link` together with all other links of the same or lower cost, while costlier links
+/// were in use. Only samples count in which all links together carried more than the capacity of these cheap links;
+/// the result is the share of this capacity that was used. `None` if no link costs more, if there is no such sample,
+/// or if the rate of a cheap link is not limited.
 #[expect(clippy::cast_precision_loss, reason = "bytes are far below 2^53")]
 pub(super) fn fill(scenario: &Scenario, link: usize, links: &[LinkReport]) -> Option<f64> {
     let own = rank(scenario.links.get(link)?.cost)?;

@@ -6,7 +6,7 @@ use crate::{
     measure::{DirectionReport, Sample},
 };
 
-/// Two lines of which the second has the higher cost, and two UDP flows, of which the second runs from 1 s to 2 s.
+/// Two links, of which the second has the higher cost, and two UDP flows, of which the second runs from 1 s to 2 s.
 const TEXT: &str = r#"
 name = "test"
 duration = "4s"
@@ -42,7 +42,7 @@ fn scenario(text: &str) -> Scenario {
     Scenario::parse_alone("test.toml", text).expect("a valid scenario")
 }
 
-/// Creates a line that carries `bytes` and loses `lost` packets in each sample, as functions of the sample's number.
+/// Creates a link that carries `bytes` and loses `lost` packets in each sample, as functions of the sample's number.
 fn line(bytes: fn(usize) -> u64, lost: fn(usize) -> u64) -> LinkReport {
     let sample = |at| Sample {
         tx_bytes: bytes(at),
@@ -70,7 +70,7 @@ fn flow(sent: u64, bins: core::ops::Range<usize>, lost: core::ops::Range<usize>)
     flow
 }
 
-/// Returns a run in which both lines are full while the second flow runs. Afterwards LTE carries traffic for 250 ms
+/// Returns a run in which both links are full while the second flow runs. Afterwards LTE carries traffic for 250 ms
 /// that DSL could carry.
 fn report() -> PhaseReport {
     let dsl = |at: usize| match at {
@@ -111,7 +111,7 @@ fn losses_at_a_begin_are_counted_by_when_they_left() {
     let [first, second] = &results.flows[..] else {
         panic!("two flows");
     };
-    // Within the flow's first second: 2 bins of 5 datagrams, and one of 20.
+    // Lost datagrams of the first second after the flow began: 5 datagrams in each of 2 bins, and 20 in another bin.
     assert_eq!(second.start_lost_pkts, Some(10 + 20));
     assert_eq!(second.start_line_losses_pkts, Some(9));
     // Datagrams sent after 1 s do not count for the start of the first flow.

@@ -94,7 +94,8 @@ impl<P: Corrupt> Bundle<P> {
         self.advance(now);
         let len = Bytes::of_len(len_bytes);
         match self.membership.get(link) {
-            // A link without a rate of its own passes its packets to the shared bottleneck at once, unless it is down.
+            // A link without a rate of its own passes its packets to the shared bottleneck at once, unless the link
+            // is down.
             Some(&Some(shared)) if self.passes_at_once(link, len) => {
                 let target = &mut self.links[link];
                 target.count_offered(len);
@@ -208,8 +209,8 @@ impl<P: Corrupt> Bundle<P> {
                 .filter_map(|(index, (_, b))| Some((b.next_departure()?, index)))
                 .min();
             match (own, shared) {
-                // If both are due, the shared bottleneck goes first, so that its queue has free space for the arriving
-                // packet.
+                // If a link's own bottleneck and a shared bottleneck are due at the same time, the shared bottleneck
+                // goes first, so that its queue has free space for the packet from the link.
                 (own, Some((at, index)))
                     if at <= now && own.is_none_or(|(other, _)| at <= other) =>
                 {

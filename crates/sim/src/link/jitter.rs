@@ -1,10 +1,10 @@
-//! The line behind the bottleneck: propagation delay, and a uniform extra delay drawn for each packet.
+//! The line, which follows the bottleneck: propagation delay, and a uniform extra delay drawn for each packet.
 //!
 //! In order (the default), a packet arrives no earlier than the packet before it, as on a radio link that retransmits
 //! below IP. With `reorder`, each packet has its own delay and may overtake others.
 //!
 //! Known limit: in order and at high packet rates the extra delay is often near its upper end, since one late packet
-//! delays all packets behind it.
+//! delays all packets that follow it.
 
 use std::collections::VecDeque;
 

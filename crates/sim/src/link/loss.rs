@@ -2,9 +2,9 @@
 //!
 //! [`Loss::Gilbert`] is the four-parameter Gilbert–Elliott model (Elliott 1963; naming of Hasslinger and Hohlfeld
 //! 2008): a Markov chain of a good and a bad state that steps once per packet, then loses the packet with the
-//! probability of its current state. Bit errors are independent. The distance to the next bit error is drawn in advance
-//! (geometric distribution), so that a packet without an error costs one subtraction. [`BlockErrors`] occur in few
-//! packets, but there in many blocks, as on a noisy radio link (Becke et al. 2013, section V-D).
+//! probability of its current state. Bit errors are independent. The distance to the next bit error is drawn in
+//! advance (geometric distribution), so that a packet without an error costs one subtraction. [`BlockErrors`] affect
+//! few packets, but many blocks of such a packet, as on a noisy radio link (Becke et al. 2013, section V-D).
 
 use pleach_core::{rng::Rng, units::Bytes};
 
@@ -27,7 +27,8 @@ pub enum Loss {
 pub struct Gilbert {
     /// Probability of a transition from good to bad, per packet.
     pub p: f64,
-    /// Probability of a transition from bad to good, per packet. The mean length of a bad run is `1 / r` packets.
+    /// Probability of a transition from bad to good, per packet. The mean length of a stay in the bad state is `1 /
+    /// r` packets.
     pub r: f64,
     /// Loss probability in the good state.
     pub loss_good: f64,
@@ -152,7 +153,7 @@ pub struct BlockErrors {
 }
 
 impl BlockErrors {
-    /// Inverts bits of a packet of `len` at random, behind the first [`SPARED_BYTES`]. Returns whether any bit was
+    /// Inverts bits of a packet of `len` at random, except in the first [`SPARED_BYTES`]. Returns whether any bit was
     /// inverted.
     pub fn corrupt<P: Corrupt>(&self, rng: &mut Rng, len: Bytes, packet: &mut P) -> bool {
         if !rng.chance(self.packet) {

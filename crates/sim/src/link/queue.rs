@@ -1,8 +1,8 @@
 //! A bottleneck: a drop-tail queue in bytes in front of a serialiser.
 //!
-//! The serialiser works on the virtual clock. A packet starts when the packet before it has left or when it arrives,
-//! whichever is later, and leaves at the time that [`Server`] computes. The limit counts waiting packets only, so a
-//! queue of zero bytes still passes packets that find the serialiser idle.
+//! The serialiser works on the virtual clock. The transmission of a packet starts when the packet arrives or when the
+//! previous packet has left, whichever is later. It ends at the time that [`Server`] computes. The limit counts
+//! waiting packets only, so a queue of zero bytes still passes packets that find the serialiser idle.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub const MAX_WAITING: usize = 1 << 17;
 pub struct Departed<T> {
     /// Time at which the packet arrived.
     pub arrived_at: Instant,
-    /// Time at which its last bit left.
+    /// Time at which the last bit of the packet left.
     pub at: Instant,
     /// Length of the packet.
     pub len: Bytes,
@@ -80,14 +80,15 @@ impl<T> Bottleneck<T> {
         Some(departed)
     }
 
-    /// Returns the time at which the packet in service leaves. `None` if no packet is in service or if it never leaves.
+    /// Returns the time at which the packet in service leaves. `None` if no packet is in service, or if the packet in
+    /// service never leaves.
     #[must_use]
     pub fn next_departure(&self) -> Option<Instant> {
         self.serving.as_ref().and(self.server.finish())
     }
 
-    /// Changes the rate at `now`. If both rates are fluid, the transmitted part of the packet in service counts.
-    /// Otherwise its transmission restarts.
+    /// Changes the rate at `now`. If the old and the new rate are fluid ([`super::trace`]), the transmitted part of
+    /// the packet in service counts. Otherwise its transmission restarts.
     pub fn change(&mut self, now: Instant, rate: Rate, epoch: Instant) {
         self.epoch = epoch;
         let in_service = self.serving.as_ref().map(|packet| packet.len);

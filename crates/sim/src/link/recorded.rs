@@ -56,8 +56,8 @@ enum Target {
 
 impl<P: Corrupt> Recorded<P> {
     /// Creates the links of `scenario` in one direction. They are followed by one unlimited link for each delay in
-    /// `far`, the delays between the gateway and the servers behind it. The two directions use different random streams
-    /// of `seed`.
+    /// `far`: the delays between the gateway and the far servers. The two directions use different random streams of
+    /// `seed`.
     #[must_use]
     pub fn new(
         scenario: &Scenario,
@@ -102,8 +102,8 @@ impl<P: Corrupt> Recorded<P> {
         }
     }
 
-    /// Schedules the start of the run at `at`: traces, counters and samples restart there. `events`, in order of time,
-    /// are relative to it.
+    /// Schedules the start of the run at `at`: traces, counters and samples restart at that time. `events` are in
+    /// order of time, and their times count from `at`.
     pub fn begin(&mut self, at: Instant, events: &[Event]) {
         self.begin_at = Some(at);
         let changes = events.iter().rev();
@@ -111,8 +111,8 @@ impl<P: Corrupt> Recorded<P> {
         self.changes = changes.collect();
     }
 
-    /// Starts the run, records samples and applies changes if they are due. Returns whether the run begins with this
-    /// call.
+    /// Performs the actions that are due: starts the run, records samples and applies changes. Returns whether the
+    /// run begins with this call.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let began = self.begin_at.take_if(|at| *at <= now);
         if let Some(at) = began {

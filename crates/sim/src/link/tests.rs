@@ -10,7 +10,7 @@ use super::{
     *,
 };
 
-/// A packet that consists of a number only. It ignores flipped bits.
+/// A packet that consists of a number only. Flipping a bit has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Numbered(u64);
 

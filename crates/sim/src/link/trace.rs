@@ -6,7 +6,7 @@
 //!
 //! *Opportunities* follow Mahimahi (Netravali et al., USENIX ATC 2015; `mm-link`): each line of a trace is a
 //! millisecond at which up to 1500 bytes may leave. A packet may need parts of several opportunities, and several
-//! packets may share an opportunity if they had arrived by then. Unused bytes of an opportunity are lost. The trace
+//! packets may share an opportunity if they arrived before it. Unused bytes of an opportunity are lost. The trace
 //! repeats; its period is its last time stamp.
 
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub enum Rate {
 /// A recorded rate: piecewise constant, repeating at its end.
 #[derive(Debug)]
 pub struct Steps {
-    /// Start of each step in ns since the epoch of the record, first 0, strictly rising; rate in bits per second.
+    /// Start of each step in nanoseconds since the start of the record (first 0, strictly rising), and rate in bits
+    /// per second.
     steps: Vec<(u64, u64)>,
     period_ns: u64,
 }
@@ -210,7 +211,8 @@ pub struct Server {
     epoch: Instant,
     /// Time at which the packet in service leaves, or at which the last packet left.
     finish: Option<Instant>,
-    /// For fluid rates: the start time and amount of the current packet's work, and the excess work done by `finish`.
+    /// Only for fluid rates. `since` and `work`: start time and amount of the work for the current packet. `credit`:
+    /// excess work that is done by `finish`.
     since: Instant,
     work: u64,
     credit: u64,

@@ -31,7 +31,7 @@ pub(super) struct Cubic {
     /// Time in seconds until the plateau, and height of the plateau in bytes.
     k: f64,
     w_max: f64,
-    /// Growth that is less than a packet so far.
+    /// Growth in bytes that does not yet amount to a packet.
     credit: u64,
 }
 

@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use pleach_core::time::{Instant, saturating_nanos};
 
-/// Time in nanoseconds whose share of the window is the bucket's capacity.
+/// Duration of the longest burst in nanoseconds. The bucket's capacity is the number of bytes that are sent in this
+/// time at a rate of one window per RTT.
 const BURST_NANOS: u128 = 2_000_000;
 
 /// Smallest and largest capacity of the bucket in packets.

@@ -1,4 +1,4 @@
-//! The receiving endpoint: acknowledges packets and puts the stream in order. RFC 9000 section 13.2.
+//! The receiving endpoint: acknowledges packets and restores the order of the stream. RFC 9000 section 13.2.
 
 use core::ops::Range;
 

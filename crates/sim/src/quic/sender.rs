@@ -14,7 +14,7 @@ use super::{
     wire::{Ack, OVERHEAD, Packet},
 };
 
-/// Number of later packets whose delivery makes a packet lost: section 6.1.1. It never adapts.
+/// Number of later packets whose delivery makes a packet lost: section 6.1.1. This number never adapts.
 const PACKET_THRESHOLD: u64 = 3;
 
 /// Number of probes per timeout, section 6.2.4.
@@ -45,7 +45,8 @@ pub(super) struct Sender {
     /// Length of a full datagram in bytes.
     packet: u64,
     is_started: bool,
-    /// Packets by number, starting at `first_number`. `None`: acknowledged or lost. Bound: the receiver's window.
+    /// Packets by number, starting at `first_number`. `None`: acknowledged or lost. The receiver's window bounds
+    /// their number.
     sent: VecDeque<Option<Sent>>,
     first_number: u64,
     next_offset: u64,
@@ -106,7 +107,7 @@ impl Sender {
         self.pacer = Pacer::new(now, rtt.mean(), self.cubic.window(), self.packet);
     }
 
-    /// Returns the next packet to send at `now`. Call until it returns `None`.
+    /// Returns the next packet to send at `now`. Callers repeat the call until the result is `None`.
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         self.departure_at = None;
         let has_data = !self.lost.is_empty() || self.next_offset < self.limit;
@@ -147,7 +148,7 @@ impl Sender {
         })
     }
 
-    /// Processes an acknowledgement. It is ignored if it covers packets that were never sent.
+    /// Processes an acknowledgement. An acknowledgement of packets that were never sent is ignored.
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack) {
         let Some(&(_, largest)) = ack.ranges().first() else {
             return;
@@ -222,8 +223,8 @@ impl Sender {
         self.first_number + u64::try_from(self.sent.len()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the next range of the stream: first lost data, then new data. For a probe without either, the range is
-    /// empty.
+    /// Returns the next range of the stream: first lost data, then new data. The range is empty if there are no data
+    /// to send; a probe then carries no data.
     fn next_piece(&mut self) -> (u64, u64) {
         let room = self.packet.saturating_sub(OVERHEAD).max(1);
         if let Some((start, end)) = self.lost.pop_front() {

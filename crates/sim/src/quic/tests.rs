@@ -8,7 +8,7 @@ use crate::link::{Corrupt, Link, LinkConfig, earliest, loss::Loss, trace::Rate};
 /// Length of the IPv4 and UDP headers in bytes.
 const HEADERS: usize = 28;
 
-/// A datagram on a link. It ignores flipped bits.
+/// A datagram on a link. Flipping a bit has no effect.
 #[derive(Clone)]
 struct OnLink(Vec<u8>);
 
@@ -132,8 +132,8 @@ fn the_first_byte_arrives_after_one_and_a_half_round_trips() {
     assert!(pair.ends[1].received() > 0);
 }
 
-/// Returns the counters after six seconds on a line without loss, on which every 500th packet is delayed by `N`
-/// packets.
+/// Returns the counters after six seconds on a link without loss, on which `N` later packets overtake every 500th
+/// packet.
 fn with_late_packets<const N: u64>() -> QuicStats {
     // The queue is long enough for the receiver's whole window.
     let mut pair = Pair::new(line(20, 20, 2_000_000), 1);

@@ -1,9 +1,9 @@
 //! Interpretation of the measurements of a run: the headline figures and the verdict in one sentence.
 //!
-//! The headline is about the bulk traffic (TCP, QUIC, UDP and video) of the direction that carried more. It is compared
-//! with each line alone. If the same traffic was measured over every line, these measurements are used. Otherwise the
-//! rate of the line is used (its capacity, or the configured rate), which includes headers and is therefore a few
-//! percent higher.
+//! The headline is about the bulk traffic (TCP, QUIC, UDP and video) of the direction that carried more. It is
+//! compared with each link alone. If the same traffic was measured over every link, these measurements are used.
+//! Otherwise the rate of the link is used (its capacity, or the configured rate), which includes headers and is
+//! therefore a few percent higher.
 
 use crate::{
     report::{
@@ -25,9 +25,9 @@ pub(crate) struct Facts<'a> {
     pub(crate) bulk: Vec<&'a FlowResult>,
     /// Sum of the goodputs of the bulk flows, in Mbit/s.
     pub(crate) goodput_mbps: Option<f64>,
-    /// Name and Mbit/s of each line alone. Empty if unknown.
+    /// Name and Mbit/s of each link alone. Empty if unknown.
     pub(crate) alone: Vec<(&'a str, f64)>,
-    /// Whether `alone` was measured with the same traffic. Otherwise it is taken from the lines' rates.
+    /// Whether `alone` was measured with the same traffic. Otherwise it is taken from the links' rates.
     pub(crate) alone_measured: bool,
     /// The failure after which no data arrived for the longest time.
     pub(crate) worst_failure: Option<&'a Event>,
@@ -87,20 +87,20 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Returns the fastest line alone.
+    /// Returns the fastest link and its rate alone.
     pub(crate) fn best(&self) -> Option<(&'a str, f64)> {
         let best = self.alone.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
         (best.1 > 0.0).then_some(*best)
     }
 
-    /// Returns the sum of all lines, in Mbit/s.
+    /// Returns the sum of the rates of all links alone, in Mbit/s.
     pub(crate) fn sum_mbps(&self) -> Option<f64> {
         let sum: f64 = self.alone.iter().map(|(_, rate)| rate).sum();
         (sum > 0.0).then_some(sum)
     }
 
-    /// Returns the share of `sum_mbps` that the headline reached. `None` if there is a film, because a film has its own
-    /// rate.
+    /// Returns the share of `sum_mbps` that the headline reached. `None` if there is a film, because the rate of a
+    /// film does not depend on the links.
     pub(crate) fn share_of_sum(&self) -> Option<f64> {
         if self.has_film() {
             return None;
@@ -108,12 +108,12 @@ impl<'a> Facts<'a> {
         Some(self.goodput_mbps? / self.sum_mbps()?)
     }
 
-    /// Whether the headline contains a film, which has its own rate.
+    /// Whether the headline contains a film, whose rate does not depend on the links.
     pub(crate) fn has_film(&self) -> bool {
         self.bulk.iter().any(|flow| flow.kind == FlowKind::Video)
     }
 
-    /// Returns the side of `link` in the headline's direction.
+    /// Returns the measurements of `link` in the headline's direction.
     pub(crate) fn side<'l>(&self, link: &'l LinkResult) -> &'l LinkSide {
         match self.direction {
             Direction::Down => &link.down,
@@ -166,7 +166,7 @@ impl<'a> Facts<'a> {
         text
     }
 
-    /// Returns the lines that carried at least [`USED_SHARE`] of the bytes.
+    /// Returns a clause with the links that carried at least [`USED_SHARE`] of the bytes.
     fn lines_used(&self) -> Option<String> {
         let bytes = |l: &LinkResult| self.side(l).tx_bytes as f64;
         let total: f64 = self.results.links.iter().map(bytes).sum();
@@ -221,7 +221,7 @@ impl<'a> Facts<'a> {
         ))
     }
 
-    /// Returns a clause if a single line alone would have been faster.
+    /// Returns a clause if a single link alone would have been faster.
     fn regret(&self) -> Option<String> {
         let (name, best) = self.best()?;
         let slower = self.goodput_mbps? < NO_REGRET * best;
@@ -272,13 +272,13 @@ fn is_bulk(flow: &FlowResult) -> bool {
     }
 }
 
-/// Share of the bytes below which a line is considered unused: it only carried probes and control messages.
+/// Share of the bytes below which a link is considered unused: it only carried probes and control messages.
 const USED_SHARE: f64 = 0.02;
 
-/// Share of the best line alone that bonding must reach.
+/// Share of the rate of the fastest link alone that bonding must reach.
 pub(crate) const NO_REGRET: f64 = 0.95;
 
-/// Returns the events that take a line away.
+/// Returns the events in which a link fails.
 fn failures(results: &Results) -> impl Iterator<Item = &Event> {
     results
         .events
@@ -350,7 +350,7 @@ fn total_goodput(flows: &[&FlowResult], run_s: f64) -> Option<f64> {
     finite(Some(rate))
 }
 
-/// Returns the rate of each line alone in `direction`, and whether it was measured.
+/// Returns the rate of each link alone in `direction`, and whether it was measured.
 fn each_alone(results: &Results, direction: Direction) -> (Vec<(&str, f64)>, bool) {
     let measured: Vec<(&str, f64)> = results
         .baselines

@@ -27,7 +27,7 @@ pub(super) fn clauses(results: &Results) -> Vec<String> {
     video.chain(voice).collect()
 }
 
-/// Returns value, unit and text of each headline figure.
+/// Returns the headline figures, each as value, unit and text.
 pub(super) fn cards(results: &Results) -> Vec<(String, &'static str, String)> {
     let video = results.video.iter().take(SHOWN_MAX).map(|v| {
         let what = format!("{} stood still ({} freezes)", v.flow, v.freezes.len());

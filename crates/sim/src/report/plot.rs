@@ -148,7 +148,7 @@ impl Scale {
     }
 }
 
-/// Returns about `count` multiples of 1, 2 or 5 times a power of ten, from 0 to the first one at or above `max`.
+/// Returns about `count` multiples of 1, 2 or 5 times a power of ten, from 0 to the first multiple at or above `max`.
 pub(super) fn ticks(max: f64, count: f64) -> Vec<f64> {
     let max = if max.is_finite() && max > 0.0 {
         max

@@ -15,7 +15,7 @@ use crate::results::{
     Transport, quantile,
 };
 
-/// Returns one download over two lines of 64 and 60 Mbit/s. `lte` drops all packets from 8 to 14 s of 30 s.
+/// Returns one download over two links of 64 and 60 Mbit/s. `lte` drops all packets from 8 to 14 s of 30 s.
 fn two_lines() -> Results {
     let mut rng = Rng::new(7);
     let mut noise = |spread: f64| (rng.uniform() - 0.5) * spread;
@@ -191,7 +191,7 @@ fn two_lines() -> Results {
     results
 }
 
-/// Returns the growth of slow start within a few tenths of a second.
+/// Returns the share of the rate that slow start has reached in `sample`: all of it after a few tenths of a second.
 fn ramp(sample: usize) -> f64 {
     (sample as f64 / 4.0).min(1.0)
 }

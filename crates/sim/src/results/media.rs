@@ -33,8 +33,7 @@ pub struct VoiceResult {
     pub buffer_ms: f64,
     /// One-way delay of the packets that arrived, in milliseconds.
     pub delay_ms: Quantiles,
-    /// Part of the one-way delay that exceeds the delay of the idle link with the shortest delay
-    /// ([`crate::idle_delay`]), in milliseconds.
+    /// One-way delay minus the shortest possible delay ([`crate::idle_delay`]), in milliseconds.
     pub added_ms: Quantiles,
     /// Delay from mouth to ear in milliseconds, including the jitter buffer. `None` if no packet arrived.
     pub mouth_to_ear_ms: Option<f64>,
@@ -72,7 +71,7 @@ pub struct VideoResult {
     pub deadline_ms: f64,
     /// Packets sent.
     pub sent_pkts: u64,
-    /// Packets that never arrived. Under SRT, which gives up late packets, all packets that are of no use.
+    /// Packets that never arrived. Under SRT, which drops late packets, also packets that would have arrived late.
     pub lost_pkts: u64,
     /// Packets that arrived after the deadline.
     pub late_pkts: u64,
@@ -89,12 +88,12 @@ pub struct VideoResult {
     /// Sum of the lengths of `freezes`, in seconds.
     #[serde(deserialize_with = "null_as_nan")]
     pub frozen_s: f64,
-    /// Structural similarity of the seen to the sent video, a mean over frames. 1: identical. `None`: not measured.
+    /// Structural similarity of the seen to the sent video, averaged over frames. 1: identical. `None`: not measured.
     pub ssim: Option<f64>,
     /// Structural similarity of the worst frame.
     pub ssim_min: Option<f64>,
-    /// Peak signal-to-noise ratio of the seen video in dB, from the mean squared error over all frames. `None` if both
-    /// videos are identical, or if it was not measured.
+    /// Peak signal-to-noise ratio of the seen video in dB, from the mean squared error over all frames. `None` if
+    /// both videos are identical, or if the ratio was not measured.
     pub psnr_db: Option<f64>,
     /// Sent and seen pictures side by side, at the worst moments.
     pub pictures: Vec<Picture>,

@@ -5,12 +5,13 @@ use pleach_core::{endpoint::Endpoint, profile::ProfileChange, sched::SchedulerSe
 use super::{EngineOnly, Program, scheduler};
 use crate::scenario::End;
 
-/// Extends [`EngineOnly`] by the caller's settings under the names of their policies: a scenario with `policy = "NAME"`
-/// runs them at both ends. Keys of the profile may be given beside the name; they override the caller's changes of the
-/// profile. Keys of the policy itself can only be set by the caller in Rust.
+/// Extends [`EngineOnly`] by scheduler settings of the caller, each under the name of its policy. A scenario with
+/// `policy = "NAME"` runs the settings of that name at both ends. Keys of the profile may be given beside the name;
+/// they override the caller's changes of the profile. Keys of the policy itself can only be set by the caller in
+/// Rust.
 ///
-/// The caller's settings may also have the name of one of the engine's policies, so that an estimator of another crate
-/// runs under each of these policies.
+/// The caller may also give settings the name of one of the engine's policies. An estimator of another crate can thus
+/// run under each of these policies.
 #[derive(Clone, Debug, Default)]
 pub struct EngineWith {
     settings: Vec<SchedulerSettings<String>>,

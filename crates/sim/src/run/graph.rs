@@ -7,8 +7,8 @@
 //!                                               └ up, down ── far servers
 //! ```
 //!
-//! The ports of client and gateway are the links by index. The gateway's next ports lead to the far servers, over lines
-//! without limits. Its last port leads to the server.
+//! Port *i* of client and gateway is link *i*. The gateway's next ports lead to the far servers, over links without
+//! limits. The gateway's last port leads to the server.
 
 use core::{net::IpAddr, time::Duration};
 use std::sync::Arc;

@@ -25,7 +25,7 @@ const TUNNEL_PATIENCE: Duration = Duration::from_secs(15);
 const TUNNEL_TICK: Duration = Duration::from_millis(10);
 /// Time between the last preparation and the start of the run, as in the lab.
 const LEAD: Duration = Duration::from_millis(300);
-/// Limit of events per second, above the number that any link of a scenario can cause: ten packets a microsecond.
+/// Limit of events per second: ten packets a microsecond, more than the links of any scenario can cause.
 const EVENTS_PER_SECOND: u64 = 10_000_000;
 
 /// A phase before it runs.
@@ -40,6 +40,8 @@ pub(super) struct Phase<'a> {
 }
 
 impl<'a> Phase<'a> {
+    /// Checks the traffic and the settings of `setup`, and creates the phase.
+    ///
     /// # Errors
     /// Fails if the scenario requires a feature that the simulator or the program does not have.
     pub(super) fn new(
@@ -64,6 +66,8 @@ impl<'a> Phase<'a> {
         })
     }
 
+    /// Runs the phase and returns its measurements.
+    ///
     /// # Errors
     /// Fails if the tunnel does not come up, or if a guard stops the simulation.
     pub(super) fn run(&self) -> Result<PhaseOutcome, RunError> {
@@ -177,7 +181,8 @@ impl<'a> Phase<'a> {
         })
     }
 
-    /// Runs until the end of the run. Handles events of the daemons and samples their status and weights.
+    /// Runs the simulation until the end of the traffic. Handles events of the daemons and samples their status and
+    /// weights.
     fn play(
         &self,
         world: &mut World,
@@ -262,8 +267,8 @@ impl<'a> Phase<'a> {
         }
     }
 
-    /// Adds the weight of every link at the gateway, or its share in percent at the equalizer (the client's if both
-    /// ends have one). NaN for links that are unknown there.
+    /// Records the weight of every link at the gateway, or its share in percent at the equalizer. If both ends have
+    /// an equalizer, the client's counts. NaN for links that are unknown there.
     fn sample_weights(&self, world: &World, graph: &Graph, weights: &mut [Vec<f64>]) {
         let mut hosts = [graph.client, graph.gateway].into_iter();
         let equalizer = hosts.find_map(|host| world.host(host)?.equalizer());
@@ -305,6 +310,8 @@ fn endpoint(world: &World, host: NodeId) -> Option<&Endpoint> {
     world.host(host)?.daemon()?.endpoint()
 }
 
+/// Checks whether the simulator can run `traffic` over paths with this MTU.
+///
 /// # Errors
 /// Fails if a datagram of `traffic` does not fit into a packet, or if only the lab supports the traffic.
 fn check_traffic(traffic: &Traffic, mtu: u16) -> Result<(), RunError> {

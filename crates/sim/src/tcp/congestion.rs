@@ -1,8 +1,9 @@
 //! Congestion controllers: growth of the window, and its reduction after a loss.
 //!
 //! Windows are in segments, as in Linux. Code common to all controllers (slow start, the arithmetic of `1/w` per
-//! segment) is in [`Window`]. Recovery itself ([`super::prr`]) is a task of the sender. Only [`Bbr`] uses neither: it
-//! sets window and pacing rate itself, from the deliveries that each acknowledgement reports ([`Delivery`]).
+//! segment) is in [`Window`]. Recovery itself ([`super::prr`]) is a task of the sender. Only [`Bbr`] uses neither the
+//! common code nor this recovery: it sets window and pacing rate itself, from the deliveries that each
+//! acknowledgement reports ([`Delivery`]).
 
 mod bbr;
 mod cubic;
@@ -94,8 +95,8 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Grows by one segment for each acknowledged segment, up to the threshold. Returns the number of acknowledged
-    /// segments that were not used.
+    /// Increases the window by one segment for each acknowledged segment, up to the threshold. Returns the number of
+    /// acknowledged segments that were not used for the increase.
     fn slow_start(&mut self, acked_pkts: u32) -> u32 {
         if !self.is_slow_start() {
             return acked_pkts;
@@ -229,7 +230,7 @@ impl Controller {
         }
     }
 
-    /// Whether the controller keeps the data in flight so low that samples say nothing about the path.
+    /// Whether the controller keeps the data in flight so low that samples do not show the capacity of the path.
     pub(super) fn is_holding_back(&self) -> bool {
         match self {
             Self::Bbr(bbr) => bbr.is_probing_rtt(),

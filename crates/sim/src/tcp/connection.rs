@@ -17,7 +17,7 @@ use super::{
 /// Length in bytes of the timestamps option with padding.
 const TIMESTAMPS_LEN: usize = 12;
 
-/// Segment size of a peer that announces none, RFC 9293 section 3.7.1.
+/// Segment size assumed for a peer that does not announce its segment size, RFC 9293 section 3.7.1.
 const DEFAULT_MSS: u16 = 536;
 
 /// Smallest and largest segment size: Linux's `TCP_MIN_MSS`, and the payload of the largest IPv4 packet.
@@ -160,13 +160,13 @@ impl Connection {
         }
     }
 
-    /// Returns the next segment to send at `now`. Call until it returns `None`.
+    /// Returns the next segment to send at `now`. Callers repeat the call until the result is `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         match self.state {
             State::Aborted => None,
             State::SynSent | State::SynReceived => self.poll_handshake(now),
             State::Established | State::Closed => {
-                // SACK blocks do not fit beside a full payload, so they are sent first.
+                // SACK blocks do not fit beside a full payload, so they are sent first, in a segment of their own.
                 if self.receiver.has_blocks() && self.receiver.is_ack_due(now) {
                     return Some(self.acknowledgement(now));
                 }
@@ -437,7 +437,7 @@ impl Connection {
         self.config.mss = self.config.mss.min(announced);
     }
 
-    /// Ends the handshake. `segment` completed it; its window is scaled by `scale`.
+    /// Ends the handshake. `segment` completed the handshake, and the window in `segment` is scaled by `scale`.
     fn establish(&mut self, now: Instant, segment: &Segment, scale: u8) {
         let mut rtt = RttEstimator::default();
         if let Some(sent_at) = self.handshake.first_sent_at

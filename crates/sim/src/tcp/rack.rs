@@ -1,9 +1,9 @@
 //! RACK: time-based loss detection, RFC 8985 section 6.
 //!
 //! A segment is lost when a segment sent later was delivered and at least an RTT plus a reordering window has passed
-//! since the first segment was sent. The window is zero while no reordering has been detected and the sender is in
-//! recovery or three segments are selectively acknowledged. Otherwise it is a quarter of the minimum RTT. A round with
-//! a DSACK adds a quarter (up to the smoothed RTT) for 16 recoveries.
+//! since the earlier segment was sent. The window is zero while no reordering has been detected and the sender is in
+//! recovery or three segments are selectively acknowledged. Otherwise it is a quarter of the minimum RTT. Each round
+//! with a DSACK adds another quarter for the next 16 recoveries; the window is at most the smoothed RTT.
 //!
 //! One difference from the RFC: the timer waits for the first segment that could be lost, not for the last one, which
 //! avoids iterating over all of them.

@@ -183,8 +183,8 @@ impl Receiver {
         self.last_acked = self.next;
     }
 
-    /// Passes the blocks to report to `push`, the most recent first, until it returns false. A duplicate is reported
-    /// once.
+    /// Passes the blocks to report to `push`, the most recent first, until `push` returns false. A duplicate is
+    /// reported once.
     pub(super) fn take_blocks(&mut self, mut push: impl FnMut(Range<u64>) -> bool) {
         let duplicate = self.duplicate.take();
         if let Some(duplicate) = duplicate

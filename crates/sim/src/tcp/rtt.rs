@@ -1,8 +1,8 @@
 //! RTT estimation and retransmission timeout.
 //!
 //! RFC 6298 as in Linux. The deviation term never falls below [`MIN_DEVIATION`], so `RTO = SRTT + max(4 RTTVAR, 200
-//! ms)` instead of a floor of one second on the sum. The deviation rises at once and falls once per RTT. A sample far
-//! below the mean counts only an eighth.
+//! ms)` instead of a floor of one second on the sum. The deviation rises at once and falls once per RTT. If a sample
+//! lies below the mean by more than the deviation, the deviation rises by only an eighth of the excess.
 
 use core::time::Duration;
 

@@ -7,8 +7,9 @@
 //! - a linked list through the deque in sending order (for RACK),
 //! - a heap of lost segments that have not been retransmitted.
 //!
-//! A segment enters and leaves each structure once per transmission, so an acknowledgement costs O(log n) amortised. No
-//! memory is allocated once the deque has reached its size. Bound: the peer's window in segments.
+//! A segment enters and leaves each structure once per transmission, so an acknowledgement costs O(log n) amortised
+//! for n outstanding segments. No memory is allocated once the deque has reached its size. Bound: the peer's window
+//! in segments.
 
 use core::{cmp::Reverse, ops::Range};
 use std::collections::{BinaryHeap, VecDeque};
@@ -225,8 +226,8 @@ impl Scoreboard {
         self.to_resend.push(Reverse(id));
     }
 
-    /// Marks segments as lost that have at least `threshold` selectively acknowledged segments above them (RFC 6675
-    /// `IsLost`). Retransmitted segments are not changed.
+    /// Marks as lost the segments that have at least `threshold` selectively acknowledged segments above them (RFC
+    /// 6675 `IsLost`). Retransmitted segments are not changed.
     pub(super) fn mark_lost_by_count(&mut self, threshold: u32) {
         let mut above = 0;
         let mut limit = None;

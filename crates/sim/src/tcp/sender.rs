@@ -2,8 +2,8 @@
 //!
 //! Positions count the bytes of the stream in 64 bits: 0 is the SYN, 1 is the first byte, and the position after the
 //! last byte is the FIN. The window is in segments. It grows only while it limits the sender (Linux's
-//! `is_cwnd_limited`; the aim of RFC 7661). After an idle timeout it is halved for each timeout passed, down to the
-//! initial window (RFC 5681 section 4.1).
+//! `is_cwnd_limited`; the aim of RFC 7661). After an idle time it is halved for each retransmission timeout that has
+//! passed, down to the initial window (RFC 5681 section 4.1).
 
 mod recovery;
 
@@ -424,7 +424,8 @@ impl Sender {
         }
     }
 
-    /// Whether the pacer delays data that could be sent. Then the next event is the time at which the pacer permits it.
+    /// Whether the pacer delays data that could be sent. Then the next event is the time at which the pacer permits
+    /// the data.
     fn is_held(&mut self, now: Instant) -> bool {
         let at = self.pacer.next_at(now);
         let is_held = at > now && self.controller.pacing().is_some();

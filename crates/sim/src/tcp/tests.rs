@@ -23,7 +23,7 @@ const PAYLOAD: u64 = 1_448;
 /// Length in bytes of the IP packet of a full segment.
 const PACKET: u64 = 1_500;
 
-/// A segment on a link. It ignores flipped bits.
+/// A segment on a link. Flipping a bit has no effect.
 #[derive(Clone, Copy)]
 struct OnLink(Segment);
 
@@ -69,7 +69,7 @@ impl Pair {
         }
     }
 
-    /// Creates a client that sends an unlimited stream to a server, over `link`, and over an unlimited line back.
+    /// Creates a client that sends an unlimited stream to a server, over `link`, and over an unlimited link back.
     fn bulk(config: TcpConfig, link: LinkConfig, seed: u64) -> Self {
         let client = TcpConfig {
             limit: None,
@@ -90,7 +90,7 @@ impl Pair {
         self.ends[1].as_ref().map_or(0, Connection::received)
     }
 
-    /// Passes the segments that end `i` has to send to its link.
+    /// Passes the segments that end `i` has to send to the link of this end.
     fn transmit(&mut self, i: usize) {
         let now = self.now;
         while let Some(segment) = self.ends[i].as_mut().and_then(|end| end.poll_transmit(now)) {

@@ -1,4 +1,4 @@
-//! On-off cross traffic: section 5.1's Pareto distributed on and off periods of 10 ms to 1 s.
+//! On-off cross traffic: Pareto distributed on and off periods of 10 ms to 1 s, as in section 5.1 of the OSIA paper.
 
 use core::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A line: the packets that the sender assigned to it, its window, and the bottleneck.
+//! A line, which is one path of the transfer: the packets that the sender assigned to it, its window, and the
+//! bottleneck.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ pub(super) type Place = (usize, usize);
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) settings: LineSettings,
-    /// Average rate that cross traffic leaves.
+    /// Average rate that cross traffic leaves for the transfer.
     pub(super) told_rate: Bitrate,
     packet: Bytes,
     round_trip: Duration,
@@ -109,7 +110,8 @@ impl Line {
         arrival.filter(|_| !is_lost)
     }
 
-    /// Puts any packet into the bottleneck. Returns its arrival time unless the queue is full.
+    /// Puts a packet of the file or of the cross traffic into the bottleneck's queue. Returns its arrival time unless
+    /// the queue is full.
     pub(super) fn pass(&mut self, now: Instant) -> Option<Instant> {
         let one = self.packet / self.settings.rate;
         if self.free_at.since(now) > one * QUEUE {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::order::Order;
 
-/// One file, over several sets of lines.
+/// Transfer of one file, simulated over several sets of lines.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
@@ -51,7 +51,7 @@ pub struct Case {
     pub line: Vec<LineSettings>,
 }
 
-/// A line.
+/// One path between sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSettings {

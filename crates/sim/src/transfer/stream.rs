@@ -7,10 +7,10 @@ pub(super) struct Stream {
     come: Vec<bool>,
     /// Receiver: the first number that has not arrived.
     missing: usize,
-    /// Receiver: number of packets that have arrived beyond the first missing one, and its maximum.
+    /// Receiver: number of packets that have arrived beyond the first missing packet, and the maximum of this number.
     held: u64,
     held_max: u64,
-    /// Sender: the first number that is not known to have arrived, and how often in a row it was reported.
+    /// Sender: the first number that is not known to have arrived, and how often in a row it was reported as missing.
     told_missing: usize,
     repeats: u32,
 }

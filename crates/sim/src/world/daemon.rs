@@ -127,7 +127,7 @@ impl Daemon {
         self.process.as_ref().map(|process| &process.endpoint)
     }
 
-    /// Returns the UDP port of its sockets.
+    /// Returns the UDP port of the daemon's sockets.
     pub(crate) fn port(&self) -> u16 {
         match self.config.end {
             End::Client => CLIENT_PORT,

@@ -31,7 +31,7 @@ const ECHO_BYTES: usize = 16;
 /// Configuration of an equalizer.
 #[derive(Clone, Debug)]
 pub(crate) struct EqualizerConfig {
-    /// Its ports, at least one.
+    /// Ports of the equalizer, at least one.
     pub(crate) ports: Vec<EqualizerPort>,
     pub(crate) spread: Spread,
     pub(crate) auto_weights: bool,
@@ -101,7 +101,8 @@ impl Equalizer {
         };
         let delays = (config.spread == Spread::Delay).then(DelayEqualizer::default);
         let mut this = Self {
-            // There is no segmentation offload here, so packets are charged by the paper's rule.
+            // There is no segmentation offload here, so each packet has the same price, as in the NATALIE paper
+            // (`pleach-equalizer`).
             splitter: Splitter::new(Charge::Packets, spread),
             control,
             probe_at: delays.is_some().then_some(now),
@@ -148,7 +149,7 @@ impl Equalizer {
         }
     }
 
-    /// Sends a packet, or returns it if no port has weight.
+    /// Sends a packet, or returns it if all weights are zero.
     pub(super) fn handle_packet(
         &mut self,
         now: Instant,

@@ -136,7 +136,7 @@ impl Buffers {
     }
 }
 
-/// Packets that a node sends in its current round, with their ports.
+/// Packets that a node sends in the current round, with the ports on which they leave.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// Pool of buffers for new packets.

@@ -1,4 +1,4 @@
-//! Timers of the nodes: one entry per node, in order of time, and at equal times in the order of setting.
+//! Timers of the nodes: one timer per node, in order of time, and at equal times in the order in which they were set.
 //!
 //! The timers are a binary heap whose entries are never changed. If a node needs an earlier timer, it gets a second
 //! entry, and the first entry is skipped when it is reached. If a node needs a later timer, it keeps its entry, and the

@@ -124,7 +124,8 @@ fn send(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
             report.record_sent(at, payload.len());
         }
     }
-    // ffmpeg buffers its newest packets until others follow, and data in flight would be lost with the connection.
+    // ffmpeg buffers its newest packets until further packets follow, and data in flight would be lost with the
+    // connection. Therefore null packets are sent until the film has arrived.
     let end = show.schedule.stop + show.spec.deadline + GRACE;
     while clock::now() < end {
         write(&mut pipe, &ts::NULL_PACKET.repeat(7));
@@ -184,7 +185,8 @@ fn receive(host: &Netns, url: &str, show: &Show) -> anyhow::Result<FlowReport> {
     Ok(report)
 }
 
-/// Returns the fates of the film's datagrams if `stream` arrived: parts are missing, but no part is out of order.
+/// Derives the fates of the film's datagrams from `stream`, the received data. Parts of it can be missing, but no part
+/// is out of order.
 fn fates(film: &Film, stream: &[u8]) -> Vec<Fate> {
     let mut places: BTreeMap<&Packet, Vec<usize>> = BTreeMap::new();
     for (index, packet) in film.packets.iter().enumerate() {
@@ -192,7 +194,7 @@ fn fates(film: &Film, stream: &[u8]) -> Vec<Fate> {
     }
     let mut came = vec![false; film.packets.len()];
     let mut next = 0;
-    // The sender writes whole packets, and SRT keeps its messages whole.
+    // The sender writes whole packets, and SRT delivers its messages only as a whole.
     for packet in stream.as_chunks::<{ ts::PACKET_BYTES }>().0 {
         let Some(places) = places.get(packet) else {
             continue;

@@ -137,7 +137,7 @@ impl Association {
         let Some(lane) = found else { return };
         tracing::debug!(peer = self.peer, link = lane.name, "lane ended: {why}");
         lane.stop();
-        // The end that dialled a lane books its bytes.
+        // The end that dialled a lane books the lane's bytes.
         if lane.link.is_some() {
             self.ended_lanes.borrow_mut().push(lane);
         }
@@ -350,5 +350,5 @@ impl Association {
 
 /// Interval at which TCP's statistics of the lanes are read.
 const TICK: Duration = Duration::from_millis(25);
-/// Time without any lane after which the connections end. A link without carrier is tolerated for as long.
+/// Time without any lane after which the connections end. A link without carrier is tolerated for the same time.
 const LANELESS: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
 //! One connection over an association (the shared TCP connections to a peer), as its tasks use it: reads, writes and
-//! closing. Dropping it closes the connection.
+//! closing. Dropping a [`Carried`] closes the connection.
 
 use std::{
     cell::{Cell, RefCell},

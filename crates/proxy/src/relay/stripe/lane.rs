@@ -91,8 +91,8 @@ impl Lane {
         mux.dispatch.observe(now, self.id, sample)
     }
 
-    /// Limits the unsent data in the kernel to about [`BACKLOG`] at `rate`. With less data the lane would run dry.
-    /// With more, chunks would wait on this lane although another lane has become quicker.
+    /// Limits the unsent data in the kernel to about [`BACKLOG`] at `rate`. With less data the lane would sometimes
+    /// have nothing to send. With more, chunks would wait on this lane although another lane has become quicker.
     pub(super) fn adapt(&self, rate: Bitrate) {
         let wanted = u32::try_from(rate.bytes_in(BACKLOG).get()).unwrap_or(u32::MAX);
         let wanted = wanted.clamp(LEAST_BACKLOG, MOST_BACKLOG);

@@ -1,10 +1,10 @@
 //! `ConSN` over lanes: a block of chunks is split into sequences that run towards each other. It uses the tunnel's
 //! policy with the settings of variant 1.
 //!
-//! The quickest lane gets the first run of a block and sends it in ascending order. Each other lane gets a run behind
-//! it and sends its run in descending order. The lengths of the runs follow from the round trips of the lanes. A
-//! block consists of the chunks that wait at this end when a lane asks, up to [`BLOCK`] chunks. A lane that already
-//! has a whole block waiting gets no chunk of the next block.
+//! The quickest lane gets the first sequence of a block and sends it in ascending order. Each other lane gets one of
+//! the following sequences and sends it in descending order. The lengths of the sequences follow from the RTTs of the
+//! lanes. A block consists of the chunks that wait at this end when a lane asks, up to [`BLOCK`] chunks. A lane that
+//! already has a whole block waiting gets no chunk of the next block.
 //!
 //! So the receiver has one gap, which closes from both sides, and buffers up to a block. Copies (`redundancy`) are
 //! not sent, because TCP repairs each lane.

@@ -1,5 +1,5 @@
-//! Earliest predicted arrival (EDPF): a chunk takes the lane (TCP connection over one link) on which it, after all
-//! data waiting there, will have arrived first.
+//! Earliest predicted arrival (EDPF): a chunk takes the lane (TCP connection over one link) for which the predicted
+//! arrival time of the chunk is the earliest. The prediction includes the data that already wait for the lane.
 
 use pleach_core::{ids::PathId, units::Bytes};
 

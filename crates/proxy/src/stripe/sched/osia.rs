@@ -9,7 +9,7 @@ use pleach_core::{
 
 use super::LaneView;
 
-/// Presents the lanes to the planner as its lines.
+/// Presents the lanes to the planner as the planner's lines, that is, paths.
 #[derive(Clone, Debug)]
 pub(super) struct Osia(Planner);
 

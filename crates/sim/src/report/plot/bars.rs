@@ -58,7 +58,7 @@ pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Figure {
                 "label",
                 &name,
             );
-            // The numbers have their own column, so that the line of the sum does not cross them.
+            // The numbers have their own column, so that the line that marks the sum does not cross them.
             svg.text(
                 (width - 4.0, y + ROW / 2.0 + 4.0),
                 Anchor::End,

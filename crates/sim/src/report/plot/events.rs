@@ -66,7 +66,7 @@ pub(crate) fn describe(event: &Event) -> String {
     }
 }
 
-/// Shades the times in which at least one link was away.
+/// Shades the times in which at least one link did not work.
 pub(super) fn outages(svg: &mut Svg, frame: &Frame, events: &[Event], end_s: f64) {
     let mut away: Vec<&Event> = events
         .iter()

@@ -173,7 +173,7 @@ pub(crate) fn flow_goodput(results: &Results) -> Figure {
     )
 }
 
-/// Draws plot (c): the ping beside the traffic.
+/// Draws plot (c): the RTTs of the ping that ran beside the traffic.
 pub(crate) fn ping(results: &Results) -> Figure {
     const TITLE: &str = "Ping beside the traffic";
     let points: Vec<(f64, f64)> = results

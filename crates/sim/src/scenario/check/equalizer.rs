@@ -15,7 +15,7 @@ use crate::{
 
 /// Default interval of `pleach equalize`.
 const DEFAULT_INTERVAL: Duration = Duration::from_millis(50);
-/// Default gap, longer than the difference of most links' delays.
+/// Default gap between flowlets, longer than the difference of most links' delays.
 const DEFAULT_GAP: Duration = Duration::from_millis(50);
 
 pub(super) fn equalizer(

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Highest rate, which is the limit of what the lab can send.
+/// Highest rate, at which the lab can just send.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(10_000);
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 
@@ -294,7 +294,7 @@ fn deadline(raw: &raw::Traffic) -> Result<Option<Duration>, Problem> {
 /// Shortest and longest interval between frames, and deadline of datagrams.
 const FRAMES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
 
-/// Longest jitter. A sender that is later does not send at a rate.
+/// Longest jitter. With a larger jitter, a sender would hardly have a rate.
 const LONGEST_JITTER: Duration = Duration::from_secs(1);
 
 /// Rejects keys that have no meaning for the kind of traffic.

@@ -6,7 +6,7 @@
 //!
 //! - *Startup* doubles the rate per round until it grows by less than a quarter in three rounds.
 //! - *Drain* empties the queue that startup has built.
-//! - *Probe bandwidth* sends at 5/4, then 3/4, then six times 1 of the rate, each for one RTT.
+//! - *Probe bandwidth* sends at 5/4 of the rate, then at 3/4, then six times at the rate itself, each for one RTT.
 //! - *Probe RTT* reduces the data in flight to four segments for 200 ms when the smallest RTT is ten seconds old.
 //!
 //! The window limits the data in flight to twice the bandwidth-delay product plus the acknowledgements that arrive in
@@ -308,8 +308,8 @@ impl Bbr {
         let is_long = delivery.delivered_at.since(self.cycle_at) > min_rtt;
         let in_net = || self.in_net(delivery, delivery.prior_in_flight_pkts);
         if self.pacing_gain > 1.0 {
-            // With a short RTT it takes longer until the target is in flight. A loss shows that the target does not
-            // fit.
+            // With a short RTT, the target is in flight only after more than one RTT. A loss shows that the path
+            // cannot carry the target.
             is_long && (delivery.newly_lost_pkts > 0 || in_net() >= self.inflight(self.pacing_gain))
         } else if self.pacing_gain < 1.0 {
             is_long || in_net() <= self.inflight(1.0)

@@ -8,9 +8,10 @@
 //! - *recovery*: RFC 6675 or RFC 8985 detected a loss, and RFC 9937 sets the window;
 //! - *loss*: after a timeout.
 //!
-//! A reduction is undone when it proves unnecessary in one of three ways. The peer's timestamps show that the original
-//! arrived (Eifel, RFC 3522 and 4015). DSACKs account for all retransmissions (RFC 3708). After a timeout, a segment is
-//! acknowledged that was never retransmitted (the test of F-RTO, RFC 5682, without its extra new segments).
+//! A reduction is undone when it proves unnecessary in one of three ways. The peer's timestamps show that the
+//! original arrived (Eifel, RFC 3522 and 4015). DSACKs account for all retransmissions (RFC 3708). After a timeout,
+//! an acknowledgement covers a segment that was never retransmitted (the test of F-RTO, RFC 5682, without its extra
+//! new segments).
 
 use core::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::tcp::{
     scoreboard::{Scoreboard, Sent},
 };
 
-/// Segments above the number in flight to which the window is limited after an undo, Linux's `tcp_max_burst`.
+/// Number of segments that the window may exceed the segments in flight after an undo: Linux's `tcp_max_burst`.
 const MAX_BURST: u32 = 3;
 
 /// State of congestion control, mildest first.
@@ -124,7 +125,7 @@ struct Outline {
 }
 
 impl Sender {
-    /// Processes an acknowledgement. `false` if it covers data that was never sent.
+    /// Processes an acknowledgement. `false` if the acknowledgement covers data that was never sent.
     pub(in crate::tcp) fn on_ack(&mut self, info: &AckInfo<'_>) -> bool {
         if info.ack > self.nxt {
             return false;
@@ -298,8 +299,8 @@ impl Sender {
         sample
     }
 
-    /// Counts duplicate acknowledgements in place of SACK (RFC 6582). Each duplicate counts as a received segment. An
-    /// advance removes the duplicates that it covers.
+    /// Counts duplicate acknowledgements in place of SACK (RFC 6582). Each duplicate counts as a received segment.
+    /// When the cumulative acknowledgement advances, the duplicates that it covers are removed.
     fn count_without_sack(&mut self, is_advance: bool, is_duplicate: bool, prior_first_id: u64) {
         let board = &mut self.board;
         if is_duplicate
@@ -493,8 +494,9 @@ impl Sender {
         });
     }
 
-    /// Detects losses as Linux did until 2.6.23, by the distance to the highest delivered segment. All segments more
-    /// than this distance below are lost. After disorder only the first segment is lost, repeatedly.
+    /// Detects losses as Linux did until 2.6.23, by the distance to the highest delivered segment. Segments are lost
+    /// if this distance exceeds the tolerated reordering. Once reordering has been detected, only the first
+    /// outstanding segment is marked as lost at each call.
     fn find_losses_forward(&mut self) {
         let highest = self.board.highest_sacked_id();
         let first = self.board.first_id();

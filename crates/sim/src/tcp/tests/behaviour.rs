@@ -50,7 +50,7 @@ fn reno_saws_over_half_a_bandwidth_delay_product_without_a_queue() {
     assert!((0.70..0.80).contains(&share), "{share}");
 }
 
-/// Returns the goodput in segments per second over a line without rate limit and with loss probability `p`.
+/// Returns the goodput in segments per second over a link without rate limit and with loss probability `p`.
 fn rate_under_loss(config: TcpConfig, rtt_ms: u64, p: f64, duration_s: u64) -> f64 {
     let link = LinkConfig {
         delay: Duration::from_millis(rtt_ms / 2),
@@ -100,8 +100,8 @@ fn reno_saws_by_the_law_at_even_losses() {
 #[test]
 fn cubic_meets_its_response_function() {
     // RFC 9438 section 5.1 with C = 0.4 and beta = 0.7: W = 1.054 (RTT / p)^(3/4), if this exceeds Reno's window. The
-    // law omits the round of recovery, in which the window does not grow: one round of about 70, and the shift that it
-    // causes.
+    // law omits the RTT of recovery, in which the window does not grow. It is one of about 70 RTTs and shifts the
+    // rest of the cycle.
     let share = window_at_even_losses::<30_000>(CongestionControl::Cubic, 100)
         / (1.054 * (0.100_f64 * 30_000.0).powf(0.75));
     assert!((0.93..1.05).contains(&share), "{share}");
@@ -122,7 +122,7 @@ fn westwood_keeps_its_window_under_random_loss() {
     assert!(rates[1] > rates[0] * 1.3, "{rates:?}");
 }
 
-/// Returns a line on which packets overtake each other by up to `jitter_ms`.
+/// Returns a link on which packets overtake each other by up to `jitter_ms`.
 fn reordering_line(jitter_ms: u64) -> LinkConfig {
     LinkConfig {
         jitter: Duration::from_millis(jitter_ms),
@@ -376,8 +376,8 @@ fn strange_segments_are_ignored_and_counted() {
         let mut bytes = [0; 60];
         rng.fill(&mut bytes);
         bytes[12] = 5 << 4;
-        // Segments with flags that take effect at the right sequence number are excluded. The window is a 682nd of all
-        // numbers.
+        // Only segments far from the right sequence number are passed on, and without SYN, because a flag can take
+        // effect at the right sequence number.
         bytes[13] &= !Flags::SYN.bits();
         if let Ok((_, _, segment)) = Segment::parse(&bytes) {
             let far = segment.seq.wrapping_sub(u32::MAX - 100_000) > 1 << 30;
