@@ -435,7 +435,7 @@ mod tests {
             render(&report),
             "pleach0 is up over 1 of 2 links.\n  \
                dsl is in use.\n  \
-               long-name is in reserve: it serves when no other link works.\n\
+               long-name is on standby: it is used only when no other link works.\n\
              \n\
              client pleach0: up, policy weighted\n\
              LINK       DEVICE  STATE    RTT      CAPACITY     LOSS   SENT     RECEIVED  WEIGHT\n\

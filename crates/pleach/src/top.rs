@@ -247,7 +247,7 @@ mod tests {
                     carrier: None,
                     carrier_error: None,
                     idle_reason: Some("down".to_owned()),
-                    why: Some("sat is down: nothing comes back over it".to_owned()),
+                    why: Some("sat is down: no answer arrives over it".to_owned()),
                     advice: Some("Check cable, modem or signal.".to_owned()),
                     ..LinkStatus::bare("sat", "eth2")
                 },

@@ -17,13 +17,13 @@ pub(crate) fn verdict(address: SocketAddr, refused: Option<&io::Error>) -> Optio
     Some(if error.kind() == io::ErrorKind::AddrInUse {
         Problem::new(
             "port-taken",
-            format!("UDP port {} is taken by another program", address.port()),
-            "stop it (`ss -lunp` names it), or choose another port under [tunnel] listen",
+            format!("another program uses UDP port {}", address.port()),
+            "stop that program (`ss -lunp` shows it), or choose another port in [tunnel] listen",
         )
     } else {
         Problem::new(
             "port-taken",
-            format!("nobody can listen on {address}: {}", plain(error)),
+            format!("pleach cannot listen on {address}: {}", plain(error)),
             "write listen = \"[::]:PORT\" for all addresses of this host",
         )
     })

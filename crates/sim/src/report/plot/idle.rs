@@ -136,13 +136,13 @@ mod tests {
             node: "gateway".to_owned(),
             status: json!({ "links": [], "clients": [{ "links": [
                 { "name": "dsl", "idle_reason": null, "why": "dsl carries packets" },
-                { "name": "sat", "idle_reason": "too-late-for-its-flows", "why": "sat is too far" },
+                { "name": "sat", "idle_reason": "too-late-for-its-flows", "why": "sat is too slow" },
             ] }] }),
         };
         assert_eq!(reason(&sample, "dsl"), None);
         let expected = (
             "too-late-for-its-flows".to_owned(),
-            "sat is too far".to_owned(),
+            "sat is too slow".to_owned(),
         );
         assert_eq!(reason(&sample, "sat"), Some(expected));
     }
