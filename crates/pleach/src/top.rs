@@ -200,7 +200,8 @@ impl Top {
             return Wish::Nothing;
         };
         if !client.is_empty() {
-            self.message = "A client's weights are set at the client.".to_owned();
+            self.message =
+                "The weights of a client's links can only be changed at the client.".to_owned();
             return Wish::Nothing;
         }
         let weight = link.weight.saturating_add_signed(step);
