@@ -26,7 +26,7 @@ pub(crate) fn obstacle(port: u16) -> Option<String> {
         )
     };
     Some(format!(
-        "the firewall of this host drops incoming packets (chain {chain}): allow UDP port {port}, with {remedy}"
+        "the firewall of this host drops incoming packets (chain {chain}): allow UDP port {port} with {remedy}"
     ))
 }
 

@@ -91,13 +91,13 @@ pub(crate) enum Refusal {
     #[error("the invitation has expired")]
     Expired,
     /// The disk returned an error.
-    #[error("the client cannot be written down: {0}")]
+    #[error("the client cannot be stored: {0}")]
     Io(#[from] io::Error),
     /// The invitation is used up, was withdrawn, or never existed.
-    #[error("there is no such invitation, or it is used up")]
+    #[error("there is no such invitation, or it is used already")]
     Unknown,
     /// The proof is wrong: the claim was altered or guessed.
-    #[error("the claim does not prove the invitation")]
+    #[error("the proof in the claim is wrong")]
     WrongProof,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
     /// Characters of the token are missing or wrong.
-    #[error("the token is damaged: copy it again, whole")]
+    #[error("the token is damaged: copy the whole token again")]
     Damaged,
     /// The text contains no token.
     #[error(
@@ -66,7 +66,7 @@ pub(crate) enum TokenError {
     )]
     NotAToken,
     /// The token was made by another version, which is given.
-    #[error("the token is of version {0}, which this program does not read: update it")]
+    #[error("the token has version {0}, which this program cannot read: update the program")]
     Version(u8),
 }
 
