@@ -107,7 +107,7 @@ fn silent(link: &Facts, any_live: bool) -> Problem {
     match (link.own_port, link.other_port, link.echo) {
         (Answer::Refused, _, _) => Problem::new(
             "nobody-listens",
-            format!("no program listens on UDP port {port} of {host}"),
+            format!("on {host}, no program listens on UDP port {port}"),
             "start the gateway there (`systemctl start pleach@gateway`), or correct the port in [gateway] endpoints",
         ),
         (_, Answer::Refused, _) if any_live => Problem::new(

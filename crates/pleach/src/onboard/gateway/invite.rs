@@ -127,7 +127,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     }
     let code = code::render(&line).unwrap_or_default();
     Ok(format!(
-        "{}\n\n{code}\nSend the line to {name} so that no one else can read it; on that host, `pleach join` asks for it. The token works once, within {}.\n",
+        "{}\n\n{code}\nSend the line to {name} so that only {name} can read it; on that host, `pleach join` asks for it. The token works once, within {}.\n",
         *line,
         humantime::format_duration(options.expires)
     ))
