@@ -65,7 +65,7 @@ pub(super) fn addresses(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
         let addr = net.addr();
         if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || is_broadcast(addr)
         {
-            return Err(item.expected("an address of a single host", remedy));
+            return Err(item.expected("a unicast address, not loopback", remedy));
         }
         if addresses.iter().any(|known| known.addr() == addr) {
             return Err(item.wrong(

@@ -162,7 +162,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "host bits": GATEWAY, "\"10.77.1.0/24\"" => "\"10.77.1.9/24\"",
         "f.toml:18: [[client]] allowed_ips: 10.77.1.9/24 has host bits set; remedy: write \"10.77.1.0/24\" for the network, or \"10.77.1.9/32\" for the one host";
     "address nobody has": CLIENT, "\"10.77.0.2/24\"" => "\"224.0.0.1/24\"",
-        "f.toml:4: [tunnel] address: expected an address of a single host, found \"224.0.0.1/24\"; remedy: write for example [\"10.77.0.2/24\"]";
+        "f.toml:4: [tunnel] address: expected a unicast address, not loopback, found \"224.0.0.1/24\"; remedy: write for example [\"10.77.0.2/24\"]";
     "address twice": CLIENT, "\"fd77::2/64\"" => "\"10.77.0.2/16\"",
         "f.toml:4: [tunnel] address: address 10.77.0.2 given twice; remedy: remove one of the two";
     "no address": CLIENT, "[\"10.77.0.2/24\", \"fd77::2/64\"]" => "[]",
