@@ -73,7 +73,7 @@ impl Parity {
     /// # Errors
     /// Fails if the scenario cannot be simulated.
     pub fn run(&self, scenario: &Scenario) -> Result<Outcome, RunError> {
-        let mut outcome = Outcome::NoLab("no run was asked for".to_owned());
+        let mut outcome = Outcome::NoLab("no runs were requested".to_owned());
         let mut pairs = Vec::new();
         for run in 0..self.runs {
             let mut scenario = scenario.clone();

@@ -52,7 +52,7 @@ pub struct Options {
 pub fn run(scenario: &Scenario, out: &Path, options: &Options) -> anyhow::Result<Results> {
     anyhow::ensure!(
         scenario.recovery != Recovery::Fack,
-        "[tcp] recovery: no kernel of today has \"fack\"; use `pleach sim run`, or write \"dupack\""
+        "[tcp] recovery: current kernels do not have \"fack\"; use `pleach sim run`, or write \"dupack\""
     );
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let out = fs::canonicalize(out)?;

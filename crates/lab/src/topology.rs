@@ -190,7 +190,7 @@ fn far_device(index: usize) -> String {
 
 fn open_device(name: &str, kind: Kind) -> anyhow::Result<OwnedFd> {
     tun::open(name, kind).context(
-        "cannot make a TUN or TAP device; /dev/net/tun must be there, and writable for who runs the lab",
+        "cannot make a TUN or TAP device; /dev/net/tun must exist, and be writable for the user who runs the lab",
     )
 }
 

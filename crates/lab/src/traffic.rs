@@ -217,7 +217,7 @@ fn tcp_socket(address: SocketAddr, mptcp: bool, cc: Option<&str>) -> anyhow::Res
         .context("cannot make a socket")?;
     if let Some(cc) = cc {
         socket.set_tcp_congestion(cc.as_bytes()).with_context(|| {
-            format!("the kernel has no congestion control {cc:?} for this user")
+            format!("this user cannot use congestion control {cc:?} of the kernel")
         })?;
     }
     Ok(socket)

@@ -6,8 +6,8 @@
 //!  [dashboard] ────┼─ serve ── guard ───────┤         ── live    (server-sent events)
 //!  [metrics] ──────┘  (bounds) (who may)    └─ metrics           (OpenMetrics)
 //!                                                 │
-//!                                    hub: one snapshot a second at most,
-//!                                         and only while somebody asks
+//!                                    hub: at most one snapshot per second,
+//!                                         and only while there are requests
 //!                                                 │ channel
 //!                                             data path
 //! ```

@@ -99,7 +99,7 @@ fn absent<'a>(devices: impl Iterator<Item = &'a str>, places: &[Place]) -> Vec<C
                 place.clone(),
                 "[[link]] device",
                 format!("no device {device:?} on this host"),
-                "plug it in, or remove the link; `ip link` lists the devices",
+                "connect the device, or remove the link; `ip link` lists the devices",
             )
         })
         .collect()
@@ -156,15 +156,16 @@ fn listen_error(
     let Some(error) = error else {
         return Ok(());
     };
-    let in_use =
-        format!("stop the program that has the port (`{lister}` names it), or choose another port");
+    let in_use = format!(
+        "stop the program that uses the port (`{lister}` shows it), or choose another port"
+    );
     let is = |kind| error.kind() == kind;
     let remedy = if is(io::ErrorKind::AddrInUse) {
         in_use.as_str()
     } else if is(io::ErrorKind::AddrNotAvailable) {
-        "write an address of this host, or \"[::]:PORT\" for all"
+        "write an address of this host, or \"[::]:PORT\" for all addresses"
     } else if is(io::ErrorKind::PermissionDenied) {
-        "choose a port above 1023, or start with the right to use this one"
+        "choose a port above 1023, or start with the capability CAP_NET_BIND_SERVICE"
     } else {
         "choose another address or port; \"0.0.0.0:PORT\" works without IPv6"
     };

@@ -154,7 +154,7 @@ fn render(report: &Report) -> String {
     if report.files.is_empty() {
         let _ = writeln!(
             text,
-            "Only the host was looked at: there is no configuration in /etc/pleach; name one with `pleach doctor FILE`."
+            "Only the host was checked: there is no configuration file in /etc/pleach. To check a file: `pleach doctor FILE`."
         );
     }
     text

@@ -24,7 +24,7 @@ pub(crate) fn headline(report: &StatusReport) -> String {
         "equalize" => format!("The equalizer spreads packets over {}.", usable(report)),
         _ if report.up => format!("{name} is up over {}.", usable(report)),
         _ if report.links.is_empty() => {
-            format!("{name} is down: no link has a way to the gateway.")
+            format!("{name} is down: no link has a route to the gateway.")
         }
         _ => format!("{name} is down: the gateway answers on no link."),
     }
@@ -46,10 +46,10 @@ fn count(number: usize, what: &str) -> String {
 /// is known.
 pub(crate) fn by_state(name: &str, state: LinkState) -> String {
     let predicate = match state {
-        LinkState::Down => "is down: its device is missing, has no carrier or has no way out",
+        LinkState::Down => "is down: its device is missing, has no carrier or has no route",
         LinkState::Never => "is excluded by cost = \"never\"",
-        LinkState::Standby => "is in reserve: it serves when no other link works",
-        LinkState::Suspect => "is silent: packets are under way and nothing comes back",
+        LinkState::Standby => "is on standby: it is used only when no other link works",
+        LinkState::Suspect => "is silent: packets are in flight, but no answer arrives",
         LinkState::Up => "is in use",
     };
     format!("{name} {predicate}")
@@ -60,16 +60,18 @@ pub(crate) fn by_state(name: &str, state: LinkState) -> String {
 pub(crate) fn advice(word: &str) -> Option<&'static str> {
     Some(match word {
         "down" => {
-            "Check cable, modem or signal of this line, and whether it lets UDP through to the gateway."
+            "Check cable, modem and signal of this link, and whether it lets UDP through to the gateway."
         }
-        "never" => "Give the link another `cost` in the configuration to use it.",
-        "standby" => "Give the link a number as `cost` in the configuration to use it always.",
-        "suspect" => "Wait a moment: within a second it is in use again or counts as down.",
+        "never" => "To use the link, give it another `cost` in the configuration.",
+        "standby" => {
+            "To use the link at all times, give it a number as `cost` in the configuration."
+        }
+        "suspect" => "Wait a moment: within a second the link is used again or is considered down.",
         "too-late-for-its-flows" => {
-            "It serves when the quicker links are down. It would be used if this line had less delay."
+            "Until its delay is lower, it is used only when the quicker links are down."
         }
         "worth-too-little" => {
-            "It serves when the quicker links are down. It would be used if this line had less delay or carried more."
+            "Until its delay is lower or its capacity higher, it is used only when the quicker links are down."
         }
         _ => return None,
     })
@@ -88,7 +90,7 @@ mod tests {
         };
         assert_eq!(
             headline(&report),
-            "pleach0 is down: no link has a way to the gateway."
+            "pleach0 is down: no link has a route to the gateway."
         );
         report.links = ["dsl", "lte"]
             .map(|name| LinkStatus::bare(name, "eth1"))

@@ -121,7 +121,7 @@ fn push_split_tcp(text: &mut String, split: &SplitTcpStatus) {
         None if state == "on" || *carried > 0 => {
             let _ = writeln!(
                 text,
-                "split TCP: {state}, {connections} connections now, {carried} since the start, {failed} failed, {}",
+                "split TCP: {state}, {connections} open connections, {carried} since the start, {failed} failed, {}",
                 bytes(*moved)
             );
         }
@@ -180,15 +180,15 @@ fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
     // Writing to a string cannot fail.
     if let Some(hold) = &splitter.hold {
         let _ = match hold.probe {
-            Some(host) => write!(text, "delays are those to {host}"),
-            None => write!(text, "no host is known that tells the links' delays"),
+            Some(host) => write!(text, "delays are measured to {host}"),
+            None => write!(text, "delays are not measured: no host to ping is known"),
         };
         if hold.keeps_flows {
-            text.push_str("; until they are known, each flow keeps to one link");
+            text.push_str("; until the delays are known, each flow stays on one link");
         }
         let _ = writeln!(
             text,
-            "; {} packets left early, {} lost",
+            "; {} packets sent too early because the buffer was full, {} lost",
             hold.not_held, hold.lost
         );
     }
@@ -213,15 +213,15 @@ fn push_budgets(text: &mut String, report: &StatusReport) {
     for (link, budget) in &report.budgets {
         let means = match budget.standing.as_str() {
             "ahead" if is_proxy => {
-                ", more than it has earned so far: used where others are not enough"
+                ", more than its share until today: used only if other links are not enough"
             }
-            "spent" if is_proxy => ": used while no other link is up",
-            "spent" => ": put aside as its at_limit says",
+            "spent" if is_proxy => ": used only while no other link is up",
+            "spent" => ": limited by its at_limit",
             _ => "",
         };
         let _ = writeln!(
             text,
-            "{} carried {} of {} this month{means}",
+            "{} has carried {} of {} this month{means}",
             printable(link),
             bytes(budget.used_bytes),
             bytes(budget.bytes)
@@ -238,7 +238,7 @@ fn push_connections(text: &mut String, report: &StatusReport) {
     for (link, count) in &report.bound_sockets {
         let _ = writeln!(
             text,
-            "{count} sockets of programs bound to {}",
+            "{count} sockets of other programs bound to {}",
             printable(link)
         );
     }
@@ -435,7 +435,7 @@ mod tests {
             render(&report),
             "pleach0 is up over 1 of 2 links.\n  \
                dsl is in use.\n  \
-               long-name is in reserve: it serves when no other link works.\n\
+               long-name is on standby: it is used only when no other link works.\n\
              \n\
              client pleach0: up, policy weighted\n\
              LINK       DEVICE  STATE    RTT      CAPACITY     LOSS   SENT     RECEIVED  WEIGHT\n\

@@ -200,7 +200,8 @@ impl Top {
             return Wish::Nothing;
         };
         if !client.is_empty() {
-            self.message = "A client's weights are set at the client.".to_owned();
+            self.message =
+                "The weights of a client's links can only be changed at the client.".to_owned();
             return Wish::Nothing;
         }
         let weight = link.weight.saturating_add_signed(step);
@@ -247,7 +248,7 @@ mod tests {
                     carrier: None,
                     carrier_error: None,
                     idle_reason: Some("down".to_owned()),
-                    why: Some("sat is down: nothing comes back over it".to_owned()),
+                    why: Some("sat is down: no answer arrives over it".to_owned()),
                     advice: Some("Check cable, modem or signal.".to_owned()),
                     ..LinkStatus::bare("sat", "eth2")
                 },

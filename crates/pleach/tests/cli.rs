@@ -250,7 +250,7 @@ fn check_refuses_an_absent_device() {
     let path = files.client("clt-none");
     let line = one_line(&pleach(&["check", text(&path)], b""), 2);
     let start = format!(
-        "{}:13: [[link]] device: no device \"clt-none\" on this host; remedy: plug it in",
+        "{}:13: [[link]] device: no device \"clt-none\" on this host; remedy: connect the device",
         path.display()
     );
     assert!(line.starts_with(&start), "{line}");
@@ -332,7 +332,7 @@ fn a_proxys_file_is_checked_and_started_by_its_own_command() {
             error.contains("proxy.toml:3: [proxy] listen: cannot listen on"),
             "{error}"
         );
-        assert!(error.contains("`ss -ltnp` names it"), "{error}");
+        assert!(error.contains("`ss -ltnp` shows it"), "{error}");
     }
     drop(listener);
     let output = pleach(&["check", file], b"");

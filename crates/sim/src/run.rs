@@ -42,7 +42,7 @@ pub trait Program: Sync {
     fn classes(&self, classes: &[toml::Table]) -> Result<Vec<Class>, String> {
         match classes {
             [] => Ok(Vec::new()),
-            [_, ..] => Err("no [[tunnel.class]] can be read here".to_owned()),
+            [_, ..] => Err("[[tunnel.class]] is not supported here".to_owned()),
         }
     }
 
@@ -88,7 +88,7 @@ pub enum RunError {
     },
     /// The traffic needs real programs.
     #[error(
-        "traffic `{traffic}`: kind = \"video\" is real H.264, which only `pleach lab run` has; remove it, or write kind = \"udp\" with profile = \"video\""
+        "traffic `{traffic}`: kind = \"video\" is real H.264, which only `pleach lab run` supports; remove it, or write kind = \"udp\" with profile = \"video\""
     )]
     LabOnly {
         /// Name of the traffic.
@@ -99,7 +99,7 @@ pub enum RunError {
     Policy(String),
     /// A datagram of some traffic does not fit into a packet. The simulator does not fragment.
     #[error(
-        "traffic `{traffic}`: datagrams of {size_bytes} bytes are fragmented, which the simulator does not do; write at most {max_bytes}"
+        "traffic `{traffic}`: datagrams of {size_bytes} bytes need fragmentation, which the simulator does not support; write at most {max_bytes}"
     )]
     TooLong {
         /// Name of the traffic.
@@ -189,7 +189,7 @@ pub fn run(scenario: &Scenario, options: &Options<'_>) -> Result<Results, RunErr
     let mut results = collect::join(scenario, World::Sim, repeats, &baselines);
     let all = setups_of_mptcp(scenario, options.skip_baselines);
     if all {
-        let note = "kernel MPTCP is not simulated: `pleach lab run` measures it";
+        let note = "the simulator has no MPTCP: `pleach lab run` measures the kernel's MPTCP";
         results.notes.push(note.to_owned());
     }
     Ok(results)

@@ -9,7 +9,7 @@
 //! seed = 1
 //! duration = "20s"
 //!
-//! [[link]]                       # client <-> gateway; keys apply to both directions
+//! [[link]]                       # between client and gateway; keys apply to both directions
 //! name = "dsl"                   # also the device's name
 //! rate = "64Mbit"                # or trace = FILE (Mahimahi), or csv = FILE with column = NAME (Mbit/s per second)
 //! delay = "6.5ms"
@@ -17,11 +17,11 @@
 //! jitter = "1ms"                 # uniform extra delay; reorder = true lets packets overtake
 //! loss = 0.01                    # or gilbert = { p = 0.01, r = 0.3, loss_good = 0.0, loss_bad = 1.0 }
 //! bit_errors = 1e-7              # and block_errors = { packet = 0.03, block = 0.05, two = 0.1 }: bits of some packets' blocks
-//! mtu = "1428B"                  # longest packet that passes, headers included; longer ones vanish
+//! mtu = "1428B"                  # longest packet that the link carries, headers included; longer packets are dropped
 //! weight = 64                    # policy "weighted"
 //! cost = 0                       # or "standby", "never"
 //! ipv6 = true
-//! shared = "cell"                # drains through [[shared]] behind its own rate
+//! shared = "cell"                # packets pass [[shared]] after the link's own rate limit
 //! [link.up]                      # overrides for client -> gateway; [link.down] likewise
 //! rate = "10Mbit"
 //!
@@ -30,7 +30,7 @@
 //! rate = "50Mbit"
 //! queue = "200kB"
 //!
-//! [[event]]                      # any of a link's keys at a time; direction = "down" | "up" | both
+//! [[event]]                      # changes any keys of a link at a time; direction = "down" or "up", default: both
 //! at = "8s"
 //! link = "dsl"
 //! state = "blackhole"            # or "up", "down"
@@ -39,34 +39,34 @@
 //! daemon = "client"              # or "gateway"
 //! action = "restart"             # or "kill"
 //!
-//! [tunnel]                       # none: plain routing
-//! policy = "weighted"            # the policy's own keys stand beside it, such as adaptive's target_delay, yield, hold, share
-//! repair = false                 # any part of the policy's profile: ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice
-//! without = ["late-paths"]       # rules of the engine that are switched off, for experiments
+//! [tunnel]                       # without this table: plain routing
+//! policy = "weighted"            # with the keys of the policy, such as adaptive's target_delay, yield, hold, share
+//! repair = false                 # part of the profile, on or off: ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice
+//! without = ["late-paths"]       # rules of the engine to disable, for experiments
 //! outer = "v4"                   # or "v6"
 //! mtu = 1400
-//! compression = true             # of inner headers
-//! parity = "hamming"             # or "bch": error correction over another path; hosts then take damaged datagrams
+//! compression = true             # compress inner headers
+//! parity = "hamming"             # or "bch": error correction over another path; hosts then accept datagrams with bit errors
 //! [[tunnel.class]]               # as [[class]] of the daemons' configuration
 //! name = "video"
 //! ports = 5004
 //! deadline = "200ms"
 //!
-//! [[equalizer]]                  # instead of [tunnel]: one end spreads what it sends, the other notices nothing
+//! [[equalizer]]                  # instead of [tunnel]: one end spreads its packets; the other needs no pleach
 //! end = "client"                 # or "gateway"; an end without one sends over the first link
-//! links = ["dsl", "lte"]         # all of them if not said
-//! spread = "packet"              # or "flow", "flowlet", "delay" (by packet, and the quick links' are held)
-//! weights = "fixed"              # the links' `weight`; or "auto": by what others leave of each link's rate
-//! interval = "50ms"              # "auto": between two measurements; "delay": between two probes
-//! gap = "50ms"                   # "flowlet": a flow may change its link after so long a pause
+//! links = ["dsl", "lte"]         # default: all links
+//! spread = "packet"              # or "flow", "flowlet", "delay" (by packet, with extra delay on quick links)
+//! weights = "fixed"              # the links' `weight`; or "auto": the rate of each link that other traffic leaves free
+//! interval = "50ms"              # "auto": time between two measurements; "delay": time between two probes
+//! gap = "50ms"                   # "flowlet": a flow may change its link after a pause of this length
 //! [[event]]
 //! at = "10s"
-//! equalizer = "client"           # its weights from now on, each at least 0 and one above it
+//! equalizer = "client"           # sets its weights: at least 0 each, and one above 0
 //! weights = { dsl = 3, lte = 1 }
 //!
 //! [tcp]
 //! recovery = "rack"              # or "dupack": three duplicate acknowledgements (RFC 6675), as before RACK
-//! max_reordering = 300           # segments of disorder that a sender learns to bear; 3: it learns nothing
+//! max_reordering = 300           # highest reordering, in segments, to which a sender adapts; 3: it does not adapt
 //!
 //! [[traffic]]
 //! kind = "tcp"                   # "quic" (one stream; no cc, no flows), "udp", "ping", "requests", "voice", "video"
@@ -74,37 +74,37 @@
 //! direction = "down"
 //! cc = "cubic"                   # or "reno", "bbr"; "westwood" where the kernel has it
 //! flows = 1
-//! opening = "plain"              # or "tls": three turns of a handshake (RFC 8446) before the payload
-//! start = "0s"                   # stop = the scenario's duration
+//! opening = "plain"              # or "tls": three messages of a handshake (RFC 8446) before the payload
+//! start = "0s"                   # stop = "10s": end; default: the scenario's duration
 //! link = "dsl"                   # cross traffic: outside the tunnel, over this link only
 //! distance = "25ms"              # extra delay between gateway and this traffic's server, each way
 //!
 //! [[traffic]]
 //! kind = "udp"
-//! size = "1200B"                 # payload of a datagram
-//! rate = "2Mbit"                 # of payload; or, with times since the traffic's start:
+//! size = "1200B"                 # UDP payload of a datagram
+//! rate = "2Mbit"                 # rate of the payload; or a list, with times since the traffic's start:
 //! # rates = [{ at = "0s", rate = "63Mbit" }, { at = "15s", rate = "105Mbit" }]
-//! # curve = "exponential"        # between them; or "linear", or "steps" (none of both, the default)
-//! # step = "200ms"               # the curve's steps, each with the rate at its begin; 100ms if not said
+//! # curve = "exponential"        # rate between these times; or "linear", or "steps" (constant, the default)
+//! # step = "200ms"               # interval at which the rate follows the curve; default 100ms
 //! profile = "constant"           # or "video", or "frames" with interval = "25ms"; or "on-off", with on = "1s" and off = "500ms"
-//! jitter = "1ms"                 # each datagram leaves up to so much late, in order; 0 if not said
-//! deadline = "200ms"             # what comes later than so long after it was sent is of no use; for ever if not said
+//! jitter = "1ms"                 # random delay of each datagram at the sender, up to this time, in order; default 0
+//! deadline = "200ms"             # a datagram with a longer delay counts as late; default: no deadline
 //!
 //! [[traffic]]
-//! kind = "voice"                 # one side of a call: G.711, 50 packets a second
+//! kind = "voice"                 # one direction of a call: G.711, 50 packets per second
 //! buffer = "60ms"                # the listener's jitter buffer
 //!
 //! [[traffic]]
-//! kind = "video"                 # in the lab only: a film by ffmpeg, H.264 in MPEG-TS, 1280x720, 25 frames a second
-//! rate = "8Mbit"                 # of the film
+//! kind = "video"                 # in the lab only: a film made by ffmpeg, H.264 in MPEG-TS, 1280x720, 25 frames per second
+//! rate = "8Mbit"                 # bit rate of the film
 //! transport = "rtp"              # or "srt"
-//! deadline = "200ms"             # what takes longer is of no use
-//! source = "testsrc2"            # or "mandelbrot": which of ffmpeg's own pictures
+//! deadline = "200ms"             # a datagram with a longer delay counts as lost
+//! source = "testsrc2"            # or "mandelbrot": test source of ffmpeg
 //!
-//! [expect]                       # a figure of a flow, or of a link downwards
+//! [expect]                       # bounds of a result of a flow, or of a link in direction "down"
 //! "download.goodput_mbps" = { min = 100.0 }
-//! "download.return_ms" = { max = 300.0 }   # after its end, until links of a higher rank are at rest
-//! "dsl.fill" = { min = 0.99 }              # how full it is while links of a higher rank carry something
+//! "download.return_ms" = { max = 300.0 }   # time from its end until links of a higher rank are idle
+//! "dsl.fill" = { min = 0.99 }              # utilisation while links of a higher rank carry traffic
 //! ```
 //!
 //! The path of a trace file is relative to the scenario file. `"traces:NAME"` means the file `NAME` in the directory of

@@ -47,7 +47,7 @@ pub(crate) type NodeId = usize;
 pub enum WorldError {
     /// Time does not advance.
     #[error(
-        "time stands still at {at_ms} ms: {MAX_EVENTS_AT_ONCE} events, the last of them at {node}"
+        "endless loop at {at_ms} ms: {MAX_EVENTS_AT_ONCE} events at the same time, the last of them at {node}"
     )]
     Livelock {
         /// The node of the last event.

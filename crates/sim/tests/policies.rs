@@ -26,9 +26,9 @@ const LENGTHS: Lengths = Lengths {
 };
 
 const HEAD: &str = "\
-What every policy does over pairs of links, from the simulator; checked by crates/sim/tests/policies.rs.
-One flow for 4 s, downwards. Times in ms: TCP's smoothed round trip, UDP's one-way delay. `resent`: TCP segments.
-`reorder`: how many later datagrams came before a late one, at most. `gap`: longest time without payload.
+Results of every policy over pairs of links, in the simulator; checked by crates/sim/tests/policies.rs. One flow for 4 s
+towards the client. Times in ms: smoothed RTT of TCP, one-way delay of UDP. `resent`: retransmitted TCP segments.
+`reorder`: highest number of later datagrams that arrived before a datagram. `gap`: longest time without payload.
 ";
 
 #[test]
@@ -52,7 +52,7 @@ fn every_policy_does_over_every_pair_what_the_table_says() {
             .header("accepted", "measured")
             .to_string();
         panic!(
-            "policies behave otherwise than crates/sim/tests/policies/table.txt says:\n{diff}\nif that is meant: \
+            "the results differ from crates/sim/tests/policies/table.txt:\n{diff}\nto accept them: \
              PLEACH_BLESS=1 cargo test -p pleach-sim --test policies"
         );
     }

@@ -6,9 +6,9 @@
 //! endpoint stores the initiation and lets its owner decide:
 //!
 //! ```text
-//! initiation of an unknown key, with a claim -> kept -> Endpoint::poll_enrolment
-//!     owner: is there such an invitation, is it open, does the claim fit? then write the client down
-//! Endpoint::settle_enrolment -> the client is a peer, and the initiation goes on as any peer's
+//! initiation of an unknown key, with a claim -> buffered -> Endpoint::poll_enrolment
+//!     owner: checks that the invitation exists, is open and matches the claim, then stores the client
+//! Endpoint::settle_enrolment -> the client is a peer, and its initiation is processed like that of any peer
 //! ```
 //!
 //! A client whose answer was lost sends another initiation. Its key is then known, and the claim is ignored. The sender

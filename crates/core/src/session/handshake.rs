@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! initiator                                     responder
-//! Initiator::new            -- initiation -->   Responder::read_initiation   (who is it? look up its psk)
+//! Initiator::new            -- initiation -->   Responder::read_initiation   (identify the peer, look up its PSK)
 //! Initiator::read_response  <-- response ---    Incoming::respond
 //! ```
 //!

@@ -4,8 +4,8 @@
 //! other values are derived from it by keyed BLAKE2s (RFC 7693 section 2.9) over fixed labels:
 //!
 //! ```text
-//! id    = BLAKE2s-128(secret, "pleach invitation id")        which invitation it is
-//! key   = BLAKE2s-256(secret, "pleach invitation key")       what a gateway keeps of the secret
+//! id    = BLAKE2s-128(secret, "pleach invitation id")        identifies the invitation
+//! key   = BLAKE2s-256(secret, "pleach invitation key")       stored by the gateway, instead of the secret
 //! psk   = BLAKE2s-256(key, "pleach invitation psk")          pre-shared key of the handshake
 //! proof = BLAKE2s-128(BLAKE2s-256(key, "pleach invitation proof"), client static key ‖ gateway static key)
 //! ```

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  initiator: response read       -> current            the old current -> previous
-//!  responder: initiation answered -> next               (sends on current still)
-//!             first datagram opens under a next: that next -> current, the old current -> previous, others dropped
+//!  responder: initiation answered -> next               (still sends with current)
+//!             first datagram that a next decrypts: this next -> current, the old current -> previous, others dropped
 //! ```
 //!
 //! An initiator that tries several links, or does not wait an RTT between attempts, gets several answers and uses the

@@ -58,17 +58,23 @@ impl IdleReason {
 impl fmt::Display for IdleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Down => f.write_str("is down: nothing comes back over it"),
+            Self::Down => f.write_str("is down: no answer arrives over it"),
             Self::Never => f.write_str("is excluded by cost = \"never\""),
             Self::NoTraffic => f.write_str("is idle: there is nothing to send"),
-            Self::NotNeeded => f.write_str("is idle: quicker links have room for all packets"),
-            Self::Paced => f.write_str("has no room at this moment"),
-            Self::Rank => f.write_str("is idle: cheaper links have room for all packets"),
-            Self::Standby => f.write_str("is in reserve: it serves when no other link works"),
-            Self::Suspect => f.write_str("is silent: packets are under way and nothing comes back"),
+            Self::NotNeeded => {
+                f.write_str("is idle: quicker links have enough capacity for all packets")
+            }
+            Self::Paced => {
+                f.write_str("cannot send at this moment: its pacer or its socket is full")
+            }
+            Self::Rank => {
+                f.write_str("is idle: cheaper links have enough capacity for all packets")
+            }
+            Self::Standby => f.write_str("is on standby: it is used only when no other link works"),
+            Self::Suspect => f.write_str("is silent: packets are in flight, but no answer arrives"),
             Self::TooLate { by } => write!(
                 f,
-                "is too far: its packets would arrive {} ms after those of the quickest link",
+                "is too slow: its packets would arrive {} ms after those of the quickest link",
                 by.as_millis()
             ),
             Self::WorthTooLittle {
@@ -76,7 +82,7 @@ impl fmt::Display for IdleReason {
                 needed_percent,
             } => write!(
                 f,
-                "would add too little for its delay: {share_percent} % of the total, where {needed_percent} % are needed"
+                "would add too little capacity for its delay: {share_percent} % of the total, but {needed_percent} % are needed"
             ),
         }
     }
@@ -93,7 +99,7 @@ mod tests {
         };
         assert_eq!(
             format!("sat {reason}"),
-            "sat is too far: its packets would arrive 400 ms after those of the quickest link"
+            "sat is too slow: its packets would arrive 400 ms after those of the quickest link"
         );
         assert_eq!(reason.word(), "too-late-for-its-flows");
     }

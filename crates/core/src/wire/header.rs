@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! byte  0      kind: 4 data, 5 control
-//!       1      flags: bit 0 out of turn (lower numbers were still to be sent), bit 1 copy (sent on several paths at once),
-//!              bit 2 kept (retransmitted if NACKed, or a copy of a packet that is),
-//!              bit 3 repair symbol (no packet; below), with bits 4-7: how many packets it covers ([`COVERED`])
+//!       1      flags: bit 0 out of turn (sent before packets with lower numbers), bit 1 copy (sent on several paths),
+//!              bit 2 kept (the sender retransmits this packet, or the packet of this copy, if it is NACKed),
+//!              bit 3 repair symbol (no packet; below), with bits 4-7: number of packets covered ([`COVERED`])
 //!       2      path id, 0 to 15
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart

@@ -216,7 +216,7 @@ fn ask_for_precision() {
     };
     if !is_real_time {
         tracing::info!(
-            "no real-time priority for the link emulator: see the lateness in the results, which is measured"
+            "the link emulator has no real-time priority; the results contain its measured lateness"
         );
     }
 }

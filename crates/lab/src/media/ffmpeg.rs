@@ -27,7 +27,7 @@ pub(crate) fn check(spec: &VideoSpec) -> anyhow::Result<()> {
     let has_srt = protocols.lines().any(|line| line.trim() == "srt");
     if spec.transport == VideoTransport::Srt && !has_srt {
         bail!(
-            "transport = \"srt\" needs an ffmpeg with libsrt, as Debian's is; this one has none: use \"rtp\""
+            "transport = \"srt\" needs an ffmpeg with libsrt, such as Debian's; this ffmpeg has no libsrt: use \"rtp\""
         );
     }
     Ok(())

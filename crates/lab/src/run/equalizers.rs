@@ -81,7 +81,7 @@ impl<'a> Equalizers<'a> {
         let is_done = answer.as_ref().is_some_and(|answer| answer["ok"] == true);
         ensure!(
             is_done,
-            "the equalizer did not take weights {by_name:?}: {answer:?}"
+            "the equalizer did not accept the weights {by_name:?}: {answer:?}"
         );
         Ok(())
     }

@@ -199,7 +199,7 @@ fn receive(
         // Without a hello, no datagram is sent.
         Err(_) if report.received == 0 => Vec::new(),
         Err(_) => anyhow::bail!(
-            "{}: {} datagrams of the film came, but its sender failed and left no log of when it sent them",
+            "{}: {} datagrams of the film arrived, but its sender failed and wrote no log of the sending times",
             show.flow,
             report.received
         ),
@@ -256,6 +256,6 @@ fn judge(show: &Show, fates: &[Fate]) -> anyhow::Result<VideoResult> {
     let files = (show.dir.as_path(), stem.as_ref());
     let command = |program: &std::ffi::OsStr| show.viewer.command(program);
     score::score(&mut result, film, &viewing, show.start, files, &command)
-        .context("cannot compare what was seen with the film")?;
+        .context("cannot compare the received video with the film")?;
     Ok(result)
 }

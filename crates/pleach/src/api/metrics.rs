@@ -99,7 +99,7 @@ fn daemon(page: &mut Page, status: &StatusReport) {
     let drops = status.drops.iter();
     page.counters(
         "dropped_packets",
-        "Packets dropped by this end, by reason",
+        "Packets that this end dropped, by reason",
         None,
         drops.map(|(reason, count)| (vec![("reason", reason.clone())], *count)),
     );
@@ -113,7 +113,7 @@ fn links(page: &mut Page, status: &StatusReport) {
     };
     page.gauges(
         "link_up",
-        "Whether the link carries packets, or could",
+        "Whether the link can carry packets",
         None,
         gauges(&|link| {
             Some(yes(
@@ -126,7 +126,7 @@ fn links(page: &mut Page, status: &StatusReport) {
         .map(|(labels, link)| (with(labels, "state", state(link.state)), 1.0));
     page.gauges(
         "link_state",
-        "State of the link; 1 for the one it is in",
+        "State of the link; 1 for the current state",
         None,
         states,
     );
@@ -135,7 +135,7 @@ fn links(page: &mut Page, status: &StatusReport) {
     });
     page.gauges(
         "link_idle",
-        "Why the link carries no packets; 1 for the reason",
+        "Reason why the link carries no packets; 1 for the current reason",
         None,
         reasons,
     );
@@ -147,20 +147,20 @@ fn links(page: &mut Page, status: &StatusReport) {
     );
     page.gauges(
         "link_queue_delay",
-        "Standing queue on the way out",
+        "Standing queue in the sending direction",
         Some(Unit::Seconds),
         gauges(&|link| link.queue_delay_ms.map(|ms| ms / 1e3)),
     );
     let bits = || Some(Unit::Other("bits_per_second".to_owned()));
     page.gauges(
         "link_capacity",
-        "Estimated capacity on the way out",
+        "Estimated capacity in the sending direction",
         bits(),
         gauges(&|link| link.capacity_mbps.map(|mbps| mbps * 1e6)),
     );
     page.gauges(
         "link_loss",
-        "Recent loss on the way out, 0 to 1",
+        "Recent loss in the sending direction, 0 to 1",
         Some(ratio()),
         gauges(&|link| Some(link.loss)),
     );
@@ -247,33 +247,33 @@ fn tunnel(page: &mut Page, status: &StatusReport) {
     let one = |value| [(Vec::new(), value)];
     page.gauges(
         "resequencer_held_packets",
-        "Packets held for earlier ones",
+        "Packets buffered until earlier packets arrive",
         None,
         one(number(buffer.held)),
     );
     page.gauges(
         "resequencer_hold_p95",
-        "95th percentile of how long packets were held",
+        "95th percentile of the time that packets were buffered",
         Some(Unit::Seconds),
         one(buffer.hold_p95_ms / 1e3),
     );
     page.counters(
         "resequencer_released_late_packets",
-        "Packets that came after they had been counted lost",
+        "Packets that arrived after they had been counted as lost",
         None,
         [(Vec::new(), buffer.released_late)],
     );
     let repair = status.repair.unwrap_or_default();
     page.gauges(
         "queued_packets",
-        "Packets in the tunnel's queue",
+        "Packets in the queue of the tunnel",
         None,
         one(number(repair.queued)),
     );
     for (name, help, value) in [
         (
             "repair_reinjected_packets",
-            "Packets sent again on another link",
+            "Packets retransmitted on another link",
             repair.reinjected,
         ),
         (
@@ -288,7 +288,7 @@ fn tunnel(page: &mut Page, status: &StatusReport) {
         ),
         (
             "repair_recovered_packets",
-            "Lost packets computed from repair symbols",
+            "Lost packets recovered from repair symbols",
             repair.recovered,
         ),
     ] {
@@ -307,19 +307,19 @@ fn tunnel(page: &mut Page, status: &StatusReport) {
     );
     page.counters(
         "class_packets",
-        "Packets of the class that came to this end",
+        "Packets of the class that this end was given to send",
         None,
         packets,
     );
     page.counters(
         "class",
-        "Bytes of the class that came to this end",
+        "Bytes of the class that this end was given to send",
         Some(Unit::Bytes),
         bytes,
     );
     page.counters(
         "class_expired_packets",
-        "Packets dropped as too late",
+        "Packets dropped because they would miss their deadline",
         None,
         expired,
     );
@@ -349,13 +349,13 @@ fn proxy(page: &mut Page, status: &StatusReport) {
     );
     page.gauges(
         "budget",
-        "What the link may carry this month",
+        "Data volume that the link may carry this month",
         Some(Unit::Bytes),
         whole,
     );
     page.gauges(
         "budget_used",
-        "What it has carried of it",
+        "Data volume that the link has carried this month",
         Some(Unit::Bytes),
         used,
     );
@@ -370,7 +370,7 @@ fn equalizer(page: &mut Page, status: &StatusReport) {
     let wanted = wanted.map(|(name, link)| (label(name), link.share_wanted));
     page.gauges(
         "share_wanted",
-        "Share of the weights, 0 to 1",
+        "Share that the weights assign to the link, 0 to 1",
         Some(ratio()),
         wanted,
     );
@@ -378,7 +378,7 @@ fn equalizer(page: &mut Page, status: &StatusReport) {
     let sent = sent.filter_map(|(name, link)| Some((label(name), link.share_bytes?)));
     page.gauges(
         "share_sent",
-        "Share of bytes since the last change of weights, 0 to 1",
+        "Share of the bytes sent over the link since the last change of weights, 0 to 1",
         Some(ratio()),
         sent,
     );

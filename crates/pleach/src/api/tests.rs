@@ -47,7 +47,7 @@ fn sample() -> StatusReport {
         carrier: None,
         carrier_error: None,
         idle_reason: Some("too-late-for-its-flows".to_owned()),
-        why: Some(format!("{name} is too far")),
+        why: Some(format!("{name} is too slow")),
         advice: Some("Nothing.".to_owned()),
         ..LinkStatus::bare(name, "eth1")
     };
@@ -551,7 +551,7 @@ fn who_looks_shares_one_question_a_second_and_nobody_asks_otherwise() {
             assert_eq!(*status, 200);
             let live = next(reader, "live");
             assert_eq!(live["headline"], "pleach0 is up over 2 of 2 links.");
-            assert_eq!(live["links"][0]["why"], "dsl is too far");
+            assert_eq!(live["links"][0]["why"], "dsl is too slow");
         }
     }
     let asked = daemon.asked();

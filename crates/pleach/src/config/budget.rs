@@ -33,12 +33,13 @@ pub(super) fn budget(table: &Table<'_>) -> Result<Option<Budget>, ConfigError> {
         };
     };
     let what = "a size above zero such as \"20GB\" (kB, MB, GB, KiB, MiB, GiB)";
-    let remedy = "write what the link may carry in a month, both directions together";
+    let remedy =
+        "write the data volume that the link may carry in a month, both directions together";
     let bytes: Bytes = value.parse(what, remedy)?;
     if bytes == Bytes::ZERO {
         return Err(value.expected(what, remedy));
     }
-    let day = day.map(|day| day.integer(1..=31, "write the day on which a month begins"));
+    let day = day.map(|day| day.integer(1..=31, "write the day on which the month begins"));
     let day = day.transpose()?.and_then(|day| u8::try_from(day).ok());
     Ok(Some(Budget {
         bytes,
@@ -58,7 +59,7 @@ pub(super) fn at_limit(table: &Table<'_>) -> Result<AtLimit, ConfigError> {
         return Err(without_budget(&value));
     }
     let what = "\"standby\", \"slower\", \"off\" or a rate such as \"512kbit\"";
-    let remedy = "write what becomes of the link when its budget is spent";
+    let remedy = "write how to use the link after its budget is spent";
     match value.text(what, remedy)? {
         "off" => Ok(AtLimit::Off),
         "slower" => Ok(AtLimit::Slower(SLOWER)),
@@ -75,7 +76,7 @@ pub(super) fn at_limit(table: &Table<'_>) -> Result<AtLimit, ConfigError> {
 
 fn without_budget(value: &Value<'_>) -> ConfigError {
     value.wrong(
-        "it is of use with a budget only",
+        "it has no effect without a budget",
         "add budget = \"20GB\", or remove it",
     )
 }

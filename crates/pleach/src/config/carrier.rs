@@ -112,8 +112,8 @@ pub(super) fn client(root: &Table<'_>) -> Result<ClientCarrier, ConfigError> {
     if matches!(this.trust, TrustConfig::Authorities(_)) && this.server_name.is_none() {
         return Err(table.wrong(
             "server_name",
-            "missing: ca_file says who may issue the certificate, not for whom",
-            "add server_name = \"NAME\", the host name in the certificate",
+            "missing: ca_file requires the host name in the certificate",
+            "add server_name = \"NAME\" with this host name",
         ));
     }
     Ok(this)
@@ -180,7 +180,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Option<GatewayCarrier>, Config
     };
     let mut proxies = Vec::new();
     if let Some(list) = table.optional("proxies") {
-        let remedy = "write the addresses of web servers in front, for example [\"127.0.0.1\"]";
+        let remedy = "write the addresses of the web servers that forward connections to this gateway, for example [\"127.0.0.1\"]";
         for item in list.list(MAX_ENDPOINTS, remedy)? {
             let net = item.text("an address or a network", remedy)?;
             let parsed = net.parse::<IpNet>().ok();
@@ -209,7 +209,7 @@ fn mode(value: &Value<'_>) -> Result<Mode, ConfigError> {
         Some("udp") => Ok(Mode::Udp),
         _ => Err(value.expected(
             "\"auto\", \"tcp\" or \"udp\"",
-            "write \"auto\" for TCP where UDP does not get through",
+            "write \"auto\" for TCP if the network blocks UDP",
         )),
     }
 }
@@ -231,8 +231,7 @@ pub(super) fn of_link(table: &Table<'_>) -> Result<(Option<Mode>, Option<HttpPro
         };
     };
     let what = "an HTTP proxy";
-    let remedy =
-        "write for example \"http://192.0.2.8:3128\"; user and password have keys of their own";
+    let remedy = "write for example \"http://192.0.2.8:3128\"; http_proxy_user and http_proxy_password_file set user and password";
     let text = value.text(what, remedy)?;
     let place = text
         .strip_prefix("http://")
@@ -256,8 +255,12 @@ pub(super) fn of_link(table: &Table<'_>) -> Result<(Option<Mode>, Option<HttpPro
                 return Err(user.expected("a user name without colon", "correct the name"));
             }
             let directory = table.source().directory();
-            let text =
-                secret::private_text(&file, directory, "password", "write the password into it")?;
+            let text = secret::private_text(
+                &file,
+                directory,
+                "password",
+                "write the password into this file",
+            )?;
             Some((
                 name.to_owned(),
                 Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()),
@@ -265,7 +268,7 @@ pub(super) fn of_link(table: &Table<'_>) -> Result<(Option<Mode>, Option<HttpPro
         }
         (Some(value), None) | (None, Some(value)) => {
             return Err(value.wrong(
-                "user and password belong together",
+                "the user requires a password, and the password a user",
                 "give http_proxy_user and http_proxy_password_file",
             ));
         }

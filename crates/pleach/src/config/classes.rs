@@ -22,7 +22,7 @@ pub(super) fn read(root: &Table<'_>, links: Option<&[&str]>) -> Result<Vec<Class
     let tables = root.tables("class", KEYS)?;
     if let Some(table) = tables.get(MOST) {
         let what = format!("more than {MOST} classes");
-        return Err(table.wrong("name", what, "make fewer of them"));
+        return Err(table.wrong("name", what, "remove some of them"));
     }
     let mut classes: Vec<Class> = Vec::new();
     for table in &tables {
@@ -39,7 +39,7 @@ pub(super) fn read(root: &Table<'_>, links: Option<&[&str]>) -> Result<Vec<Class
 fn class(table: &Table<'_>, links: Option<&[&str]>) -> Result<Class, ConfigError> {
     let name = network::name(&table.required("name", "name = \"voice\"")?)?;
     if !table.present().iter().any(|key| MATCH_KEYS.contains(key)) {
-        let what = "says nothing of which packets it is of";
+        let what = "the class has no condition that packets could match";
         let remedy = format!("add one or more of: {}", MATCH_KEYS.join(", "));
         return Err(table.wrong("name", what, &remedy));
     }
@@ -60,7 +60,7 @@ fn matches(table: &Table<'_>) -> Result<Match, ConfigError> {
         )
     });
     let max_rate = table.optional("max_rate").map(|value| {
-        let what = "a rate with its unit";
+        let what = "a rate with a unit";
         value.parse::<Bitrate>(what, "write for example \"2Mbit\"")
     });
     Ok(Match {
@@ -78,7 +78,7 @@ fn service(table: &Table<'_>, links: Option<&[&str]>) -> Result<Service, ConfigE
     let deadline = table.optional("deadline").map(|value| deadline(&value));
     let deadline = deadline.transpose()?;
     let is_ordered = table.optional("ordered").map(|value| {
-        let remedy = "write false if its order does not matter, or remove it";
+        let remedy = "write false if the order of the packets does not matter, or remove it";
         value
             .as_bool()
             .ok_or_else(|| value.expected("true or false", remedy))
@@ -86,17 +86,17 @@ fn service(table: &Table<'_>, links: Option<&[&str]>) -> Result<Service, ConfigE
     let duplicate = table.optional("duplicate").map(|value| duplicate(&value));
     let duplicate = duplicate.transpose()?.unwrap_or_default();
     if duplicate != Duplicate::Never && deadline.is_none() {
-        let what = "only packets with a deadline are sent twice";
+        let what = "copies are sent only of packets with a deadline";
         return Err(table.wrong("duplicate", what, "add for example deadline = \"200ms\""));
     }
     let share = table.optional("share").map(|value| {
         value.integer(
             0..=100,
-            "write what copies may cost in percent of the class's bytes",
+            "write the upper limit of copies, in percent of the bytes of the class",
         )
     });
     if let (Some(_), Duplicate::Never) = (&share, duplicate) {
-        let what = "says what copies may cost, and there are none";
+        let what = "has no effect without copies";
         return Err(table.wrong("share", what, "add duplicate = \"auto\", or remove it"));
     }
     Ok(Service {
@@ -121,7 +121,7 @@ pub(super) fn one_or_more<T>(
     if !value.is_list() {
         return Ok(vec![read(&value)?]);
     }
-    let items = value.list(MOST_ENTRIES, "name at least one, or remove the key")?;
+    let items = value.list(MOST_ENTRIES, "give at least one value, or remove the key")?;
     items.iter().map(read).collect()
 }
 
@@ -174,7 +174,7 @@ fn ports(value: &Value<'_>) -> Result<RangeInclusive<u16>, ConfigError> {
     range
         .filter(|range| *range.start() > 0 && !range.is_empty())
         .ok_or_else(|| {
-            let what = "a port, or two with a hyphen, the lower first";
+            let what = "a port, or a range of ports with the lower port first";
             value.expected(what, "write for example 5060, or \"16384-32767\"")
         })
 }
@@ -202,7 +202,7 @@ fn duplicate(value: &Value<'_>) -> Result<Duplicate, ConfigError> {
         Some("always") => Ok(Duplicate::Always),
         _ => Err(value.expected(
             "\"never\", \"auto\" or \"always\"",
-            "write \"auto\" for copies where they help, or remove it",
+            "write \"auto\" to send copies where they help, or remove it",
         )),
     }
 }

@@ -90,9 +90,9 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
     let spread = spread_value.as_ref().map_or(Ok(Spread::Packet), spread)?;
     if spread != Spread::Packet && backend == Some(Backend::Nft) {
         let text = if spread == Spread::Delay {
-            "nftables cannot have packets wait"
+            "nftables cannot delay packets"
         } else {
-            "nftables cannot keep flows together"
+            "nftables cannot keep the packets of a flow on one link"
         };
         let remedy = "write spread = \"packet\", or backend = \"bpf\"";
         return Err(table.wrong("spread", text, remedy));
@@ -122,7 +122,9 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
         if !has(net.addr().is_ipv6()) {
             notes.push(Note {
                 place: destinations_value.place(),
-                text: format!("{net} is not spread: no link has a next_hop of its family"),
+                text: format!(
+                    "packets to {net} are not spread: no link has a next_hop of this address family"
+                ),
                 warning: true,
             });
         }
@@ -169,7 +171,7 @@ fn links(
         return Err(ConfigError::new(
             table.place(),
             "[[link]]",
-            format!("one link too many: at most {MAX_LINKS} are used"),
+            format!("too many links: at most {MAX_LINKS} are allowed"),
             "remove links",
         ));
     }
@@ -179,10 +181,10 @@ fn links(
     for table in &tables {
         let name_value = table.required("name", "name = \"l0\"")?;
         let name = network::name(&name_value)?;
-        names.insert(&name, &name_value, "give each link a name of its own")?;
+        names.insert(&name, &name_value, "give every link its own name")?;
         let device_value = table.required("device", "device = \"eth0\"")?;
         let device = network::device(&device_value)?;
-        devices.insert(&device, &device_value, "name each device once")?;
+        devices.insert(&device, &device_value, "write every device once")?;
         let (v4, v6) = next_hop(&table.required("next_hop", "next_hop = \"10.10.0.2\"")?)?;
         let weight_value = table.optional("weight");
         if let (Some(value), Weights::Auto) = (&weight_value, weights) {
@@ -193,7 +195,7 @@ fn links(
             });
         }
         let weight = weight_value
-            .map(|value| value.integer(1..=1000, "write the link's share, such as 3"))
+            .map(|value| value.integer(1..=1000, "write the share of the link, such as 3"))
             .transpose()?;
         links.push(LinkConfig {
             name,
@@ -216,7 +218,7 @@ fn destinations(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
                 "expected at most {MAX_DESTINATIONS} networks, found {}",
                 nets.len()
             ),
-            "join networks to larger ones",
+            "combine networks into larger ones",
         ));
     }
     for (index, net) in nets.iter().enumerate() {
@@ -250,7 +252,7 @@ fn next_hop(value: &Value<'_>) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), C
             IpAddr::V6(ip) => v6.replace(ip).is_some(),
         };
         if taken {
-            return Err(value.wrong("two addresses of one family", "remove one of the two"));
+            return Err(value.wrong("two addresses of the same family", "remove one of the two"));
         }
     }
     Ok((v4, v6))
@@ -264,7 +266,7 @@ fn backend(value: &Value<'_>) -> Result<Option<Backend>, ConfigError> {
         Some("nft") => Ok(Some(Backend::Nft)),
         Some(_) | None => Err(value.expected(
             "\"auto\", \"bpf\", \"clsact\" or \"nft\"",
-            "write \"auto\" for what works best on this host",
+            "write \"auto\" for the best method that works on this host",
         )),
     }
 }
@@ -275,7 +277,7 @@ fn weights(value: &Value<'_>) -> Result<Weights, ConfigError> {
         Some("fixed") => Ok(Weights::Fixed),
         Some(_) | None => Err(value.expected(
             "\"auto\" or \"fixed\"",
-            "write \"auto\" to follow what is free on the links, \"fixed\" for the weight of each [[link]]",
+            "write \"auto\" to follow the free capacity of the links, \"fixed\" for the weight of each [[link]]",
         )),
     }
 }
@@ -294,7 +296,7 @@ enum Spread {
 
 fn spread(value: &Value<'_>) -> Result<Spread, ConfigError> {
     let what = "\"packet\", \"delay\", \"flow\", or a pause such as \"20ms\"";
-    let remedy = "write \"packet\" to give every packet its turn, \"delay\" to have those of quick links wait for the slow ones as well, \"flow\" to keep each flow on a link, or the pause after which a flow may change";
+    let remedy = "write \"packet\" to choose a link for each packet, \"delay\" to delay packets on quick links as well, \"flow\" to keep each flow on one link, or the length of a pause after which a flow may change its link";
     match value.text(what, remedy)? {
         "packet" => Ok(Spread::Packet),
         "delay" => Ok(Spread::Delay),
@@ -312,14 +314,14 @@ fn spread(value: &Value<'_>) -> Result<Spread, ConfigError> {
 /// Reads the host that is pinged to measure the delay of each link. It must be within `destinations`.
 fn probe(value: &Value<'_>, spread: Spread, destinations: &[IpNet]) -> Result<IpAddr, ConfigError> {
     let what = "the address of a host within `destinations` that answers pings";
-    let remedy = "write for example probe = \"10.20.0.1\", or remove it: then hosts are asked that this one has connections with";
+    let remedy = "write for example probe = \"10.20.0.1\", or remove it to ping hosts to which this host has connections";
     let ip: IpAddr = value.parse(what, remedy)?;
     if !destinations.iter().any(|net| net.contains(&ip)) {
         return Err(value.expected(what, remedy));
     }
     if spread != Spread::Delay {
         return Err(value.wrong(
-            "only spread = \"delay\" asks anybody",
+            "it has no effect unless spread = \"delay\"",
             "remove it, or write spread = \"delay\"",
         ));
     }
@@ -336,7 +338,7 @@ fn interval(value: &Value<'_>) -> Result<Duration, ConfigError> {
 
 fn rate(value: &Value<'_>) -> Result<Bitrate, ConfigError> {
     let what = "a rate above zero such as \"10Mbit\" (bit, kbit, Mbit, Gbit)";
-    let remedy = "write number and unit as a string, or remove it: then ethtool is asked, or the rate learned";
+    let remedy = "write number and unit as a string, or remove it to use the rate that ethtool reports or that is measured";
     let rate: Bitrate = value.parse(what, remedy)?;
     if rate == Bitrate::ZERO {
         return Err(value.expected(what, remedy));
@@ -420,7 +422,7 @@ mod tests {
             (
                 "#probe = \"10.20.0.1\"",
                 "probe = \"10.20.0.1\"",
-                "[equalizer] probe: only spread = \"delay\" asks anybody",
+                "[equalizer] probe: it has no effect unless spread = \"delay\"",
             ),
             (
                 "#probe = \"10.20.0.1\"",
@@ -450,7 +452,7 @@ mod tests {
             (
                 "next_hop = \"10.11.0.2\"",
                 "next_hop = [\"10.11.0.2\", \"10.11.0.3\"]",
-                "[[link]] next_hop: two addresses of one family",
+                "[[link]] next_hop: two addresses of the same family",
             ),
             (
                 "next_hop = \"10.11.0.2\"",
@@ -496,7 +498,9 @@ mod tests {
         let text = text.replace("spread = \"packet\"", "spread = \"flow\"");
         let error = load(&text).expect_err("nft keeps no flows").to_string();
         assert!(
-            error.contains("[equalizer] spread: nftables cannot keep flows together"),
+            error.contains(
+                "[equalizer] spread: nftables cannot keep the packets of a flow on one link"
+            ),
             "{error}"
         );
         let text = FILE.replace("spread = \"packet\"", "spread = \"delay\"");
@@ -506,7 +510,7 @@ mod tests {
         let error = load(&text.replace("backend = \"auto\"", "backend = \"nft\""));
         let error = error.expect_err("nft holds nothing").to_string();
         assert!(
-            error.contains("[equalizer] spread: nftables cannot have packets wait"),
+            error.contains("[equalizer] spread: nftables cannot delay packets"),
             "{error}"
         );
         let text = FILE.replace("[\"10.20.0.0/16\"]", "[\"fd20::/16\"]");
@@ -514,7 +518,7 @@ mod tests {
         assert!(
             notes
                 .iter()
-                .any(|note| note.warning && note.text.contains("fd20::/16 is not spread"))
+                .any(|note| note.warning && note.text.contains("fd20::/16 are not spread"))
         );
     }
 }

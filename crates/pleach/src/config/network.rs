@@ -11,7 +11,7 @@ use super::{HostName, source::ConfigError, table::Value};
 /// # Errors
 /// If the value is anything else.
 pub(super) fn name(value: &Value<'_>) -> Result<String, ConfigError> {
-    let what = "a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -";
+    let what = "a name of 1 to 32 characters from A-Z a-z 0-9 . _ -";
     let remedy = "write a short name such as \"dsl\"";
     let text = value.text(what, remedy)?;
     if !is_name(text) {
@@ -30,7 +30,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// # Errors
 /// If the name is too long, or has other characters.
 pub(super) fn tunnel_name(value: &Value<'_>) -> Result<String, ConfigError> {
-    let what = "a device name of 1 to 15 characters out of A-Z a-z 0-9 . _ -";
+    let what = "a device name of 1 to 15 characters from A-Z a-z 0-9 . _ -";
     let remedy = "write a short name such as \"pleach0\"";
     let text = value.text(what, remedy)?;
     if !is_device_name(text) || !text.bytes().all(is_name_byte) {
@@ -65,7 +65,7 @@ pub(super) fn addresses(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> {
         let addr = net.addr();
         if addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || is_broadcast(addr)
         {
-            return Err(item.expected("an address that a host can have", remedy));
+            return Err(item.expected("a unicast address, not loopback", remedy));
         }
         if addresses.iter().any(|known| known.addr() == addr) {
             return Err(item.wrong(
@@ -100,7 +100,7 @@ pub(super) fn allowed_ips(value: &Value<'_>) -> Result<Vec<IpNet>, ConfigError> 
         }
         if let Some(space) = useless_space(net) {
             return Err(item.wrong(
-                format!("{net} is {space} space, which no tunnel carries"),
+                format!("{net} is {space} space, which a tunnel cannot carry"),
                 "remove it",
             ));
         }

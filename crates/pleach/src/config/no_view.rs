@@ -15,7 +15,7 @@ pub(super) fn read(root: &Table<'_>) -> Result<ViewConfig, ConfigError> {
     match found.find_map(|key| root.optional(key)) {
         Some(value) => Err(value.wrong(
             "this pleach was built without dashboard and metrics",
-            "remove the table, or use a pleach with the feature `dashboard`",
+            "remove the table, or build pleach with the feature `dashboard`",
         )),
         None => Ok(ViewConfig {}),
     }

@@ -158,7 +158,7 @@ pub(super) fn links_with(
         return Err(ConfigError::new(
             table.place(),
             "[[link]]",
-            format!("one link too many: at most {} are used", PathId::MAX),
+            format!("too many links: at most {} are allowed", PathId::MAX),
             "remove links",
         ));
     }
@@ -220,7 +220,7 @@ fn link(
     let weight = table.optional("weight").map(|value| {
         value.integer(
             1..=1000,
-            "write a share such as 64; cost = \"never\" switches a link off",
+            "write a share such as 64; to disable a link, write cost = \"never\"",
         )
     });
     let (carrier, http_proxy) = carrier::of_link(table)?;
@@ -285,7 +285,7 @@ fn cost(value: &Value<'_>) -> Result<Cost, ConfigError> {
         (_, Some("never")) => Ok(Cost::Never),
         _ => Err(value.expected(
             "a whole number from 0 to 255, \"standby\" or \"never\"",
-            "write 0 for the link to fill first, a higher number for a dearer one",
+            "write 0 for the link to use first, a higher number for a more expensive one",
         )),
     }
 }
@@ -322,7 +322,7 @@ impl Unique {
 }
 
 const PUBLIC_KEY_EXAMPLE: &str =
-    "public_key = \"KEY\", the other end's, as `pleach pubkey` prints it";
+    "public_key = \"KEY\", the public key of the other end, as printed by `pleach pubkey`";
 
 /// Maximum number of outer addresses, more than any gateway has.
 const MAX_ENDPOINTS: usize = 16;

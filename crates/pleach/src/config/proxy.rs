@@ -154,13 +154,16 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     {
         notes.push(Note {
             place: table.place(),
-            text: format!("allow = \"{net}\": whoever reaches {listen} may use this host's links"),
+            text: format!("allow = \"{net}\": every host that can reach {listen} may use the links of this host"),
             warning: true,
         });
     }
-    let max_connections = table
-        .optional("max_connections")
-        .map(|value| value.integer(1..=50_000, "write the most clients at a time, or remove it"));
+    let max_connections = table.optional("max_connections").map(|value| {
+        value.integer(
+            1..=50_000,
+            "write the highest number of simultaneous clients, or remove it",
+        )
+    });
     let idle = table.optional("idle").as_ref().map(duration).transpose()?;
     let sticky_time = table
         .optional("sticky_time")
@@ -194,7 +197,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     if has_budget && state.is_none() {
         notes.push(Note {
             place: table.place(),
-            text: "what links have carried of their budgets is forgotten when the proxy ends: add state = \"/var/lib/pleach/apps.db\"".to_owned(),
+            text: "without a state file, the used part of each budget is lost when the proxy ends: add state = \"/var/lib/pleach/apps.db\"".to_owned(),
             warning: true,
         });
     }
@@ -202,7 +205,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
     if has_energy && save_energy == SaveEnergy::Never {
         notes.push(Note {
             place: table.place(),
-            text: "energy of links does not count: add save_energy = \"battery\" or true"
+            text: "`energy` of links has no effect: add save_energy = \"battery\" or true"
                 .to_owned(),
             warning: true,
         });
@@ -252,7 +255,7 @@ fn stripe(
         None => Striping::Osia,
     };
     let asks = table.optional("peer_port");
-    let remedy = "write the port of other pleaches, or 0 to ask nobody";
+    let remedy = "write the port on which peers listen, or 0 to contact no peers";
     let ask_port = asks
         .as_ref()
         .map_or(Ok(0), |value| value.integer(0..=u16::MAX, remedy))?;
@@ -272,7 +275,7 @@ fn stripe(
         if let Some(value) = asks.filter(|_| ask_port > 0) {
             warn(
                 value.place(),
-                "nobody is asked without a key: add [peer] private_key_file, and [[known_peer]]",
+                "without a key, no peer is contacted: add [peer] private_key_file, and [[known_peer]]",
             );
         }
         return Ok(None);
@@ -287,14 +290,14 @@ fn stripe(
     if known.is_empty() && store.is_none() {
         warn(
             peer.place(),
-            "nobody is asked or answered without [[known_peer]]: each connection takes one link",
+            "without [[known_peer]], no peer is contacted or accepted: each connection uses one link",
         );
     }
     let key = secret::optional(&peer, "private_key", "private_key_file", notes)?;
     let Some(private_key) = key else {
         notes.push(Note {
             place: peer.place(),
-            text: "nobody is asked or answered without a key: add private_key_file = \"FILE\"; `pleach genkey` makes its content".to_owned(),
+            text: "without a key, no peer is contacted or accepted: add private_key_file = \"FILE\"; `pleach genkey` prints its content".to_owned(),
             warning: true,
         });
         return Ok(None);
@@ -303,8 +306,8 @@ fn stripe(
     if known.iter().any(|known| known.public_key == own) {
         return Err(peer.wrong(
             "private_key",
-            "a [[known_peer]] has the public key of this very end",
-            "write the other end's public key there",
+            "a [[known_peer]] has the public key of this end itself",
+            "write the public key of the other end there",
         ));
     }
     Ok(Some(StripeConfig {
@@ -343,7 +346,7 @@ fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
             return Err(ConfigError::new(
                 table.place(),
                 "[[known_peer]]",
-                format!("one peer too many: at most {MAX_KNOWN} are known"),
+                format!("too many peers: at most {MAX_KNOWN} are allowed"),
                 "remove peers",
             ));
         }
@@ -351,14 +354,14 @@ fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
         let name = network::name(&name_value)?;
         let key_value = table.required(
             "public_key",
-            "public_key = \"KEY\", the other end's, as `pleach pubkey` prints it",
+            "public_key = \"KEY\", the public key of the other end, as printed by `pleach pubkey`",
         )?;
         let public_key = secret::public(&key_value)?;
         if known.iter().any(|other| other.name == name) {
             return Err(name_value.wrong("used twice", "give every peer its own name"));
         }
         if known.iter().any(|other| other.public_key == public_key) {
-            return Err(key_value.wrong("used twice", "name every peer once"));
+            return Err(key_value.wrong("used twice", "write every peer once"));
         }
         let endpoint = table.optional("endpoint");
         let networks = table.optional("networks");
@@ -370,8 +373,8 @@ fn known_peers(root: &Table<'_>) -> Result<Vec<KnownPeer>, ConfigError> {
             (Some(_), None) | (None, Some(_)) => {
                 return Err(table.wrong(
                     "endpoint",
-                    "endpoint and networks belong together",
-                    "write both: where the peer answers, and which networks it takes connections to; or neither",
+                    "endpoint and networks are used only together",
+                    "write both (the address on which the peer listens, and the networks to which it forwards connections), or neither",
                 ));
             }
         };
@@ -394,7 +397,7 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
         let energy = table.optional("energy").map(|value| {
             value.integer(
                 0..=1000,
-                "write what a byte takes, compared with other links",
+                "write the energy per byte, relative to other links",
             )
         });
         let has_weight = table.optional("weight").is_some();
@@ -424,7 +427,8 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
 }
 
 fn probes_of(value: &Value<'_>) -> Result<Vec<Probe>, ConfigError> {
-    let remedy = "write for example [\"http://203.0.113.7/12MB\"], something large without TLS";
+    let remedy =
+        "write for example [\"http://203.0.113.7/12MB\"], the URL of a large file, without TLS";
     let items = value.list(MAX_PROBES, remedy)?;
     let probe = |item: &Value<'_>| {
         let found = item.as_text().and_then(Probe::parse);
@@ -440,7 +444,7 @@ fn save_energy(value: &Value<'_>) -> Result<SaveEnergy, ConfigError> {
         (None, Some("battery")) => Ok(SaveEnergy::OnBattery),
         (None, _) => Err(value.expected(
             "true, false or \"battery\"",
-            "write \"battery\" to fill links of less energy first while the host runs on its battery",
+            "write \"battery\" to prefer links that need less energy while the host runs on battery",
         )),
     }
 }
@@ -451,7 +455,7 @@ fn rules(root: &Table<'_>, links: &[LinkConfig]) -> Result<Vec<Rule>, ConfigErro
         return Err(ConfigError::new(
             table.place(),
             "[[rule]]",
-            format!("one rule too many: at most {MAX_RULES} are used"),
+            format!("too many rules: at most {MAX_RULES} are allowed"),
             "remove rules",
         ));
     }
@@ -465,7 +469,7 @@ fn rule(table: &Table<'_>, links: &[LinkConfig]) -> Result<Rule, ConfigError> {
         .map(|link| link.settings.name.as_str())
         .collect();
     let remedy = if names.is_empty() {
-        "add [[link]] tables: rules need named links".to_owned()
+        "add [[link]] tables: a rule refers to the name of a link".to_owned()
     } else {
         format!("write the name of a [[link]]: {}", names.join(", "))
     };
@@ -485,7 +489,10 @@ fn rule(table: &Table<'_>, links: &[LinkConfig]) -> Result<Rule, ConfigError> {
         .as_ref()
         .map_or(Ok(false), |value| {
             value.as_bool().ok_or_else(|| {
-                value.expected("true or false", "write true to use no other link ever")
+                value.expected(
+                    "true or false",
+                    "write true to use no other link, even if this link is down",
+                )
             })
         })?;
     Ok(Rule {
@@ -499,7 +506,8 @@ fn rule(table: &Table<'_>, links: &[LinkConfig]) -> Result<Rule, ConfigError> {
 
 fn app(value: &Value<'_>) -> Result<String, ConfigError> {
     let what = "the name of a program of 1 to 15 bytes";
-    let remedy = "write what `ps -e -o comm` shows; the kernel cuts names after 15 bytes";
+    let remedy =
+        "write the name that `ps -e -o comm` shows; the kernel truncates names to 15 bytes";
     let text = value.text(what, remedy)?;
     if !(1..=15).contains(&text.len()) {
         return Err(value.expected(what, remedy));
@@ -530,7 +538,8 @@ fn ports(value: &Value<'_>) -> Result<core::ops::RangeInclusive<u16>, ConfigErro
 
 fn destination(value: &Value<'_>) -> Result<Destination, ConfigError> {
     let what = "a domain, an address or a network";
-    let remedy = "write for example \"example.com\" (with all below it) or \"10.0.0.0/8\"";
+    let remedy =
+        "write for example \"example.com\" (which includes its subdomains) or \"10.0.0.0/8\"";
     let text = value.text(what, remedy)?;
     Destination::parse(text).ok_or_else(|| value.expected(what, remedy))
 }
@@ -541,7 +550,7 @@ fn source(value: &Value<'_>) -> Result<Vec<IpAddr>, ConfigError> {
     for item in value.list(2, remedy)? {
         let ip: IpAddr = item.parse("an address", remedy)?;
         if found.iter().any(|other| other.is_ipv4() == ip.is_ipv4()) {
-            return Err(item.wrong("two addresses of one family", "remove one of the two"));
+            return Err(item.wrong("two addresses of the same family", "remove one of the two"));
         }
         found.push(ip);
     }
@@ -566,7 +575,7 @@ fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
             None => {
                 return Err(value.expected(
                     "true, false or \"cgroup\"",
-                    "write true to redirect all TCP connections to the proxy, \"cgroup\" to bind programs' own sockets",
+                    "write true to redirect all TCP connections to the proxy, \"cgroup\" to bind the sockets of programs to links",
                 ));
             }
         },
@@ -576,11 +585,11 @@ fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
     };
     if !matches!(transparent, Transparency::Cgroup(_)) {
         return Err(cgroup.wrong(
-            "it is of use in cgroup mode only",
+            "it has no effect unless transparent = \"cgroup\"",
             "write transparent = \"cgroup\", or remove it",
         ));
     }
-    let remedy = "write a cgroup's directory, for example \"/sys/fs/cgroup/user.slice\"";
+    let remedy = "write the directory of a cgroup, for example \"/sys/fs/cgroup/user.slice\"";
     let path = absolute(&cgroup, remedy)?;
     Ok(Transparency::Cgroup(Some(path)))
 }
@@ -592,7 +601,7 @@ fn unfit_rules(root: &Table<'_>, rules: &[Rule], notes: &mut Vec<Note>) -> Resul
         if !cgroup::is_place(rule) {
             notes.push(Note {
                 place: table.place(),
-                text: "sockets bound in cgroup mode follow rules for addresses and networks only: this one holds for clients of the port".to_owned(),
+                text: "with transparent = \"cgroup\", sockets of programs follow only rules for addresses and networks: this rule applies only to clients that use the port".to_owned(),
                 warning: true,
             });
         }
@@ -614,7 +623,7 @@ fn sticky(value: &Value<'_>) -> Result<Stickiness, ConfigError> {
         Some("tls") => Ok(Stickiness::Tls),
         Some(_) | None => Err(value.expected(
             "\"tls\", \"always\" or \"off\"",
-            "write which connections keep the link their site had",
+            "write which connections use the same link as earlier connections to the same site",
         )),
     }
 }

@@ -117,11 +117,11 @@ fn refuse_parts_without_effect(
     };
     let (_, profile) = config.clone().map_links(|_| None).build();
     if is_on(Part::LookAhead) && !matches!(config.policy, Policy::Osia(_)) {
-        let what = "no policy but \"osia\" looks ahead";
+        let what = "only policy \"osia\" uses look_ahead";
         return Err(table.wrong(Part::LookAhead.key(), what, "remove it"));
     }
     if is_on(Part::Search) && !profile.pacing {
-        let what = "rates are not searched where pacing is off";
+        let what = "search requires pacing, which is off";
         return Err(table.wrong(Part::Search.key(), what, "add pacing = true, or remove it"));
     }
     Ok(())
@@ -142,6 +142,6 @@ fn refuse_foreign_keys(table: &Table<'_>, name: &str) -> Result<(), ConfigError>
     Err(table.wrong(
         key,
         format!("not a key of policy \"{name}\""),
-        &format!("remove it, or choose the policy it belongs to: {owners}"),
+        &format!("remove it, or choose a policy that has this key: {owners}"),
     ))
 }

@@ -38,7 +38,7 @@ pub(super) fn optional(
                 inline.wrong("expected a key in base64, found no string", GENERATE)
             })?;
             let decoded = keys::decode(text).map_err(|error| not_a_key(&inline, error))?;
-            let text = "this file holds secret keys and is open to others; chmod 600 it";
+            let text = "this file contains secret keys and is open to others; chmod 600 it";
             if table.source().readable_by_others && notes.iter().all(|note| note.text != text) {
                 notes.push(Note {
                     place: inline.place(),
@@ -51,7 +51,7 @@ pub(super) fn optional(
         (None, Some(file)) => from_file(&file, table.source().directory()).map(Some),
         (Some(_), Some(file)) => Err(file.wrong(
             format!("given together with {key}"),
-            "keep one of the two, best the file",
+            "keep one of the two, preferably the file",
         )),
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn required(
         table.wrong(
             key,
             "missing required key",
-            &format!("add {file_key} = \"FILE\"; `pleach genkey` makes its content"),
+            &format!("add {file_key} = \"FILE\"; `pleach genkey` prints its content"),
         )
     })
 }
@@ -80,7 +80,7 @@ pub(super) fn required(
 /// # Errors
 /// If the text is not a key.
 pub(super) fn public(value: &Value<'_>) -> Result<[u8; KEY_LEN], ConfigError> {
-    let remedy = "write the other end's public key, as `pleach pubkey` prints it";
+    let remedy = "write the public key of the other end, as printed by `pleach pubkey`";
     let text = value.text("a key in base64", remedy)?;
     let key =
         keys::decode(text).map_err(|error| value.wrong(format!("expected {error}"), remedy))?;
@@ -88,7 +88,7 @@ pub(super) fn public(value: &Value<'_>) -> Result<[u8; KEY_LEN], ConfigError> {
 }
 
 fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigError> {
-    let remedy = "make it with `pleach genkey`, or correct the path";
+    let remedy = "make the file with `pleach genkey`, or correct the path";
     let text = private_text(value, directory, "key", remedy)?;
     let decoded = keys::decode(&text).map_err(|error| {
         let name = value.as_text().unwrap_or_default();
@@ -126,7 +126,7 @@ pub(super) fn private_text(
     if !metadata.is_file() {
         return Err(value.wrong(
             format!("{shown} is not a regular file"),
-            &format!("name a file that holds one {what}"),
+            &format!("give the path of a file that contains one {what}"),
         ));
     }
     let mode = metadata.permissions().mode() & 0o777;

@@ -112,7 +112,7 @@ impl Source {
         let cannot = |error: io::Error| {
             fail(
                 format!("cannot be read: {}", plain(&error)),
-                "name an existing configuration file that you may read",
+                "give the path of an existing configuration file that you may read",
             )
         };
         let file = fs::File::open(path).map_err(cannot)?;

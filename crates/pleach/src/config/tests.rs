@@ -144,7 +144,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "client without gateway": CLIENT, "[gateway]\npublic_key = \"OTHER\"\nendpoints = [\"203.0.113.5:7700\", \"[2001:db8::5]:7700\"]\nallowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n" => "",
         "f.toml:1: [gateway]: missing required table; remedy: add a table [gateway] with its keys";
     "required key missing": CLIENT, "public_key = \"OTHER\"\n" => "",
-        "f.toml:10: [gateway] public_key: missing required key; remedy: add public_key = \"KEY\", the other end's, as `pleach pubkey` prints it";
+        "f.toml:10: [gateway] public_key: missing required key; remedy: add public_key = \"KEY\", the public key of the other end, as printed by `pleach pubkey`";
     "link is no array": CLIENT, "[[link]]\nname = \"dsl\"\ndevice = \"eth1\"\ncost = 0\nweight = 64\n[[link]]" => "[link]",
         "f.toml:14: [[link]]: expected an array of tables, found a table; remedy: write [[link]] with double brackets";
     "scheduler is no table": GATEWAY, "[scheduler]" => "[[scheduler]]",
@@ -162,7 +162,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "host bits": GATEWAY, "\"10.77.1.0/24\"" => "\"10.77.1.9/24\"",
         "f.toml:18: [[client]] allowed_ips: 10.77.1.9/24 has host bits set; remedy: write \"10.77.1.0/24\" for the network, or \"10.77.1.9/32\" for the one host";
     "address nobody has": CLIENT, "\"10.77.0.2/24\"" => "\"224.0.0.1/24\"",
-        "f.toml:4: [tunnel] address: expected an address that a host can have, found \"224.0.0.1/24\"; remedy: write for example [\"10.77.0.2/24\"]";
+        "f.toml:4: [tunnel] address: expected a unicast address, not loopback, found \"224.0.0.1/24\"; remedy: write for example [\"10.77.0.2/24\"]";
     "address twice": CLIENT, "\"fd77::2/64\"" => "\"10.77.0.2/16\"",
         "f.toml:4: [tunnel] address: address 10.77.0.2 given twice; remedy: remove one of the two";
     "no address": CLIENT, "[\"10.77.0.2/24\", \"fd77::2/64\"]" => "[]",
@@ -174,23 +174,23 @@ const MISTAKES: &[Mistake] = mistakes! {
     "private key too short": CLIENT, "\"PRIVATE\"" => "\"c2VjcmV0\"",
         "f.toml:5: [tunnel] private_key: expected a key of 32 bytes, found 6; remedy: paste the output of `pleach genkey`";
     "private key missing": CLIENT, "private_key = \"PRIVATE\"\n" => "",
-        "f.toml:2: [tunnel] private_key: missing required key; remedy: add private_key_file = \"FILE\"; `pleach genkey` makes its content";
+        "f.toml:2: [tunnel] private_key: missing required key; remedy: add private_key_file = \"FILE\"; `pleach genkey` prints its content";
     "private key and file": CLIENT, "control =" => "private_key_file = \"good.key\"\ncontrol =",
-        "f.toml:6: [tunnel] private_key_file: given together with private_key; remedy: keep one of the two, best the file";
+        "f.toml:6: [tunnel] private_key_file: given together with private_key; remedy: keep one of the two, preferably the file";
     "key file missing": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \"none.key\"",
-        "f.toml:5: [tunnel] private_key_file: key file \"none.key\" cannot be read: No such file or directory; remedy: make it with `pleach genkey`, or correct the path";
+        "f.toml:5: [tunnel] private_key_file: key file \"none.key\" cannot be read: No such file or directory; remedy: make the file with `pleach genkey`, or correct the path";
     "key file is a directory": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \".\"",
-        "f.toml:5: [tunnel] private_key_file: \".\" is not a regular file; remedy: name a file that holds one key";
+        "f.toml:5: [tunnel] private_key_file: \".\" is not a regular file; remedy: give the path of a file that contains one key";
     "key file open to others": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \"open.key\"",
         "f.toml:5: [tunnel] private_key_file: key file \"open.key\" is open to others (mode 644); remedy: chmod 600 the file, and make a new key if others may have read it";
     "key file without key": CLIENT, "private_key = \"PRIVATE\"" => "private_key_file = \"bad.key\"",
         "f.toml:5: [tunnel] private_key_file: key file \"bad.key\": expected a key in base64 (44 characters), found other text; remedy: paste the output of `pleach genkey`";
     "public key bad": GATEWAY, "\"OTHER\"" => "\"hello\"",
-        "f.toml:13: [[client]] public_key: expected a key in base64 (44 characters), found other text; remedy: write the other end's public key, as `pleach pubkey` prints it";
+        "f.toml:13: [[client]] public_key: expected a key in base64 (44 characters), found other text; remedy: write the public key of the other end, as printed by `pleach pubkey`";
     "public key is the own one": CLIENT, "\"OTHER\"" => "\"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"",
-        "f.toml:11: [gateway] public_key: is the public key of this end's own private key; remedy: write the public key of the other end";
+        "f.toml:11: [gateway] public_key: is the public key of this end itself; remedy: write the public key of the other end";
     "client with the gateway's key": GATEWAY, "\"OTHER\"" => "\"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"",
-        "f.toml:13: [[client]] public_key: is the public key of this end's own private key; remedy: write the public key of the other end";
+        "f.toml:13: [[client]] public_key: is the public key of this end itself; remedy: write the public key of the other end";
     "preshared key bad": GATEWAY, "public_key = \"OTHER\"" => "public_key = \"OTHER\"\npreshared_key = \"AAAA\"",
         "f.toml:14: [[client]] preshared_key: expected a key of 32 bytes, found 3; remedy: paste the output of `pleach genkey`";
     "preshared key file open to others": CLIENT, "endpoints" => "preshared_key_file = \"open.key\"\nendpoints",
@@ -204,7 +204,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "name given twice": CLIENT, "\"203.0.113.5:7700\"" => "\"example.org:7700\", \"example.org:7700\"",
         "f.toml:12: [gateway] endpoints: example.org:7700 given twice; remedy: remove one of the two";
     "resolver is a name": CLIENT, "[scheduler]" => "dns = [\"dns.example\"]\n[scheduler]",
-        "f.toml:8: [tunnel] dns: expected the address of a resolver, found \"dns.example\"; remedy: write addresses of resolvers, for example [\"10.77.0.1\"]";
+        "f.toml:8: [tunnel] dns: expected the address of a resolver, found \"dns.example\"; remedy: write the addresses of resolvers, for example [\"10.77.0.1\"]";
     "endpoint port zero": CLIENT, "\"203.0.113.5:7700\"" => "\"203.0.113.5:0\"",
         "f.toml:12: [gateway] endpoints: expected ADDRESS:PORT of the gateway, found \"203.0.113.5:0\"; remedy: write for example \"203.0.113.5:7700\" or \"[2001:db8::5]:7700\", or a name such as \"gw.example.net:7700\"";
     "endpoint twice": CLIENT, "\"[2001:db8::5]:7700\"" => "\"203.0.113.5:7700\"",
@@ -214,11 +214,11 @@ const MISTAKES: &[Mistake] = mistakes! {
     "listen missing": GATEWAY, "listen = \"[::]:7700\"\n" => "",
         "f.toml:2: [tunnel] listen: missing required key; remedy: add listen = \"[::]:7700\"";
     "nat unknown": GATEWAY, "nat = true" => "nat = \"nat64\"",
-        "f.toml:8: [tunnel] nat: expected true, false or \"nat66\", found \"nat64\"; remedy: write true to masquerade IPv4, \"nat66\" for IPv6 too";
+        "f.toml:8: [tunnel] nat: expected true, false or \"nat66\", found \"nat64\"; remedy: write true for NAT of IPv4, \"nat66\" for NAT of IPv6 too";
     "isolate no switch": GATEWAY, "nat = true" => "isolate = \"yes\"",
         "f.toml:8: [tunnel] isolate: expected true or false, found \"yes\"; remedy: write true, or remove it";
     "split TCP sometimes": CLIENT, "[scheduler]" => "split_tcp = \"sometimes\"\n[scheduler]",
-        "f.toml:8: [tunnel] split_tcp: expected \"auto\", \"on\" or \"off\", found \"sometimes\"; remedy: write \"auto\" to split TCP connections where round trips differ much, or \"off\"";
+        "f.toml:8: [tunnel] split_tcp: expected \"auto\", \"on\" or \"off\", found \"sometimes\"; remedy: write \"auto\" to split TCP connections if the RTTs of the links differ much, or \"off\"";
     "kill switch at a gateway": GATEWAY, "nat = true" => "kill_switch = true",
         "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `split_tcp` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, listen, nat, isolate, speedtest)";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
@@ -228,13 +228,13 @@ const MISTAKES: &[Mistake] = mistakes! {
     "yield to an unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nyield = [\"dsl\", \"cable\"]",
         "f.toml:10: [scheduler] yield: no link is called \"cable\"; remedy: write the name of a [[link]]: dsl, lte";
     "yield of another type": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nyield = true",
-        "f.toml:10: [scheduler] yield: expected a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -, found true; remedy: write a short name such as \"dsl\"";
+        "f.toml:10: [scheduler] yield: expected a name of 1 to 32 characters from A-Z a-z 0-9 . _ -, found true; remedy: write a short name such as \"dsl\"";
     "yield and hold": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nyield = \"dsl\"\nhold = [\"lte\", \"dsl\"]",
-        "f.toml:11: [scheduler] hold: \"dsl\" is named by \"yield\" as well; remedy: keep one of the two";
+        "f.toml:11: [scheduler] hold: \"dsl\" is also named in \"yield\"; remedy: remove it from one of the two keys";
     "share of nothing": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nshare = 50",
-        "f.toml:10: [scheduler] share: says how much of a link is held, and none is; remedy: add hold = \"NAME\", or remove it";
+        "f.toml:10: [scheduler] share: has no effect without \"hold\"; remedy: add hold = \"NAME\", or remove it";
     "share above all": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nhold = \"dsl\"\nshare = 101",
-        "f.toml:11: [scheduler] share: expected a whole number from 1 to 100, found 101; remedy: write percent of what the link carries, for example 50";
+        "f.toml:11: [scheduler] share: expected a whole number from 1 to 100, found 101; remedy: write a share of the link's capacity in percent, for example 50";
     "remember of another type": CLIENT, "mtu = 1400" => "mtu = 1400\nremember = 1",
         "f.toml:8: [tunnel] remember: expected true or false, found 1; remedy: write true, or remove it";
     "rate bad": CLIENT, "\"20Mbit\"" => "\"20 MB\"",
@@ -242,11 +242,11 @@ const MISTAKES: &[Mistake] = mistakes! {
     "rate zero": CLIENT, "\"20Mbit\"" => "\"0Mbit\"",
         "f.toml:23: [[link]] upload: expected a rate above zero such as \"64Mbit\" (bit, kbit, Mbit, Gbit), found \"0Mbit\"; remedy: write number and unit as a string, or remove the limit";
     "tunnel name too long": CLIENT, "\"pleach0\"" => "\"a-very-long-name\"",
-        "f.toml:3: [tunnel] name: expected a device name of 1 to 15 characters out of A-Z a-z 0-9 . _ -, found \"a-very-long-name\"; remedy: write a short name such as \"pleach0\"";
+        "f.toml:3: [tunnel] name: expected a device name of 1 to 15 characters from A-Z a-z 0-9 . _ -, found \"a-very-long-name\"; remedy: write a short name such as \"pleach0\"";
     "tunnel name with bad characters": CLIENT, "\"pleach0\"" => "\"ple/ach\"",
-        "f.toml:3: [tunnel] name: expected a device name of 1 to 15 characters out of A-Z a-z 0-9 . _ -, found \"ple/ach\"; remedy: write a short name such as \"pleach0\"";
+        "f.toml:3: [tunnel] name: expected a device name of 1 to 15 characters from A-Z a-z 0-9 . _ -, found \"ple/ach\"; remedy: write a short name such as \"pleach0\"";
     "link name bad": CLIENT, "\"lte\"" => "\"lte=5\"",
-        "f.toml:20: [[link]] name: expected a name of 1 to 32 characters out of A-Z a-z 0-9 . _ -, found \"lte=5\"; remedy: write a short name such as \"dsl\"";
+        "f.toml:20: [[link]] name: expected a name of 1 to 32 characters from A-Z a-z 0-9 . _ -, found \"lte=5\"; remedy: write a short name such as \"dsl\"";
     "link name twice": CLIENT, "\"lte\"" => "\"dsl\"",
         "f.toml:20: [[link]] name: \"dsl\" is already used on line 15; remedy: give every link its own name";
     "link device twice": CLIENT, "\"wwan0\"" => "\"eth1\"",
@@ -256,7 +256,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "link device empty": CLIENT, "\"wwan0\"" => "\"\"",
         "f.toml:21: [[link]] device: expected a device name of 1 to 15 characters without spaces, '/' and ':', found \"\"; remedy: write the name of a network device; `ip link` lists them";
     "link device is the tunnel": CLIENT, "\"wwan0\"" => "\"pleach0\"",
-        "f.toml:21: [[link]] device: \"pleach0\" is the tunnel's own device; remedy: name the device of an uplink";
+        "f.toml:21: [[link]] device: \"pleach0\" is the tunnel's own device; remedy: write the device of an uplink";
     "client name twice": GATEWAY, "\"office\"" => "\"home\"",
         "f.toml:16: [[client]] name: \"home\" is already used on line 12; remedy: give every client its own name";
     "client key twice": GATEWAY, "\"THIRD\"" => "\"OTHER\"",
@@ -264,35 +264,35 @@ const MISTAKES: &[Mistake] = mistakes! {
     "allowed_ips overlap": GATEWAY, "\"10.77.1.0/24\"" => "\"10.77.0.0/16\"",
         "f.toml:18: [[client]] allowed_ips: 10.77.0.0/16 overlaps 10.77.0.2/32 of client \"home\"; remedy: give every inner address to one client only";
     "allowed_ips multicast": GATEWAY, "\"10.77.1.0/24\"" => "\"239.0.0.0/8\"",
-        "f.toml:18: [[client]] allowed_ips: 239.0.0.0/8 is multicast space, which no tunnel carries; remedy: remove it";
+        "f.toml:18: [[client]] allowed_ips: 239.0.0.0/8 is multicast space, which a tunnel cannot carry; remedy: remove it";
     "allowed_ips empty": CLIENT, "[\"0.0.0.0/0\", \"::/0\"]" => "[]",
         "f.toml:13: [gateway] allowed_ips: expected at least one entry, found an empty list; remedy: write for example [\"10.77.0.2/32\"], or [\"0.0.0.0/0\", \"::/0\"] for everything";
     "allowed_ips no list": CLIENT, "[\"0.0.0.0/0\", \"::/0\"]" => "\"0.0.0.0/0\"",
         "f.toml:13: [gateway] allowed_ips: expected a list, found \"0.0.0.0/0\"; remedy: write for example [\"10.77.0.2/32\"], or [\"0.0.0.0/0\", \"::/0\"] for everything";
     "weight zero": CLIENT, "weight = 64" => "weight = 0",
-        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found 0; remedy: write a share such as 64; cost = \"never\" switches a link off";
+        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found 0; remedy: write a share such as 64; to disable a link, write cost = \"never\"";
     "weight of another type": CLIENT, "weight = 64" => "weight = \"x\"",
-        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found \"x\"; remedy: write a share such as 64; cost = \"never\" switches a link off";
+        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found \"x\"; remedy: write a share such as 64; to disable a link, write cost = \"never\"";
     "weight beyond any number": CLIENT, "weight = 64" => "weight = 99999999999999999999",
-        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found 99999999999999999999; remedy: write a share such as 64; cost = \"never\" switches a link off";
+        "f.toml:18: [[link]] weight: expected a whole number from 1 to 1000, found 99999999999999999999; remedy: write a share such as 64; to disable a link, write cost = \"never\"";
     "cost unknown word": CLIENT, "cost = \"standby\"" => "cost = \"backup\"",
-        "f.toml:22: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found \"backup\"; remedy: write 0 for the link to fill first, a higher number for a dearer one";
+        "f.toml:22: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found \"backup\"; remedy: write 0 for the link to use first, a higher number for a more expensive one";
     "cost too high": CLIENT, "cost = 0" => "cost = 256",
-        "f.toml:17: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found 256; remedy: write 0 for the link to fill first, a higher number for a dearer one";
+        "f.toml:17: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found 256; remedy: write 0 for the link to use first, a higher number for a more expensive one";
     "policy unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"fastest\"",
         "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, auto-weight, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "policy missing": CLIENT, "policy = \"adaptive\"" => "",
         "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"adaptive\"";
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
-        "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: single";
+        "f.toml:10: [scheduler] link: not a key of policy \"flow\"; remedy: remove it, or choose a policy that has this key: single";
     "unknown policy key": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlnik = \"dsl\"",
         "f.toml:10: [scheduler] lnik: unknown key; remedy: the nearest known key is `link` (others here: policy, target_delay, yield, hold, share, interval, fixed, k, t_dwd, w_fixed, w_mobile_max, t_report, t_lto, dwd, loss, count, wrr, variant, redundancy, pdc, alpha, deadline, in_order, period, merge, faucets, weights, ack_pacing, fec, look_ahead, pacing, repair, search, trains, voice, without)";
     "profile part not a truth value": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nrepair = \"yes\"",
         "f.toml:10: [scheduler] repair: expected true or false, found \"yes\"; remedy: write true or false";
     "look-ahead without osia": CLIENT, "policy = \"adaptive\"" => "policy = \"consn\"\nlook_ahead = true",
-        "f.toml:10: [scheduler] look_ahead: no policy but \"osia\" looks ahead; remedy: remove it";
+        "f.toml:10: [scheduler] look_ahead: only policy \"osia\" uses look_ahead; remedy: remove it";
     "search without pacing": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nsearch = true",
-        "f.toml:10: [scheduler] search: rates are not searched where pacing is off; remedy: add pacing = true, or remove it";
+        "f.toml:10: [scheduler] search: search requires pacing, which is off; remedy: add pacing = true, or remove it";
     "single without link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"",
         "f.toml:8: [scheduler] link: missing required key; remedy: add link = \"NAME\", the name of the link to use";
     "single with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"single\"\nlink = \"cable\"",
@@ -300,9 +300,9 @@ const MISTAKES: &[Mistake] = mistakes! {
     "awi with unknown link": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nk = 1\nfixed = \"cable\"",
         "f.toml:11: [scheduler] fixed: no link is called \"cable\"; remedy: write the name of a [[link]]: dsl, lte";
     "awi with a key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nlink = \"dsl\"",
-        "f.toml:10: [scheduler] link: not a key of policy \"awi\"; remedy: remove it, or choose the policy it belongs to: single";
+        "f.toml:10: [scheduler] link: not a key of policy \"awi\"; remedy: remove it, or choose a policy that has this key: single";
     "key of awi at another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nk = 1",
-        "f.toml:10: [scheduler] k: not a key of policy \"flow\"; remedy: remove it, or choose the policy it belongs to: awi";
+        "f.toml:10: [scheduler] k: not a key of policy \"flow\"; remedy: remove it, or choose a policy that has this key: awi";
     "awi gain of zero": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nk = 0",
         "f.toml:10: [scheduler] k: expected a number from 0.000001 to 1000, found 0; remedy: write for example 0.5";
     "awi gain no number": CLIENT, "policy = \"adaptive\"" => "policy = \"awi\"\nk = nan",
@@ -334,41 +334,41 @@ const MISTAKES: &[Mistake] = mistakes! {
     "policy of a client unknown": GATEWAY, "policy = \"flow\"" => "policy = \"flw\"",
         "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, auto-weight, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
-        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
+        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it to use the MTU of the links' devices, or write 1280 (the minimum of IPv6) to 9000";
     "parity of another code": CLIENT, "mtu = 1400" => "parity = \"xor\"",
         "f.toml:7: [tunnel] parity: expected \"hamming\" or \"bch\", found \"xor\"; remedy: write \"hamming\", or remove it";
     "compression by number": CLIENT, "mtu = 1400" => "compression = 1",
         "f.toml:7: [tunnel] compression: expected true or false, found 1; remedy: write true, or remove it";
     "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",
-        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000";
+        "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it to use the MTU of the links' devices, or write 1280 (the minimum of IPv6) to 9000";
     "class without a match": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\ndeadline = \"1s\"",
-        "f.toml:24: [[class]] name: says nothing of which packets it is of; remedy: add one or more of: dscp, protocol, ports, from, to, max_size, max_rate";
+        "f.toml:24: [[class]] name: the class has no condition that packets could match; remedy: add one or more of: dscp, protocol, ports, from, to, max_size, max_rate";
     "class with an unknown key": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nport = 5004",
         "f.toml:25: [[class]] port: unknown key; remedy: the nearest known key is `ports` (others here: name, dscp, protocol, from, to, max_size, max_rate, deadline, ordered, duplicate, share, links)";
     "class with a bad code point": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\ndscp = [46, \"af51\"]",
         "f.toml:25: [[class]] dscp: expected a code point: 0 to 63, \"ef\", \"va\", \"cs0\" to \"cs7\", or \"af11\" to \"af43\", found \"af51\"; remedy: write for example \"ef\"";
     "class with ports the wrong way round": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = \"9-3\"",
-        "f.toml:25: [[class]] ports: expected a port, or two with a hyphen, the lower first, found \"9-3\"; remedy: write for example 5060, or \"16384-32767\"";
+        "f.toml:25: [[class]] ports: expected a port, or a range of ports with the lower port first, found \"9-3\"; remedy: write for example 5060, or \"16384-32767\"";
     "class with a deadline of no use": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\ndeadline = \"1ms\"",
         "f.toml:26: [[class]] deadline: expected a duration from \"10ms\" to \"10s\", found \"1ms\"; remedy: write for example \"200ms\"";
     "copies without a deadline": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\nduplicate = \"auto\"",
-        "f.toml:26: [[class]] duplicate: only packets with a deadline are sent twice; remedy: add for example deadline = \"200ms\"";
+        "f.toml:26: [[class]] duplicate: copies are sent only of packets with a deadline; remedy: add for example deadline = \"200ms\"";
     "share without copies": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\nshare = 10",
-        "f.toml:26: [[class]] share: says what copies may cost, and there are none; remedy: add duplicate = \"auto\", or remove it";
+        "f.toml:26: [[class]] share: has no effect without copies; remedy: add duplicate = \"auto\", or remove it";
     "class on a link there is not": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\nlinks = [\"dsl\", \"sat\"]",
         "f.toml:26: [[class]] links: no link is called \"sat\"; remedy: write the name of a [[link]]: dsl, lte";
     "two classes of one name": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\n[[class]]\nname = \"v\"\nports = 8",
         "f.toml:27: [[class]] name: there are two classes called \"v\"; remedy: give one of them another name";
     "carrier unknown": CLIENT, "upload = \"20Mbit\"" => "carrier = \"quic\"",
-        "f.toml:23: [[link]] carrier: expected \"auto\", \"tcp\" or \"udp\", found \"quic\"; remedy: write \"auto\" for TCP where UDP does not get through";
+        "f.toml:23: [[link]] carrier: expected \"auto\", \"tcp\" or \"udp\", found \"quic\"; remedy: write \"auto\" for TCP if the network blocks UDP";
     "proxy without port": CLIENT, "upload = \"20Mbit\"" => "http_proxy = \"http://proxy\"",
-        "f.toml:23: [[link]] http_proxy: expected an HTTP proxy, found \"http://proxy\"; remedy: write for example \"http://192.0.2.8:3128\"; user and password have keys of their own";
+        "f.toml:23: [[link]] http_proxy: expected an HTTP proxy, found \"http://proxy\"; remedy: write for example \"http://192.0.2.8:3128\"; http_proxy_user and http_proxy_password_file set user and password";
     "proxy user without password": CLIENT, "upload = \"20Mbit\"" => "http_proxy = \"proxy:1\"\nhttp_proxy_user = \"me\"",
-        "f.toml:24: [[link]] http_proxy_user: user and password belong together; remedy: give http_proxy_user and http_proxy_password_file";
+        "f.toml:24: [[link]] http_proxy_user: the user requires a password, and the password a user; remedy: give http_proxy_user and http_proxy_password_file";
     "proxy password without proxy": CLIENT, "upload = \"20Mbit\"" => "http_proxy_password_file = \"good.key\"",
         "f.toml:23: [[link]] http_proxy_password_file: given without http_proxy; remedy: add http_proxy, or remove it";
     "authorities without a name": CLIENT, "upload = \"20Mbit\"" => "[carrier]\nca_file = \"ca.pem\"",
-        "f.toml:23: [carrier] server_name: missing: ca_file says who may issue the certificate, not for whom; remedy: add server_name = \"NAME\", the host name in the certificate";
+        "f.toml:23: [carrier] server_name: missing: ca_file requires the host name in the certificate; remedy: add server_name = \"NAME\" with this host name";
     "pin of another kind": CLIENT, "upload = \"20Mbit\"" => "[carrier]\ncertificate = \"ab:cd\"",
         "f.toml:24: [carrier] certificate: expected the SHA-256 of a certificate, 64 hexadecimal digits, found \"ab:cd\"; remedy: `openssl x509 -in FILE -noout -fingerprint -sha256` prints it";
     "certificate without key": GATEWAY, "nat = true" => "nat = true\n[carrier]\nlisten = \"[::]:443\"\ncertificate_file = \"web.pem\"",
@@ -808,7 +808,7 @@ fn files_that_cannot_be_read_say_so() {
         .expect_err("missing")
         .to_string();
     assert!(missing.ends_with(
-        "none.toml: cannot be read: No such file or directory; remedy: name an existing configuration file that you may read"
+        "none.toml: cannot be read: No such file or directory; remedy: give the path of an existing configuration file that you may read"
     ), "{missing}");
     let not_a_file = load(directory).expect_err("directory").to_string();
     assert!(
@@ -831,7 +831,7 @@ fn one_link_more_than_paths_is_refused() {
     let line = Files::new().load(&text).expect_err("too many links");
     assert_eq!(
         line,
-        "f.toml:62: [[link]]: one link too many: at most 16 are used; remedy: remove links"
+        "f.toml:62: [[link]]: too many links: at most 16 are allowed; remedy: remove links"
     );
 }
 
@@ -995,7 +995,7 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         (
             "[proxy]",
             "[proxy]\ncgroup = \"/sys/fs/cgroup\"",
-            "p.toml:3: [proxy] cgroup: it is of use in cgroup mode only",
+            "p.toml:3: [proxy] cgroup: it has no effect unless transparent = \"cgroup\"",
         ),
         (
             "[proxy]",
@@ -1045,7 +1045,7 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         (
             "[\"192.0.2.7\"]",
             "[\"192.0.2.7\", \"192.0.2.8\"]",
-            "two addresses of one family",
+            "two addresses of the same family",
         ),
         (
             "device = \"wwan0\"",
@@ -1065,7 +1065,7 @@ fn a_proxys_mistakes_name_line_key_and_remedy() {
         (
             "weight = 3",
             "billing_day = 5",
-            "p.toml:11: [[link]] billing_day: it is of use with a budget only",
+            "p.toml:11: [[link]] billing_day: it has no effect without a budget",
         ),
         (
             "weight = 3",
@@ -1182,7 +1182,7 @@ fn striping_needs_keys_and_says_so() {
         (format!("{other}{third}"), "[[known_peer]] name: used twice"),
         (
             format!("{other}networks = [\"10.0.0.0/8\"]\n"),
-            "endpoint and networks belong together",
+            "endpoint and networks are used only together",
         ),
         (
             format!("{other}{again}"),
@@ -1204,7 +1204,7 @@ fn cgroup_mode_says_which_rules_it_cannot_follow() {
     let [note] = &loaded.notes[..] else {
         panic!("{:?}", loaded.notes);
     };
-    assert!(note.warning && note.text.contains("clients of the port"));
+    assert!(note.warning && note.text.contains("clients that use the port"));
     let keys = "transparent = \"cgroup\"\ncgroup = \"/sys/fs/cgroup/user.slice\"";
     let config = proxy_text(&with(keys)).expect("good file").config;
     let path = Path::new("/sys/fs/cgroup/user.slice").to_owned();

@@ -142,7 +142,8 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     if clients.is_empty() && invitations.is_none() {
         notes.push(Note {
             place: root.source().whole(),
-            text: "no [[client]] and no [invitations]: this gateway will serve nobody".to_owned(),
+            text: "no [[client]] and no [invitations]: no client can connect to this gateway"
+                .to_owned(),
             warning: true,
         });
     }
@@ -168,7 +169,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
 pub(super) fn own_key(peer: &Table<'_>) -> ConfigError {
     peer.wrong(
         "public_key",
-        "is the public key of this end's own private key",
+        "is the public key of this end itself",
         "write the public key of the other end",
     )
 }
@@ -237,7 +238,7 @@ fn common(
     let mtu = tunnel.optional("mtu").map(|value| {
         value.integer(
             1280..=9000,
-            "remove it (the MTU is then taken from the links' devices), or write 1280 (IPv6 needs it) to 9000",
+            "remove it to use the MTU of the links' devices, or write 1280 (the minimum of IPv6) to 9000",
         )
     });
     Ok(Common {
@@ -278,7 +279,7 @@ fn split_tcp(value: &Value<'_>) -> Result<SplitTcp, ConfigError> {
         Some("off") => Ok(SplitTcp::Off),
         _ => Err(value.expected(
             "\"auto\", \"on\" or \"off\"",
-            "write \"auto\" to split TCP connections where round trips differ much, or \"off\"",
+            "write \"auto\" to split TCP connections if the RTTs of the links differ much, or \"off\"",
         )),
     }
 }
@@ -294,7 +295,7 @@ fn dns(
         if !allowed_ips.iter().any(|net| net.contains(&server)) {
             notes.push(Note {
                 place,
-                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
+                text: format!("queries to the resolver {server} do not use the tunnel: no network of allowed_ips contains it"),
                 warning: true,
             });
         }
@@ -311,7 +312,7 @@ pub(super) fn resolvers(table: &Table<'_>) -> Result<Vec<(IpAddr, Place)>, Confi
     let Some(list) = table.optional("dns") else {
         return Ok(Vec::new());
     };
-    let remedy = "write addresses of resolvers, for example [\"10.77.0.1\"]";
+    let remedy = "write the addresses of resolvers, for example [\"10.77.0.1\"]";
     let mut servers = Vec::new();
     for item in list.list(MAX_RESOLVERS, remedy)? {
         let server: IpAddr = item.parse("the address of a resolver", remedy)?;
@@ -348,7 +349,7 @@ fn refuse_own_device<'a>(
     Err(table.wrong(
         "device",
         format!("\"{name}\" is the tunnel's own device"),
-        "name the device of an uplink",
+        "write the device of an uplink",
     ))
 }
 
@@ -373,7 +374,7 @@ fn nat(value: &Value<'_>) -> Result<Nat, ConfigError> {
         (_, Some("nat66")) => Ok(Nat::Ipv4AndIpv6),
         _ => Err(value.expected(
             "true, false or \"nat66\"",
-            "write true to masquerade IPv4, \"nat66\" for IPv6 too",
+            "write true for NAT of IPv4, \"nat66\" for NAT of IPv6 too",
         )),
     }
 }

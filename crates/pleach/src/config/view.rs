@@ -104,7 +104,7 @@ fn listen(root: &Table<'_>, key: &str, known: &[&str]) -> Result<Option<Listen>,
         return Err(table.wrong(
             "token_file",
             format!("missing, and {address} can be reached from other hosts"),
-            "add token_file = \"FILE\" with a token a line (`pleach genkey` makes one), or listen on 127.0.0.1",
+            "add token_file = \"FILE\", a file with one token per line (`pleach genkey` makes one), or listen on 127.0.0.1",
         ));
     }
     let hosts = table.optional("hosts");
@@ -144,7 +144,7 @@ fn hosts_of(value: &Value<'_>) -> Result<Vec<String>, ConfigError> {
 
 fn tokens_of(file: &Value<'_>, table: &Table<'_>) -> Result<Vec<Token>, ConfigError> {
     let remedy =
-        "write a token a line, for example what `pleach genkey` prints, or correct the path";
+        "write one token per line, for example the output of `pleach genkey`, or correct the path";
     let text = secret::private_text(file, table.source().directory(), "token", remedy)?;
     let mut tokens = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -156,8 +156,8 @@ fn tokens_of(file: &Value<'_>, table: &Table<'_>) -> Result<Vec<Token>, ConfigEr
         if !is_fit {
             return Err(file.wrong(
                 format!(
-                    "a line of the token file is no token: at least {MIN_TOKEN_LEN} printable characters without spaces, \
-                     and `read-only` after it if so wanted"
+                    "a line of the token file is not a token: a token has at least {MIN_TOKEN_LEN} printable characters without spaces, \
+                     optionally followed by `read-only`"
                 ),
                 remedy,
             ));
@@ -170,7 +170,7 @@ fn tokens_of(file: &Value<'_>, table: &Table<'_>) -> Result<Vec<Token>, ConfigEr
     if tokens.is_empty() || tokens.len() > MAX_ENTRIES {
         return Err(file.wrong(
             format!(
-                "the token file has {} tokens; 1 to {MAX_ENTRIES} may be",
+                "the token file has {} tokens; 1 to {MAX_ENTRIES} are allowed",
                 tokens.len()
             ),
             remedy,

@@ -21,10 +21,12 @@ pub(crate) fn obstacle(port: u16) -> Option<String> {
     {
         format!("`ufw allow {port}/udp`")
     } else {
-        format!("`nft insert rule {chain} udp dport {port} accept`, and keep it in your rules")
+        format!(
+            "`nft insert rule {chain} udp dport {port} accept`, and add this rule to your permanent rules"
+        )
     };
     Some(format!(
-        "the firewall of this host drops what it is not told to let in (chain {chain}): let UDP port {port} in, with {remedy}"
+        "the firewall of this host drops incoming packets (chain {chain}): allow UDP port {port} with {remedy}"
     ))
 }
 

@@ -68,13 +68,13 @@ impl Gateway {
         let config = config::load(file)?.config;
         let Role::Gateway(role) = config.role.clone() else {
             bail!(
-                "{} describes a client, no gateway: choose another --dir",
+                "{} describes a client, not a gateway: choose another --dir",
                 file.display()
             );
         };
         let Some(invitations) = role.invitations.clone() else {
             bail!(
-                "{} takes no invitations: add [invitations] with `store` and `endpoints` to it (docs/onboarding.md)",
+                "{} has no table [invitations]: add it, with `store` and `endpoints` (docs/onboarding.md)",
                 file.display()
             );
         };

@@ -40,7 +40,7 @@ pub(crate) fn require_tun() -> anyhow::Result<()> {
             )
         } else {
             anyhow!(
-                "this host has no TUN device ({TUN}: {}): load it with `modprobe tun`, or have the container's host allow it",
+                "this host has no TUN device ({TUN}: {}): load it with `modprobe tun`, or, in a container, allow it on the container's host",
                 plain(&error)
             )
         }
@@ -61,10 +61,10 @@ pub(crate) fn free_listen_address(port: u16) -> anyhow::Result<SocketAddr> {
     match UdpSocket::bind(address) {
         Ok(_) => Ok(address),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => bail!(
-            "UDP port {port} is taken by another program (`ss -lunp` names it): stop it, or choose another with --port"
+            "UDP port {port} is taken by another program (`ss -lunp` shows it): stop that program, or choose another port with --port"
         ),
         Err(error) => bail!(
-            "cannot listen on UDP port {port}: {}; choose another with --port",
+            "cannot listen on UDP port {port}: {}; choose another port with --port",
             plain(&error)
         ),
     }

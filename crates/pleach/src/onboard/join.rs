@@ -114,7 +114,7 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
             .iter()
             .map(|endpoint| endpoint.ip().to_string());
         bail!(
-            "no uplink: no device has an address and a route to the gateway ({}); connect one, `ip route get ADDRESS fibmatch oif DEVICE` shows its route",
+            "no uplink: no device has an address and a route to the gateway ({}); connect a device; `ip route get ADDRESS fibmatch oif DEVICE` shows its route",
             addresses.collect::<Vec<_>>().join(", ")
         );
     }
@@ -182,16 +182,16 @@ fn start(options: &Join, said: &mut String) -> anyhow::Result<()> {
     } else {
         service::start(&options.place, Kind::Tunnel, NAME)?
     };
-    let status = "`pleach status` shows its links, `pleach leave` undoes all";
+    let status = "`pleach status` shows its links, `pleach leave` undoes all changes";
     let _ = match (start, is_running) {
         (_, true) => writeln!(said, "The tunnel is running: {status}."),
         (Start::Enabled, false) => writeln!(
             said,
-            "The tunnel is running, also after a restart (service pleach@{NAME}): {status}."
+            "The tunnel is running, and will start at boot (service pleach@{NAME}): {status}."
         ),
         (Start::ByHand, false) => writeln!(
             said,
-            "Start the tunnel with `pleach up {}`, and have it started at boot: {status}.",
+            "Start the tunnel with `pleach up {}`, and make your init system start it at boot: {status}.",
             options.place.config(FILE).display()
         ),
     };
@@ -201,7 +201,8 @@ fn start(options: &Join, said: &mut String) -> anyhow::Result<()> {
 pub(super) fn read_token(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
     let stdin = io::stdin();
     if file.is_none() && stdin.is_terminal() {
-        let text = rpassword::prompt_password("Token (it is not shown): ").context("terminal")?;
+        let text =
+            rpassword::prompt_password("Token (your input is not shown): ").context("terminal")?;
         return Ok(Zeroizing::new(text));
     }
     let what = file.map_or_else(
@@ -243,7 +244,7 @@ fn refuse_collision(token: &Token, links: &[LinkSnapshot], tunnel: &str) -> anyh
     for net in &token.addresses {
         if let Some(other) = networks::overlapping(*net, &taken) {
             bail!(
-                "the gateway's inner network {} overlaps {other}, which this host uses: write another one under [tunnel] address at the gateway, restart it, and invite again",
+                "the gateway's inner network {} overlaps {other}, which this host uses: set another network in [tunnel] address of the gateway, restart the gateway, and make a new token with `pleach gateway invite`",
                 net.trunc()
             );
         }
@@ -300,10 +301,12 @@ fn is_of(file: &Path, id: &str) -> bool {
 
 fn verdict(finding: &Finding) -> String {
     match finding {
-        Finding::Live(after) => format!("live, the gateway answers in {} ms", after.as_millis()),
-        Finding::Refused(error) => format!("the gateway's answer is of no use: {error}"),
+        Finding::Live(after) => {
+            format!("live, the gateway answered after {} ms", after.as_millis())
+        }
+        Finding::Refused(error) => format!("the answer of the gateway is invalid: {error}"),
         Finding::Silent => {
-            "no answer from the gateway; the network behind it may block UDP".to_owned()
+            "no answer from the gateway; the network behind this link may block UDP".to_owned()
         }
         Finding::Unusable(why) => format!("cannot be used: {why}"),
     }
@@ -327,17 +330,17 @@ fn unanswered(token: &Token, uplinks: &[Uplink], findings: &Findings) -> String 
         || is_over
     {
         let why = if is_over {
-            "has expired: have"
+            "has expired: run"
         } else {
-            "is used up, withdrawn or expired: try once more, then have"
+            "is used, withdrawn or expired: try once more, then run"
         };
         return format!(
-            "the gateway does not take this token, which {why} `pleach gateway invite` run there again"
+            "the gateway does not accept this token, which {why} `pleach gateway invite` at the gateway again"
         );
     }
     let endpoints: Vec<String> = token.endpoints.iter().map(ToString::to_string).collect();
     format!(
-        "the gateway at {} does not answer over {over}: see that it is running, that its provider's firewall lets this UDP port in, and that the token is not used up (`pleach gateway clients` there), then try again",
+        "the gateway at {} does not answer over {over}: check that the gateway is running, that the firewall of its provider allows this UDP port, and that the token is not used (`pleach gateway clients` at the gateway), then try again",
         endpoints.join(", ")
     )
 }

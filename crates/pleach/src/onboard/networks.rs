@@ -54,8 +54,11 @@ pub(crate) fn choose(taken: &[IpNet], seed: u64) -> anyhow::Result<[IpNet; 2]> {
             .map(IpNet::from)
             .ok()
     });
-    let [v4, v6] = [v4, v6]
-        .map(|net| net.context("no inner network is free on this host: name one with --network"));
+    let [v4, v6] = [v4, v6].map(|net| {
+        net.context(
+            "pleach found no unused network for the tunnel on this host: give one with --network",
+        )
+    });
     Ok([v4?, v6?])
 }
 

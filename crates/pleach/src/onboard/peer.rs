@@ -57,8 +57,8 @@ fn put_in_force(place: &Place, is_changed: bool, no_start: bool) -> anyhow::Resu
     let control = place.control(NAME);
     let is_running = service::is_running(&control);
     if is_running && !is_changed {
-        control::reload(&control).context("the running proxy does not read its peers again")?;
-        return Ok("The running proxy knows of it.\n".to_owned());
+        control::reload(&control).context("the running proxy cannot reload its peers")?;
+        return Ok("The running proxy has loaded the change.\n".to_owned());
     }
     let start = if no_start {
         Start::ByHand
@@ -72,13 +72,15 @@ fn put_in_force(place: &Place, is_changed: bool, no_start: bool) -> anyhow::Resu
     Ok(match (start, is_running) {
         (Start::Enabled, true) => "The proxy was restarted.\n".to_owned(),
         (Start::Enabled, false) => {
-            format!("The proxy is running, also after a restart (service pleach-proxy@{NAME}).\n")
+            format!("The proxy is running, and will start at boot (service pleach-proxy@{NAME}).\n")
         }
         (Start::ByHand, true) => {
-            format!("{file} has changed: restart the proxy to put it in force.\n")
+            format!("{file} has changed: restart the proxy to apply the change.\n")
         }
         (Start::ByHand, false) => {
-            format!("Start the proxy with `pleach proxy {file}`, and have it started at boot.\n")
+            format!(
+                "Start the proxy with `pleach proxy {file}`, and make your init system start it at boot.\n"
+            )
         }
     })
 }

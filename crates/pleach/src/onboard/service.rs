@@ -148,7 +148,7 @@ fn stop_by_socket(control: &Path) -> anyhow::Result<()> {
     while is_running(control) {
         if clock::now() >= deadline {
             bail!(
-                "the daemon, process {}, does not end: kill it, then try again",
+                "the daemon, process {}, does not stop: kill it, then try again",
                 pid.as_raw_nonzero()
             );
         }
@@ -169,7 +169,7 @@ fn systemctl(arguments: &[&str]) -> anyhow::Result<()> {
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!(
-            "`systemctl {shown}` failed: {}; `journalctl -u 'pleach@*'` says more",
+            "`systemctl {shown}` failed: {}; see `journalctl -u 'pleach@*'`",
             said.trim()
         );
     }

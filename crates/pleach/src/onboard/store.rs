@@ -1,9 +1,9 @@
 //! A gateway's invitations and the clients that used one: files that the gateway owns, apart from the configuration.
 //!
 //! ```text
-//! STORE/invitations/ID.json    an open invitation: name, derived key, end of life, inner addresses    (0600)
+//! STORE/invitations/ID.json    an open invitation: name, derived key, expiry, inner addresses         (0600)
 //! STORE/clients/NAME.json      an enrolled client: public key, pre-shared key, inner addresses        (0600)
-//! STORE/lock                   held while something changes
+//! STORE/lock                   lock that is held during changes
 //! ```
 //!
 //! An invitation is used up by creating its client's file, which fails if the file exists. So only one of two claims
@@ -91,13 +91,13 @@ pub(crate) enum Refusal {
     #[error("the invitation has expired")]
     Expired,
     /// The disk returned an error.
-    #[error("the client cannot be written down: {0}")]
+    #[error("the client cannot be stored: {0}")]
     Io(#[from] io::Error),
     /// The invitation is used up, was withdrawn, or never existed.
-    #[error("there is no such invitation, or it is used up")]
+    #[error("there is no such invitation, or it is used already")]
     Unknown,
     /// The proof is wrong: the claim was altered or guessed.
-    #[error("the claim does not prove the invitation")]
+    #[error("the proof in the claim is wrong")]
     WrongProof,
 }
 

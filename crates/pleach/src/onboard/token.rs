@@ -4,13 +4,13 @@
 //! integers big-endian:
 //!
 //! ```text
-//! 0        version: 2 if there are resolvers, else 1
+//! 0        version: 2 if the token contains resolvers, otherwise 1
 //! 1..33    one-time secret
 //! 33..65   static key of the gateway
-//! 65..69   end of its life, seconds since 1970
+//! 65..69   expiry, seconds since 1970
 //! then     count and inner addresses of the client, each a prefix
 //! then     count and outer addresses of the gateway, each a family (4 or 6), the address, a port
-//! then     count and destinations that go through the tunnel, each a prefix; none: all
+//! then     count and destinations reached through the tunnel, each a prefix; a count of 0 means all destinations
 //! then     version 2: count and resolvers of the client, each a family (4 or 6) and the address
 //! last 4   checksum
 //! ```
@@ -59,7 +59,7 @@ pub(crate) struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
     /// Characters of the token are missing or wrong.
-    #[error("the token is damaged: copy it again, whole")]
+    #[error("the token is damaged: copy the whole token again")]
     Damaged,
     /// The text contains no token.
     #[error(
@@ -67,7 +67,7 @@ pub(crate) enum TokenError {
     )]
     NotAToken,
     /// The token was made by another version, which is given.
-    #[error("the token is of version {0}, which this program does not read: update it")]
+    #[error("the token has version {0}, which this program cannot read: update the program")]
     Version(u8),
 }
 

@@ -238,7 +238,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("sat is down: nothing comes back over it. Check cable, modem or signal.")
+            text.contains("sat is down: no answer arrives over it. Check cable, modem or signal.")
         );
         assert!(
             lines[23].contains("q leave") && lines[23].contains("weight"),

@@ -257,7 +257,7 @@ fn a_client_whose_answer_was_lost_joins_with_the_same_token() {
         "join",
         &token,
         1,
-        &["does not take this token", "try once more"],
+        &["does not accept this token", "try once more"],
     );
     assert_eq!(
         gateway.clients(),

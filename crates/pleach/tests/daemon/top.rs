@@ -84,7 +84,7 @@ fn a_death_and_a_change_of_weight_are_seen_on_a_terminal() {
         link(status, "l1").is_some_and(|link| link["weight"] == 2)
     });
     run(&world.client, "ip", &["link", "set", "l1", "down"]);
-    screen.until("l1 is down: nothing comes back over it.");
+    screen.until("l1 is down: no answer arrives over it.");
     screen.until("1 of 2 links");
     let text = screen.text();
     assert!(

@@ -58,7 +58,9 @@ pub enum TraceError {
     #[error("line {0}: expected {1}")]
     Line(usize, &'static str),
     /// The trace has no rate above zero, or its duration is zero.
-    #[error("it carries nothing: at least one sample later than 0 and one rate above 0 are needed")]
+    #[error(
+        "it has no capacity: at least one sample after time 0 and one rate above 0 are required"
+    )]
     Empty,
     /// The trace has too many samples.
     #[error("more than {MAX_SAMPLES} samples")]

@@ -56,7 +56,7 @@ fn goodput(runs: &[Results]) -> Chart {
         is_ideal: false,
     };
     Chart {
-        label: "Payload that all flows together delivered, one line a policy.".to_owned(),
+        label: "Payload that all flows together delivered, one line per policy.".to_owned(),
         unit: "Mbit/s".to_owned(),
         interval_s: runs.first().map_or(0.0, |run| run.series.interval_ms / 1e3),
         across: None,
@@ -102,7 +102,7 @@ fn table(runs: &[Results]) -> Table {
             "loss",
             "delay p50 ms",
             "p99 ms",
-            "reordered by",
+            "reordering depth",
             "ping p50 ms",
             "p99 ms",
         ],

@@ -216,7 +216,7 @@ impl<'a> Facts<'a> {
         let goodput = total_goodput(&other, self.results.duration_s)?;
         let what = flows_in_words(&other).to_lowercase().replace("udp", "UDP");
         Some(format!(
-            "{what} beside it carried {} Mbit/s",
+            "{what} at the same time carried {} Mbit/s",
             short(goodput)
         ))
     }
@@ -257,7 +257,7 @@ impl<'a> Facts<'a> {
         let (idle, loaded) = self.ping_ms?;
         self.goodput_mbps?;
         Some(format!(
-            "a ping beside it took {} instead of {}",
+            "a ping during the traffic took {} instead of {}",
             duration(loaded),
             duration(idle)
         ))

@@ -12,12 +12,9 @@ pub(super) fn clauses(results: &Results) -> Vec<String> {
     let video = results.video.iter().take(SHOWN_MAX).map(|v| {
         let name = &v.flow;
         match v.freezes.len() {
-            0 => format!("{name} never stood still"),
-            1 => format!("{name} stood still once, for {}", seconds(v.frozen_s)),
-            n => format!(
-                "{name} stood still {n} times, {} in all",
-                seconds(v.frozen_s)
-            ),
+            0 => format!("{name} never froze"),
+            1 => format!("{name} froze once, for {}", seconds(v.frozen_s)),
+            n => format!("{name} froze {n} times, {} in total", seconds(v.frozen_s)),
         }
     });
     let voice = results.voice.iter().take(SHOWN_MAX).map(|v| {
@@ -30,7 +27,7 @@ pub(super) fn clauses(results: &Results) -> Vec<String> {
 /// Returns the headline figures, each as value, unit and text.
 pub(super) fn cards(results: &Results) -> Vec<(String, &'static str, String)> {
     let video = results.video.iter().take(SHOWN_MAX).map(|v| {
-        let what = format!("{} stood still ({} freezes)", v.flow, v.freezes.len());
+        let what = format!("{} frozen ({} freezes)", v.flow, v.freezes.len());
         (seconds(v.frozen_s), "", what)
     });
     let voice = results.voice.iter().take(SHOWN_MAX).map(|v| {
@@ -151,7 +148,10 @@ pub(super) fn pictures(results: &Results) -> String {
         let pictures = video.pictures.iter().filter(|p| is_base64(&p.png_base64));
         for picture in pictures.take(PICTURES_MAX) {
             let (time, ssim) = (number(picture.time_s), format!("{:.2}", picture.ssim));
-            let text = format!("{} at {time} s: sent, and what was seen", video.flow);
+            let text = format!(
+                "{} at {time} s: sent picture and received picture",
+                video.flow
+            );
             let text = escape(&text);
             out += &format!(
                 "<figure>\n<figcaption><p>{text} (SSIM {ssim}).</p></figcaption>\n\
@@ -163,7 +163,7 @@ pub(super) fn pictures(results: &Results) -> String {
     if out.is_empty() {
         return out;
     }
-    format!("<section class=\"pictures\">\n<h2>What was seen, at its worst</h2>\n{out}</section>\n")
+    format!("<section class=\"pictures\">\n<h2>Worst received pictures</h2>\n{out}</section>\n")
 }
 
 /// Returns all freezes and dropouts with the name of their flow.
@@ -256,7 +256,7 @@ mod tests {
         let results = results();
         let verdict = verdict(&results);
         assert!(
-            verdict.contains("film stood still 2 times, 800 ms in all"),
+            verdict.contains("film froze 2 times, 800 ms in total"),
             "{verdict}"
         );
         assert!(verdict.contains("call was good (MOS 4.29)"), "{verdict}");

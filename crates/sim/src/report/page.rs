@@ -48,7 +48,7 @@ pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
         out += &format!("<p>{}.</p>\n", escape(note.trim_end_matches('.')));
     }
     out += &format!(
-        "<section>\n<h2>Do it again</h2>\n<p>Scenario {}, seed {}.</p>\n<pre>{}</pre>\n</section>\n",
+        "<section>\n<h2>Repeat this run</h2>\n<p>Scenario {}, seed {}.</p>\n<pre>{}</pre>\n</section>\n",
         escape(scenario(results)),
         results.seed,
         escape(&command(results))
@@ -113,7 +113,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
     }
     if let (Some(share), true) = (facts.share_of_sum(), facts.alone.len() > 1) {
         let basis = if facts.alone_measured {
-            "of what the lines carry one by one"
+            "of the sum of the lines' measured goodputs"
         } else {
             "of the lines' rates together"
         };
@@ -142,7 +142,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             value: duration(gap),
             unit: "",
             what: format!(
-                "without data at the worst failure ({})",
+                "without data after the worst failure ({})",
                 plot::describe(event)
             ),
             goal: goal("at most 100 ms", gap <= STALL_GOAL_MS),
@@ -175,7 +175,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
         cards.push(Card {
             value: micros(lateness.p99),
             unit: "",
-            what: "lateness of the emulator (99 of 100)".to_owned(),
+            what: "lateness of the emulator (99th percentile)".to_owned(),
             goal: None,
         });
     }

@@ -164,7 +164,7 @@ fn flows(results: &Results) -> Table {
         head: vec![
             "flow",
             "kind",
-            "way",
+            "direction",
             "over",
             "Mbit/s",
             "loss",
@@ -202,15 +202,15 @@ fn changes(results: &Results) -> Table {
         ])
     });
     Table {
-        title: "Begins and ends",
+        title: "Starts and stops",
         left: 1,
         head: vec![
             "flow",
-            "begins",
+            "starts",
             "datagrams lost within 1 s",
-            "by the lines",
-            "ends",
-            "dear links at rest after",
+            "lost on the lines",
+            "stops",
+            "costlier links idle after",
         ],
         rows: rows.collect(),
     }
@@ -247,7 +247,7 @@ fn links(results: &Results) -> Table {
         left: 2,
         head: vec![
             "link",
-            "way",
+            "direction",
             "rate Mbit/s",
             "offered",
             "used",
@@ -262,7 +262,7 @@ fn links(results: &Results) -> Table {
     if has_ranks {
         table
             .head
-            .extend(["full while dear ones help", "carried without need"]);
+            .extend(["utilisation while costlier links help", "unnecessary share"]);
     }
     table
 }
@@ -306,13 +306,9 @@ fn baselines(results: &Results) -> Table {
         ]
     });
     Table {
-        title: "Other ways",
+        title: "Comparison",
         left: 1,
-        head: vec![
-            "same traffic over",
-            "Mbit/s",
-            "pleach is so many times that",
-        ],
+        head: vec!["same traffic over", "Mbit/s", "pleach divided by this"],
         rows: rows.collect(),
     }
 }
@@ -338,7 +334,7 @@ fn repeats(results: &Results) -> Table {
     Table {
         title: "Repeated runs",
         left: 1,
-        head: vec!["what", "median", "runs", "each"],
+        head: vec!["result", "median", "runs", "values"],
         rows: rows.collect(),
     }
 }

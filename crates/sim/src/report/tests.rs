@@ -388,7 +388,7 @@ fn verdict_is_computed() {
     assert_eq!(
         verdict(&results),
         "One download used both lines: 98.4 Mbit/s, 0.95 of the sum; when lte went silent at 8 s, data stopped for \
-         180 ms; a ping beside it took 38 ms instead of 31 ms."
+         180 ms; a ping during the traffic took 38 ms instead of 31 ms."
     );
     results.flows[0].goodput_mbps = 50.0;
     results.links[1].down.tx_bytes = 1000;

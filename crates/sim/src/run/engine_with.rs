@@ -37,7 +37,9 @@ impl Program for EngineWith {
         let (change, rest) = scheduler::split(table)?;
         if let Some(key) = rest.keys().find(|key| *key != "policy") {
             let name = own.policy.name();
-            return Err(format!("{key}: \"{name}\" is set in Rust, and has no keys"));
+            return Err(format!(
+                "{key}: \"{name}\" is configured in Rust and has no keys"
+            ));
         }
         let mut settings = own.clone();
         if change != ProfileChange::default() {

@@ -31,11 +31,11 @@ pub(super) fn split(table: &toml::Table) -> Result<(ProfileChange, toml::Table),
             let is_on = value.as_bool();
             change.set(
                 part,
-                is_on.ok_or_else(|| format!("{key} is true or false"))?,
+                is_on.ok_or_else(|| format!("{key}: expected true or false"))?,
             );
         } else if key == ProfileChange::WITHOUT {
             let names = value.as_array();
-            for name in names.ok_or_else(|| format!("{key} is a list of rules"))? {
+            for name in names.ok_or_else(|| format!("{key}: expected a list of rules"))? {
                 let mechanism = name.as_str().and_then(Mechanism::from_name);
                 let mechanism = mechanism.ok_or_else(|| format!("{key}: unknown {name}"))?;
                 change.remove(mechanism);

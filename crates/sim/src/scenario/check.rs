@@ -91,7 +91,7 @@ pub(super) fn scenario(
     if tunnel.is_none() && raw.baselines.contains(&Baseline::Single) {
         return Err(located(TOP)(problem(
             "baselines",
-            "\"single\" is the tunnel over one link, and there is no [tunnel]",
+            "\"single\" runs the tunnel over one link, but there is no [tunnel]",
             "add [tunnel], or compare with \"raw\"",
         )));
     }
@@ -175,8 +175,8 @@ fn event(
     if change.state == Some(LinkState::Down) && directions != Directions::Both {
         return Err(problem(
             "direction",
-            "a link is down both ways",
-            "use state = \"blackhole\" for one way",
+            "\"down\" always applies to both directions",
+            "use state = \"blackhole\" for one direction",
         ));
     }
     let action = match (&raw.link, raw.daemon, raw.action) {
@@ -206,7 +206,7 @@ fn event(
         (Some(_), _, _) | (None, _, _) => {
             return Err(problem(
                 "link",
-                "an event concerns a link, a daemon or an equalizer",
+                "an event must be for a link, a daemon or an equalizer",
                 "write `link` with what changes, `daemon` with `action`, or `equalizer` with `weights`",
             ));
         }
@@ -235,7 +235,7 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
     ];
     if let Some(key) = own.keys().find(|key| !known.contains(&key.as_str())) {
         let remedy = format!(
-            "expected {}, a policy's: {}, or the profile's: {}, {}",
+            "expected {}; a key of a policy: {}; or a key of the profile: {}, {}",
             known.join(", "),
             Policy::<String>::all_keys().join(", "),
             Part::KEYS.join(", "),
@@ -260,11 +260,11 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         (
             key,
             message,
-            "see the head of this documentation".to_owned(),
+            "see the key reference at the head of crates/sim/src/scenario.rs".to_owned(),
         )
     })?;
     if raw.mtu.is_some_and(|mtu| !(1280..=1500).contains(&mtu)) {
-        let remedy = "use 1280 to 1500, or leave it to the daemon".to_owned();
+        let remedy = "use 1280 to 1500, or remove it: the daemon then chooses".to_owned();
         return Err(("mtu".to_owned(), "out of range".to_owned(), remedy));
     }
     Ok(TunnelSpec {

@@ -19,7 +19,7 @@ pub(super) fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> Scenar
     let (problem, remedy) = match message.split_once(", expected ") {
         Some((problem, expected)) => (problem.to_owned(), format!("expected {expected}")),
         None => match message.strip_prefix("expected ") {
-            Some(_) => ("the value is not understood".to_owned(), message.to_owned()),
+            Some(_) => ("the value is not valid".to_owned(), message.to_owned()),
             None => (message.to_owned(), remedy_for(message).to_owned()),
         },
     };

@@ -413,18 +413,8 @@ fn mistakes_are_reported_with_line_key_and_remedy() {
             "dealy",
             "unknown field",
         ),
-        (
-            "delay = \"6.5ms\"",
-            "delay = \"6.5\"",
-            "delay",
-            "not understood",
-        ),
-        (
-            "rate = \"10Mbit\"",
-            "rate = \"10Mb\"",
-            "rate",
-            "not understood",
-        ),
+        ("delay = \"6.5ms\"", "delay = \"6.5\"", "delay", "not valid"),
+        ("rate = \"10Mbit\"", "rate = \"10Mb\"", "rate", "not valid"),
         (
             "shared = \"cell\"",
             "shared = \"cel\"",
@@ -442,9 +432,9 @@ fn mistakes_are_reported_with_line_key_and_remedy() {
             "cc = \"bbr\"",
             "profile = \"video\"",
             "profile",
-            "means nothing",
+            "no effect",
         ),
-        ("stop = \"5s\"", "stop = \"50s\"", "stop", "no time"),
+        ("stop = \"5s\"", "stop = \"50s\"", "stop", "no duration"),
         ("cost = \"standby\"", "cost = 999", "cost", "invalid value"),
         (
             "trace = \"traces:lte.down\"",
@@ -460,7 +450,7 @@ fn mistakes_are_reported_with_line_key_and_remedy() {
             "state = \"blackhole\"",
             "state = \"down\"",
             "direction",
-            "both ways",
+            "both directions",
         ),
     ];
     for (from, to, key, problem) in cases {

@@ -16,7 +16,7 @@ pub(crate) struct Pair {
 pub(crate) const PAIRS: &[Pair] = &[
     Pair {
         name: "equal",
-        why: "no policy has an excuse: the sum in order, without loss",
+        why: "two equal links: every policy should reach the total rate, in order and without loss",
         links: r#"
 [[link]]
 name = "one"
@@ -35,7 +35,7 @@ weight = 40
     },
     Pair {
         name: "pair",
-        why: "the links of scenarios/pair.toml: like rates, unlike delays, what a house has",
+        why: "the links of scenarios/pair.toml: similar rates and different delays, as in a typical household",
         links: r#"
 [[link]]
 name = "dsl"
@@ -54,7 +54,7 @@ weight = 60
     },
     Pair {
         name: "uneven",
-        why: "the second link adds a tenth and must not cost more than that",
+        why: "the second link adds a tenth of the capacity; using it must not cost more than that",
         links: r#"
 [[link]]
 name = "wide"
@@ -73,7 +73,7 @@ weight = 6
     },
     Pair {
         name: "far",
-        why: "what takes the far link arrives 52 ms late: holding and waiting; too late for awi's t_lto of 50 ms",
+        why: "packets on the second link arrive 52 ms later, which is more than awi's t_lto of 50 ms",
         links: r#"
 [[link]]
 name = "near"
@@ -92,7 +92,7 @@ weight = 30
     },
     Pair {
         name: "shallow",
-        why: "queues of 15 packets: bursts are losses",
+        why: "queues of 15 packets: bursts cause losses",
         links: r#"
 [[link]]
 name = "one"
@@ -111,7 +111,7 @@ weight = 30
     },
     Pair {
         name: "deep",
-        why: "queues of 1 MB, 200 to 400 ms: nothing is lost, and delay is what a policy lets stand",
+        why: "queues of 1 MB, 200 to 400 ms: no losses; the delay shows the standing queue that the policy permits",
         links: r#"
 [[link]]
 name = "one"
@@ -130,7 +130,7 @@ weight = 20
     },
     Pair {
         name: "jittery",
-        why: "3 ms of jitter are no queue, and no sign of anything",
+        why: "jitter of 3 ms must not be mistaken for a queue",
         links: r#"
 [[link]]
 name = "calm"
@@ -150,7 +150,7 @@ weight = 30
     },
     Pair {
         name: "lossy",
-        why: "0.5 % of random loss on one link is no sign of a full one",
+        why: "random loss of 0.5 % on one link must not be mistaken for a full link",
         links: r#"
 [[link]]
 name = "clean"
@@ -170,7 +170,7 @@ weight = 30
     },
     Pair {
         name: "cellular",
-        why: "one link's rate steps from 40 to 12, 30, 6, 40, 12, 30, 6 Mbit/s every half second, as a cell's does; weights are of the start; UDP just below the least sum",
+        why: "the rate of one link changes every 0.5 s, as in a mobile cell: 40, 12, 30, 6, 40, 12, 30, 6 Mbit/s; weights match the initial rates; UDP just below the lowest total rate",
         links: r#"
 [[link]]
 name = "dsl"
@@ -217,7 +217,7 @@ rate = "6Mbit"
     },
     Pair {
         name: "blackhole",
-        why: "the second link is silent from 0.5 s to 2.5 s, and nobody is told; UDP of 0.8 of the first and of both",
+        why: "the second link drops all packets from 0.5 s to 2.5 s, without any signal; UDP at 0.8 of the rate of the first link, and of both links",
         links: r#"
 [[link]]
 name = "dsl"
@@ -244,7 +244,7 @@ state = "up"
     },
     Pair {
         name: "awi",
-        why: "what awi is made for: a line of 62.5 Mbit/s with a queue of 256 packets, and LTE; UDP of 0.8 of both, and of 1.05 of the line on the wire",
+        why: "the links for which awi was designed: a line of 62.5 Mbit/s with a queue of 256 packets, and LTE; UDP at 0.8 of both rates, and at 1.05 of the rate of the line on the wire",
         links: r#"
 [[link]]
 name = "dsl"

@@ -21,7 +21,7 @@ use crate::{path::train::Guess, time::Instant, units::Bitrate};
 ///     units::Bitrate,
 /// };
 ///
-/// /// The rate between the last two reports, and nothing remembered.
+/// /// The rate between the last two reports. Older reports have no influence.
 /// #[derive(Debug, Default)]
 /// struct Latest {
 ///     last: Option<(Instant, Delivered)>,

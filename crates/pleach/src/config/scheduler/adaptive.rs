@@ -24,15 +24,15 @@ pub(super) fn read(table: &Table<'_>) -> Result<AdaptiveSettings<String>, Config
         .iter()
         .find(|link| settings.yields.contains(link));
     if let Some(link) = both {
-        let what = format!("\"{link}\" is named by \"yield\" as well");
-        return Err(table.wrong("hold", what, "keep one of the two"));
+        let what = format!("\"{link}\" is also named in \"yield\"");
+        return Err(table.wrong("hold", what, "remove it from one of the two keys"));
     }
     if let Some(value) = table.optional("share") {
         if settings.holds.is_empty() {
-            let what = "says how much of a link is held, and none is";
+            let what = "has no effect without \"hold\"";
             return Err(table.wrong("share", what, "add hold = \"NAME\", or remove it"));
         }
-        let remedy = "write percent of what the link carries, for example 50";
+        let remedy = "write a share of the link's capacity in percent, for example 50";
         let percent = value.integer(1..=100, remedy)?;
         settings.share = u8::try_from(percent).unwrap_or(settings.share);
     }

@@ -17,19 +17,19 @@ pub(crate) fn verdict(link: &LinkStatus, is_wanted: bool) -> Option<Problem> {
         let (code, remedy) = match word {
             "intercepted" => (
                 "tls-intercepted",
-                "have the network let this connection pass unopened, use another link, or compare [gateway] public_key with the gateway's",
+                "ask the operator of the network not to intercept this TLS connection, use another link, or compare [gateway] public_key with the public key of the gateway",
             ),
             "not-the-gateway" => (
                 "carrier-not-the-gateway",
-                "compare [carrier] listen of the gateway, its web server's configuration and [carrier] endpoints here: docs/carrier.md",
+                "compare [carrier] listen of the gateway, the configuration of its web server and [carrier] endpoints of this client (docs/carrier.md)",
             ),
             "proxy-password" => (
                 "http-proxy-password",
-                "write user and password of the proxy into the link's table, and reload",
+                "set http_proxy_user and http_proxy_password_file in the table of the link, and reload the service",
             ),
             "proxy-refused" => (
                 "http-proxy-refused",
-                "compare http_proxy of the link with what the network's operator says",
+                "check http_proxy of the link with the operator of the network",
             ),
             // A gateway need not listen on TCP. Another check finds why UDP gets no answer.
             _ => return None,
@@ -46,8 +46,8 @@ pub(crate) fn verdict(link: &LinkStatus, is_wanted: bool) -> Option<Problem> {
     (is_tcp && !is_wanted && link.state != LinkState::Down).then(|| {
         Problem::new(
             "udp-blocked",
-            "UDP does not get through, so TCP carries the link: it works, but a lost packet delays those behind it",
-            "nothing need be done; who runs the network may let UDP out. UDP is tried again every 10 minutes at least",
+            "UDP is blocked, so TCP carries the link: the link works, but a lost packet delays all packets behind it",
+            "no action is required; the operator of the network may allow UDP. pleach tries UDP again at least every 10 minutes",
         )
         .on(&link.name)
     })

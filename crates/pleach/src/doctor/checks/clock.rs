@@ -41,8 +41,8 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Problem> {
         let behind = humantime::format_duration(Duration::from_secs(behind - behind % 60));
         Problem::new(
             "clock",
-            format!("the clock of this host is behind by {behind} at least: its configuration was written later; a gateway does not answer a client whose clock went back"),
-            "set the clock, and have NTP keep it (`timedatectl set-ntp true`)",
+            format!("the clock of this host is at least {behind} slow: a file of its configuration has a later time; a gateway does not answer a client whose clock was set back"),
+            "set the clock, and enable NTP (`timedatectl set-ntp true`)",
         )
     })
 }

@@ -34,8 +34,8 @@ pub(crate) fn verdicts(facts: &Facts) -> Vec<Problem> {
     {
         problems.push(Problem::new(
             "conntrack-full",
-            format!("the kernel's table of connections has {count} of {max} entries: packets of new connections are dropped"),
-            format!("raise it: `sysctl net.netfilter.nf_conntrack_max={}`", max.saturating_mul(4)),
+            format!("the kernel's connection tracking table has {count} of {max} entries: it drops packets of new connections"),
+            format!("raise the limit: `sysctl net.netfilter.nf_conntrack_max={}`", max.saturating_mul(4)),
         ));
     }
     if let Some(seconds) = facts.udp_seconds
@@ -43,7 +43,7 @@ pub(crate) fn verdicts(facts: &Facts) -> Vec<Problem> {
     {
         problems.push(Problem::new(
             "nat-timeout",
-            format!("this host's connection tracking forgets UDP after {seconds} s, and a standby link is silent for {} s: its address changes behind NAT", RESERVE.as_secs()),
+            format!("connection tracking on this host forgets an idle UDP flow after {seconds} s, but a standby link sends only every {} s: its NAT mapping is lost", RESERVE.as_secs()),
             "set net.netfilter.nf_conntrack_udp_timeout_stream to 120, the kernel's default",
         ));
     }

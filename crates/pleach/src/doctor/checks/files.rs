@@ -68,8 +68,10 @@ pub(crate) fn open_to_others(secrets: &[Secret]) -> Vec<Problem> {
         let path = path.display();
         Problem::new(
             "key-file-open",
-            format!("others than its owner may read the key in {path} (mode {mode:03o})"),
-            format!("`chmod 600 {path}`, and make a new key if others have used this host"),
+            format!("users other than the owner may read the key in {path} (mode {mode:03o})"),
+            format!(
+                "run `chmod 600 {path}`, and make a new key if other people have used this host"
+            ),
         )
     });
     problems.collect()
@@ -82,7 +84,11 @@ pub(crate) fn verdicts(loaded: Result<&[Note], &ConfigError>) -> Vec<Problem> {
             let warnings = notes.iter().filter(|note| note.warning);
             let problems = warnings.map(|note| {
                 let what = format!("{}: {}", note.place, note.text);
-                Problem::new("configuration", what, "change the file as it says")
+                Problem::new(
+                    "configuration",
+                    what,
+                    "change the configuration file as described",
+                )
             });
             problems.collect()
         }

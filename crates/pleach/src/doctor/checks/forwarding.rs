@@ -43,22 +43,22 @@ pub(crate) fn verdicts(facts: &Facts, tunnel: &str, port: u16) -> Vec<Problem> {
     if facts.forwards == Some(false) && facts.is_running {
         problems.push(Problem::new(
             "forwarding-off",
-            "this host does not forward IPv4 packets: clients reach nothing behind it",
-            "`sysctl net.ipv4.ip_forward=1`, and find the program that set it to 0",
+            "this host does not forward IPv4 packets: clients cannot reach other hosts through it",
+            "run `sysctl net.ipv4.ip_forward=1`, and find the program that sets it to 0",
         ));
     }
     if let Some(chain) = facts.closed("forward", |value| value.as_str() == Some(tunnel)) {
         problems.push(Problem::new(
             "firewall-forward",
-            format!("the firewall drops what is forwarded (chain {chain}), and no rule of it lets the device {tunnel} through"),
-            format!("`nft insert rule {chain} iifname {tunnel} accept` and `nft insert rule {chain} oifname {tunnel} accept`, and keep both in your rules"),
+            format!("the firewall drops forwarded packets (chain {chain}), and none of its rules accepts the device {tunnel}"),
+            format!("run `nft insert rule {chain} iifname {tunnel} accept` and `nft insert rule {chain} oifname {tunnel} accept`, and add both to your permanent rules"),
         ));
     }
     if let Some(chain) = facts.closed("input", |value| has_port(value, port)) {
         problems.push(Problem::new(
             "firewall-input",
-            format!("the firewall drops what comes in (chain {chain}), and no rule of it lets UDP port {port} in"),
-            format!("`nft insert rule {chain} udp dport {port} accept`, and keep it in your rules"),
+            format!("the firewall drops incoming packets (chain {chain}), and none of its rules accepts UDP port {port}"),
+            format!("run `nft insert rule {chain} udp dport {port} accept`, and add this rule to your permanent rules"),
         ));
     }
     problems

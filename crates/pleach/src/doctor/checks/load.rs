@@ -41,17 +41,17 @@ pub(crate) fn verdict(before: Times, after: Times, elapsed: Duration) -> Option<
         Problem::new(
             "cpu",
             format!(
-                "the tunnel waits for a core {waited} % of the time: other programs have the processor"
+                "the tunnel waits for a core {waited} % of the time: other programs use the processor"
             ),
-            "stop them, or give the service more weight (`CPUWeight=1000` in its unit)",
+            "stop these programs, or give the service more weight (`CPUWeight=1000` in its unit)",
         )
     } else {
         Problem::new(
             "cpu",
             format!(
-                "the tunnel's thread uses {ran} % of a core: the processor is too slow for the rate"
+                "the thread of the tunnel uses {ran} % of a core: the processor is too slow for this rate"
             ),
-            "set upload and download of the links to less, or use a faster processor with AES instructions",
+            "reduce `upload` and `download` of the links, or use a faster processor with AES instructions",
         )
     })
 }

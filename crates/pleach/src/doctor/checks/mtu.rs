@@ -25,11 +25,11 @@ pub(crate) fn verdict(device: &str, facts: Facts) -> Option<Problem> {
     Some(Problem::new(
         "mtu-black-hole",
         format!(
-            "packets of more than {longest} bytes vanish on the way, though {device} takes {}, and nothing says so",
+            "packets longer than {longest} bytes are lost without an ICMP error, although the MTU of {device} is {}",
             facts.device
         ),
         format!(
-            "`ip link set dev {device} mtu {longest}`, and write it into the device's configuration; or let ICMP \"fragmentation needed\" through where you have a firewall"
+            "run `ip link set dev {device} mtu {longest}`, and set this MTU in the configuration of the device too; or allow ICMP \"fragmentation needed\" in your firewalls"
         ),
     ))
 }

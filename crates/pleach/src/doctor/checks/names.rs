@@ -10,10 +10,10 @@ pub(crate) fn verdict(names: &[HostName], endpoints: &[SocketAddr]) -> Option<Pr
     Some(Problem::new(
         "name-unknown",
         format!(
-            "nobody knows an address of {}: no resolver in /etc/resolv.conf answers over any link, or the name is wrong",
+            "{} cannot be resolved: no resolver in /etc/resolv.conf answers over any link, or the name is wrong",
             name.name
         ),
-        "correct the name, or write the gateway's address beside it under [gateway] endpoints",
+        "correct the name, or add an address of the gateway to [gateway] endpoints",
     ))
 }
 

@@ -23,22 +23,22 @@ pub(crate) fn verdicts(before: &StatusReport, after: &StatusReport) -> Vec<Probl
     if grows("handshake_invalid") {
         problems.push(Problem::new(
             "wrong-key",
-            "a client tries to connect whose key this gateway does not know, or that has another public key for this gateway",
-            "write the client's public key (`pleach pubkey`) into a [[client]] here and this gateway's into its [gateway] public_key, or invite it anew",
+            "an unknown client tries to connect: this gateway does not have its public key, or the client has a wrong public key of this gateway",
+            "write the public key of the client (`pleach pubkey`) into a [[client]] here, and the public key of this gateway into [gateway] public_key there; or invite the client again",
         ));
     }
     if grows("handshake_replayed") {
         problems.push(Problem::new(
             "client-clock",
-            "a client sends handshakes that are older than its last: its clock went back, or another host has its key",
-            "set the client's clock, and see that no two hosts use one key",
+            "a client sends handshakes with a time before that of its last handshake: its clock was set back, or another host uses its key",
+            "set the clock of the client, and make sure that no two hosts use the same key",
         ));
     }
     for (client, version) in &after.incompatible {
         problems.push(Problem::new(
             "version",
-            format!("client {client} speaks version {version} of the protocol, which is not this program's"),
-            "update pleach at the older end",
+            format!("client {client} uses version {version} of the protocol, this program uses another version"),
+            "update pleach on the host with the older version",
         ));
     }
     problems

@@ -17,13 +17,13 @@ pub(crate) fn verdict(address: SocketAddr, refused: Option<&io::Error>) -> Optio
     Some(if error.kind() == io::ErrorKind::AddrInUse {
         Problem::new(
             "port-taken",
-            format!("UDP port {} is taken by another program", address.port()),
-            "stop it (`ss -lunp` names it), or choose another port under [tunnel] listen",
+            format!("another program uses UDP port {}", address.port()),
+            "stop that program (`ss -lunp` shows it), or choose another port in [tunnel] listen",
         )
     } else {
         Problem::new(
             "port-taken",
-            format!("nobody can listen on {address}: {}", plain(error)),
+            format!("pleach cannot listen on {address}: {}", plain(error)),
             "write listen = \"[::]:PORT\" for all addresses of this host",
         )
     })
@@ -38,11 +38,15 @@ mod tests {
         let first = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address = first.local_addr().expect("bound");
         let problem = verdict(address, observe(address).as_ref()).expect("found");
-        assert!(problem.what.contains("taken by"), "{}", problem.what);
+        assert!(
+            problem.what.contains("another program uses"),
+            "{}",
+            problem.what
+        );
         drop(first);
         let foreign = "203.0.113.77:7700".parse().expect("literal");
         let problem = verdict(foreign, observe(foreign).as_ref()).expect("found");
-        assert!(problem.what.contains("nobody"), "{}", problem.what);
+        assert!(problem.what.contains("cannot listen"), "{}", problem.what);
         assert_eq!(verdict(address, None), None);
     }
 }

@@ -36,8 +36,8 @@ pub(crate) fn verdict(device: &str, facts: Facts) -> Option<Problem> {
     (facts.level == STRICT && is_left).then(|| {
         Problem::new(
             CODE,
-            format!("the kernel drops what comes by {device} if another link is the way back (rp_filter is 1, strict)"),
-            format!("`sysctl net.ipv4.conf.{device}.rp_filter=2`, and remove the 1 from /etc/sysctl.d"),
+            format!("the kernel drops packets that arrive on {device} if the route back uses another link (rp_filter is 1, strict)"),
+            format!("run `sysctl net.ipv4.conf.{device}.rp_filter=2`, and remove the setting 1 from /etc/sysctl.d"),
         )
     })
 }

@@ -27,8 +27,8 @@ pub(crate) fn verdicts(
         let name = &other.name;
         problems.push(Problem::new(
             "other-vpn",
-            format!("another tunnel, {name}, has the way to everywhere: it and pleach take each other's packets"),
-            format!("stop that VPN, or have it carry fewer networks (its AllowedIPs or routes) than all; `ip route show table all dev {name}` shows what it carries"),
+            format!("another tunnel, {name}, has a default route or a route to the gateway: it and pleach capture each other's packets"),
+            format!("stop that VPN, or restrict its networks (AllowedIPs or routes); `ip route show table all dev {name}` shows its routes"),
         ));
     }
     let is_used = |link: &&LinkSnapshot| {
@@ -56,8 +56,8 @@ pub(crate) fn verdicts(
                 problems.push(
                     Problem::new(
                         "policy-route",
-                        format!("{name} has a default route, and yet no way to the gateway {endpoint}: a rule or a route for this address is in the way"),
-                        format!("find it with `ip rule` and `ip route get {endpoint} oif {name}`, and remove it or except {endpoint} from it"),
+                        format!("{name} has a default route, but no route to the gateway {endpoint}: a rule or another route for this address takes precedence"),
+                        format!("find this rule or route with `ip rule` and `ip route get {endpoint} oif {name}`, and remove it or exclude {endpoint} from it"),
                     )
                     .on(name),
                 );
@@ -75,7 +75,7 @@ pub(crate) fn verdicts(
                 "no link has an address and a route to the gateway ({})",
                 names.join(", ")
             ),
-            "connect one; `ip route get ADDRESS oif DEVICE` shows its route",
+            "connect a link; `ip route get ADDRESS oif DEVICE` shows its route",
         ));
     }
     problems

@@ -63,8 +63,8 @@ pub(crate) fn verdicts(links: &[Facts]) -> Vec<Problem> {
             Handshake::Live | Handshake::Untried => continue,
             Handshake::Cookie => Problem::new(
                 "wrong-key",
-                "the gateway is there and has the key that is written here, but does not know this client",
-                "write this client's public key (`pleach pubkey`) into a [[client]] of the gateway, or have the gateway invite it anew and run `pleach join`",
+                "the gateway answers and has the configured public key, but it does not know the key of this client",
+                "write the public key of this client (`pleach pubkey`) into a [[client]] of the gateway; or get a new token (`pleach gateway invite`) and run `pleach join`",
             ),
             Handshake::Refused(error) => refused(error),
             Handshake::Silent => silent(link, any_live),
@@ -81,14 +81,14 @@ fn refused(error: HandshakeError) -> Problem {
         HandshakeError::Version(version) => Problem::new(
             "version",
             format!(
-                "the gateway speaks version {version} of the protocol, which is not this program's"
+                "the gateway uses version {version} of the protocol, this program uses another version"
             ),
-            "update pleach at the older end",
+            "update pleach on the host with the older version",
         ),
         HandshakeError::NoCommonSuite => Problem::new(
             "version",
             "the gateway and this program have no cipher in common",
-            "update pleach at the older end",
+            "update pleach on the host with the older version",
         ),
         HandshakeError::Authentication
         | HandshakeError::Mac
@@ -96,8 +96,8 @@ fn refused(error: HandshakeError) -> Problem {
         | HandshakeError::RemoteKey
         | HandshakeError::WrongReceiver => Problem::new(
             "wrong-psk",
-            "the gateway knows this client, but its pre-shared key is another",
-            "write the same preshared_key_file at both ends, or leave it out at both",
+            "the gateway knows this client, but the pre-shared keys of the two ends differ",
+            "use the same preshared_key_file at both ends, or remove it at both ends",
         ),
     }
 }
@@ -108,30 +108,30 @@ fn silent(link: &Facts, any_live: bool) -> Problem {
     match (link.own_port, link.other_port, link.echo) {
         (Answer::Refused, _, _) => Problem::new(
             "nobody-listens",
-            format!("{host} says that nobody listens on its UDP port {port}"),
-            "start the gateway there (`systemctl start pleach@gateway`), or correct the port under [gateway] endpoints",
+            format!("on {host}, no program listens on UDP port {port}"),
+            "start the gateway there (`systemctl start pleach@gateway`), or correct the port in [gateway] endpoints",
         ),
         (_, Answer::Refused, _) if any_live => Problem::new(
             "udp-port-blocked",
-            format!("the network behind the link lets UDP through, but not to port {port} of the gateway, which answers over other links"),
-            "have the gateway listen on a port that is mostly open, such as 443 ([tunnel] listen and [gateway] endpoints)",
+            format!("the network behind the link blocks UDP to port {port} of the gateway, but not to other ports; the gateway answers over other links"),
+            "let the gateway listen on a port that is rarely blocked, such as 443 ([tunnel] listen and [gateway] endpoints)",
         )
         .on(name),
         (_, Answer::Refused, _) => Problem::new(
             "wrong-key",
-            format!("UDP reaches {host}, but nothing on its port {port} answers this client: a key is wrong, or a firewall drops this port"),
-            "compare [gateway] public_key with the gateway's, and this client's (`pleach pubkey`) with its [[client]] there; `pleach doctor` at the gateway says whether handshakes arrive",
+            format!("UDP reaches {host}, but its port {port} does not answer this client: a key is wrong, or a firewall drops packets to this port"),
+            "compare [gateway] public_key with the public key of the gateway, and the public key of this client (`pleach pubkey`) with its [[client]] there; `pleach doctor` at the gateway shows whether handshakes arrive",
         ),
         (_, Answer::Silence, true) => Problem::new(
             "udp-blocked",
-            format!("echo requests reach {host} over the link, but UDP does not on any port that was tried: it is blocked"),
-            "ask who runs the network to let UDP out, or use the link for `pleach proxy`, which needs TCP only; if all links say so, look at the gateway's firewall",
+            format!("the network behind the link blocks UDP: pings reach {host}, but UDP does not on any tested port"),
+            "ask the operator of the network to allow outgoing UDP, or use the link for `pleach proxy`, which needs TCP only; if all links have this problem, check the firewall of the gateway",
         )
         .on(name),
         (_, Answer::Silence, false) => Problem::new(
             "no-answer",
-            format!("nothing comes back from {host} over the link, neither UDP nor echo requests"),
-            "see that the modem is online and has volume left, that no captive portal waits for a login, and that the address is right",
+            format!("{host} answers neither UDP nor pings over the link"),
+            "check that the modem is online, that its data volume is not used up, that no captive portal requires a login, and that the address is right",
         )
         .on(name),
     }

@@ -20,10 +20,10 @@ pub(crate) fn verdict(before: &LinkStatus, after: &LinkStatus) -> Option<Problem
         Problem::new(
             "udp-throttled",
             format!(
-                "{:.0} % of the datagrams sent are lost while no queue builds up: the network behind drops UDP beyond a rate, or its radio is bad",
+                "{:.0} % of the sent datagrams are lost although there is no queue: the network limits the rate of UDP, or the radio signal is bad",
                 after.loss * 100.0
             ),
-            "set upload of this link to what `pleach speedtest` finds for it, or try another port, such as 443, at the gateway",
+            "set `upload` of this link to the rate that `pleach speedtest` measures, or let the gateway use another port, such as 443",
         )
         .on(&after.name)
     })

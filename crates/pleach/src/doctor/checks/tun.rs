@@ -36,21 +36,24 @@ pub(crate) fn verdicts(facts: &Facts) -> Vec<Problem> {
     let mut problems = Vec::new();
     if let Some(error) = &facts.refused {
         let remedy = if error.kind() == io::ErrorKind::PermissionDenied {
-            "run this as root; in a container allow the device in its settings"
+            "run this as root; in a container, allow the device in the container's settings"
         } else {
-            "load the module (`modprobe tun`), or have the container's host give it the device"
+            "load the module (`modprobe tun`); in a container, add the device to the container"
         };
         problems.push(Problem::new(
             "tun",
-            format!("tunnels cannot be made: {DEVICE}: {}", plain(error)),
+            format!(
+                "pleach cannot create a tunnel device: {DEVICE}: {}",
+                plain(error)
+            ),
             remedy,
         ));
     }
     if !facts.may_configure {
         problems.push(Problem::new(
             "capability",
-            "this process lacks CAP_NET_ADMIN, without which no address and no route can be set",
-            "run it as root; in a container add the capability NET_ADMIN",
+            "this process lacks CAP_NET_ADMIN, which is required to set addresses and routes",
+            "run it as root; in a container, add the capability NET_ADMIN",
         ));
     }
     problems

@@ -35,7 +35,7 @@ pub(crate) fn verdicts(facts: &Facts, devices: &[&str]) -> Vec<Problem> {
         match first.get(hardware) {
             Some(other) if other != device => problems.push(Problem::new(
                 "same-upstream",
-                format!("{other} and {device} lead to the same router ({hardware}): they share one line, and together carry no more than one"),
+                format!("{other} and {device} lead to the same router ({hardware}): they share one line, so two links give no more capacity than one"),
                 format!("connect {device} to another modem or router, or remove one of the two links"),
             )),
             Some(_) => {}

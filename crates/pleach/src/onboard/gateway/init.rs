@@ -97,7 +97,7 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
             .collect();
         let _ = writeln!(
             text,
-            "Warning: this host has private addresses only ({}). If clients come through the Internet, remove {} and run this again with --endpoint and the public address.",
+            "Warning: this host has private addresses only ({}). If clients connect over the Internet, remove {} and run this command again with --endpoint and the public address.",
             named.join(", "),
             file.display()
         );
@@ -135,10 +135,10 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
          control = {:?}\n\
          nat = {}\n\n\
          {}\
-         # Who comes with a token of `pleach gateway invite` becomes a client and is kept in the store.\n\
+         # A host that joins with a token of `pleach gateway invite` becomes a client; the store contains these clients.\n\
          [invitations]\n\
          store = {:?}\n\
-         endpoints = {}                # what tokens say of where this gateway is\n",
+         endpoints = {}                # addresses of this gateway, written into tokens\n",
         onboard::free_device(&links),
         list(addresses.iter().map(|net| quoted(net)).collect()),
         options.place.control(NAME).display().to_string(),
@@ -171,7 +171,7 @@ fn carrier(listen: IpAddr) -> String {
         return String::new();
     }
     format!(
-        "# Where UDP does not get through, links come over TCP.\n[carrier]\nlisten = \"{address}\"\n\n"
+        "# Accept links over TCP from networks that block UDP.\n[carrier]\nlisten = \"{address}\"\n\n"
     )
 }
 
@@ -188,7 +188,7 @@ fn outer(options: &Init, links: &[LinkSnapshot], port: u16) -> anyhow::Result<Ou
     let found = outer::find(links, port);
     if found.endpoints.is_empty() {
         bail!(
-            "this host has no address but its loopback: connect it to the network, or name its address with --endpoint"
+            "this host has only loopback addresses: connect it to the network, or give its address with --endpoint"
         );
     }
     Ok(found)
@@ -210,7 +210,7 @@ fn inner_addresses(options: &Init, links: &[LinkSnapshot]) -> anyhow::Result<Vec
         .map(|net| {
             if let Some(other) = networks::overlapping(*net, &taken) {
                 return Err(BadInput::error(format!(
-                    "--network {net} overlaps {other}, which this host uses: name another"
+                    "--network {net} overlaps {other}, which this host uses: give another network"
                 )));
             }
             let first = net
@@ -225,7 +225,7 @@ fn inner_addresses(options: &Init, links: &[LinkSnapshot]) -> anyhow::Result<Vec
             let own = first.and_then(|first| IpNet::new(first, net.prefix_len()).ok());
             own.ok_or_else(|| {
                 BadInput::error(format!(
-                    "--network {net} has no room for clients: name a larger one"
+                    "--network {net} has no free address for clients: give a larger network"
                 ))
             })
         })
@@ -285,12 +285,12 @@ fn tell(gateway: &Gateway, start: Start, is_running: bool, file: &Path, text: &m
     );
     let _ = writeln!(
         text,
-        "Provider's firewall (security group, port forwarding): let UDP port {port} in from everywhere, and all UDP out."
+        "Firewall of your provider (security group, port forwarding): allow incoming UDP port {port} from all addresses, and all outgoing UDP."
     );
     if let Some(carrier) = &gateway.role.carrier {
         let _ = writeln!(
             text,
-            "Let TCP port {} in too, for clients in networks without UDP.",
+            "Also allow incoming TCP port {}, for clients in networks that block UDP.",
             carrier.listen.port()
         );
     }
@@ -302,19 +302,19 @@ fn tell(gateway: &Gateway, start: Start, is_running: bool, file: &Path, text: &m
     {
         let _ = writeln!(
             text,
-            "Warning: this host does not let pleach switch on forwarding (/proc/sys is read-only): set net.ipv4.ip_forward=1 outside of the container."
+            "Warning: pleach cannot enable forwarding on this host (/proc/sys is read-only): set net.ipv4.ip_forward=1 outside of the container."
         );
     }
     let next = "`pleach gateway invite NAME` prints a token for a client";
     let _ = match (start, is_running) {
-        (_, true) => writeln!(text, "It is running. Next: {next}."),
+        (_, true) => writeln!(text, "The gateway is running. Next: {next}."),
         (Start::Enabled, false) => writeln!(
             text,
-            "It is running, also after a restart (service pleach@{NAME}). Next: {next}."
+            "The gateway is running, and will start at boot (service pleach@{NAME}). Next: {next}."
         ),
         (Start::ByHand, false) => writeln!(
             text,
-            "Start it with `pleach up {}`, and have it started at boot. Next: {next}.",
+            "Start the gateway with `pleach up {}`, and make your init system start it at boot. Next: {next}.",
             file.display()
         ),
     };
@@ -334,7 +334,7 @@ pub(in crate::onboard) fn parse_endpoint(text: &str) -> Result<Endpoint, String>
         })
     };
     ip_only.or_else(|_| with_port()).map_err(|_| {
-        "expected an IP address, with a port or without, such as 203.0.113.5".to_owned()
+        "expected an IP address, with or without a port, such as 203.0.113.5".to_owned()
     })
 }
 

@@ -52,7 +52,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     host::require_root("gateway invite")?;
     if !config::is_name(&options.name) {
         return Err(BadInput::error(format!(
-            "{:?} is no name for a client: take 1 to 32 characters out of A-Z a-z 0-9 . _ -",
+            "{:?} is not a valid name for a client: use 1 to 32 characters from A-Z a-z 0-9 . _ -",
             options.name
         )));
     }
@@ -97,7 +97,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
         if error.kind() == io::ErrorKind::AlreadyExists {
             anyhow!("there is a client {name:?} already: choose another name, or `pleach gateway remove {name}` first")
         } else if error.kind() == io::ErrorKind::QuotaExceeded {
-            anyhow!("the inner network has no free address: remove clients, or write a larger one under [tunnel] address")
+            anyhow!("the inner network has no free address: remove clients, or set a larger network in [tunnel] address")
         } else {
             host::cannot_write(path, &error)
         }
@@ -110,7 +110,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     let line = token.to_text();
     if !service::is_running(&gateway.config.control) {
         onboard::note(
-            "the gateway is not running, so nobody can join: `pleach gateway init` starts it, or says how",
+            "the gateway is not running, so no client can join: run `pleach gateway init`, which starts it or shows how to start it",
         );
     }
     if options.json {
@@ -127,7 +127,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     }
     let code = code::render(&line).unwrap_or_default();
     Ok(format!(
-        "{}\n\n{code}\nGive the line to {name} on a way that only {name} can read; there, `pleach join` asks for it. It works once, within {}.\n",
+        "{}\n\n{code}\nSend the line to {name} so that only {name} can read it; on that host, `pleach join` asks for it. The token works once, within {}.\n",
         *line,
         humantime::format_duration(options.expires)
     ))
@@ -148,7 +148,7 @@ fn networks(gateway: &Gateway) -> Vec<IpNet> {
 fn routes(wanted: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
     if wanted.len() > MAX_ITEMS {
         return Err(BadInput::error(format!(
-            "--routes: more than {MAX_ITEMS} networks: name fewer"
+            "--routes: more than {MAX_ITEMS} networks: give fewer"
         )));
     }
     if let Some(net) = wanted.iter().find(|net| net.trunc() != **net) {

@@ -152,11 +152,11 @@ pub(super) fn remove(options: &Remove) -> anyhow::Result<String> {
     }
     if service::is_running(&gateway.config.control) {
         control::remove_client(&gateway.config.control, name).context(
-            "removed for the next start; the running gateway keeps the client until you restart it",
+            "removed from the store, but the running gateway serves the client until you restart the gateway",
         )?;
     }
     Ok(format!(
-        "Client {name} is removed: its key and its token are of no use any more.\n"
+        "Client {name} is removed: its key and its token are no longer valid.\n"
     ))
 }
 

@@ -12,7 +12,7 @@ use crate::{
 
 /// Draws plot (d): the goodput of the run beside the goodput of the same traffic over other transports.
 pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Figure {
-    const TITLE: &str = "Compared with the other ways";
+    const TITLE: &str = "Compared with other transports";
     let bars = bars_of(results, facts);
     if bars.len() < 2 {
         return Figure::empty(TITLE);
@@ -78,7 +78,7 @@ pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Figure {
     };
     Figure {
         title: TITLE,
-        caption: "The same traffic on the same lines: pleach, Multipath TCP of the kernel, each line alone, plain routing."
+        caption: "The same traffic on the same lines: pleach, the kernel's Multipath TCP, each line alone, and plain routing."
             .to_owned(),
         legend: Vec::new(),
         drawings: Some(WIDTHS.map(draw)),
@@ -143,7 +143,7 @@ pub(crate) fn label_of(transport: &Transport) -> String {
 
 /// Draws plot (e): the lateness of the emulator, and whether the run is valid.
 pub(crate) fn lateness(results: &Results) -> Figure {
-    const TITLE: &str = "Emulator: how late it delivered";
+    const TITLE: &str = "Emulator: lateness of deliveries";
     let Some(summary) = results.lateness_us else {
         return Figure::empty(TITLE);
     };

@@ -97,7 +97,7 @@ pub(super) fn freezes(svg: &mut Svg, frame: &Frame, results: &Results, end_s: f6
         let to = frame.x.at((freeze.start_s + freeze.length_s).min(end_s));
         let size = ((to - from).max(1.5), 5.0);
         let title = format!(
-            "{} s: {flow} stood still for {}",
+            "{} s: {flow} froze for {}",
             number(freeze.start_s),
             duration(freeze.length_s * 1e3)
         );
@@ -107,7 +107,7 @@ pub(super) fn freezes(svg: &mut Svg, frame: &Frame, results: &Results, end_s: f6
 
 pub(super) fn freeze_legend(results: &Results) -> Option<(String, String)> {
     media::all_freezes(results).next()?;
-    let text = "a picture stands still, or a call is silent";
+    let text = "a video is frozen, or a call is silent";
     Some(("freeze".to_owned(), text.to_owned()))
 }
 
@@ -117,7 +117,7 @@ fn is_outage(event: &Event) -> bool {
 
 pub(super) fn outage_legend(results: &Results) -> Option<(String, String)> {
     let any = results.events.iter().any(is_outage);
-    any.then(|| ("outage".to_owned(), "a line is away".to_owned()))
+    any.then(|| ("outage".to_owned(), "a line is down or silent".to_owned()))
 }
 
 /// Height in pixels of one line of event texts.

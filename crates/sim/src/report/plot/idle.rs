@@ -40,8 +40,8 @@ pub(crate) fn idle(results: &Results, facts: &Facts<'_>) -> Option<Figure> {
     let drawings = WIDTHS.map(|width| draw(&time, width, &spans, results, class));
     let legend = words.iter().map(|word| (class(word), word.clone()));
     Some(Figure {
-        title: "Idle: why a line carried nothing",
-        caption: "A line that carried no packet of its own for a second, by what its sender says; blank: it carried packets."
+        title: "Idle: why a line carried no packets",
+        caption: "Seconds in which a line carried no packet, apart from copies, with the sender's reason. Blank: it carried packets."
             .to_owned(),
         legend: legend.collect(),
         drawings: Some(drawings),
@@ -121,7 +121,7 @@ const ROW: f64 = 26.0;
 const GAP: f64 = 8.0;
 /// Space for a link's name left of the strips, in pixels.
 const NAME: f64 = 36.0;
-const LABEL: &str = "Times in which a line carried nothing, and why";
+const LABEL: &str = "Times in which a line carried no packets, with the reason";
 
 #[cfg(test)]
 mod tests {
@@ -136,13 +136,13 @@ mod tests {
             node: "gateway".to_owned(),
             status: json!({ "links": [], "clients": [{ "links": [
                 { "name": "dsl", "idle_reason": null, "why": "dsl carries packets" },
-                { "name": "sat", "idle_reason": "too-late-for-its-flows", "why": "sat is too far" },
+                { "name": "sat", "idle_reason": "too-late-for-its-flows", "why": "sat is too slow" },
             ] }] }),
         };
         assert_eq!(reason(&sample, "dsl"), None);
         let expected = (
             "too-late-for-its-flows".to_owned(),
-            "sat is too far".to_owned(),
+            "sat is too slow".to_owned(),
         );
         assert_eq!(reason(&sample, "sat"), Some(expected));
     }

@@ -18,7 +18,7 @@ use crate::{
 
 /// Draws plot (a): the stacked rates of all links, and the goodput of all bulk flows in the headline's direction.
 pub(crate) fn throughput(results: &Results, facts: &Facts<'_>) -> Figure {
-    const TITLE: &str = "Throughput: what each line carried";
+    const TITLE: &str = "Throughput of each line";
     let down = facts.direction == Direction::Down;
     let delivered = |l: &LinkSeries| {
         if down {
@@ -111,7 +111,7 @@ pub(crate) fn throughput(results: &Results, facts: &Facts<'_>) -> Figure {
     if !capacity.is_empty() {
         legend.push((
             "reference sum".to_owned(),
-            "what the lines offer together".to_owned(),
+            "total capacity of the lines".to_owned(),
         ));
     } else if let Some(sum) = sum {
         legend.push((
@@ -124,8 +124,8 @@ pub(crate) fn throughput(results: &Results, facts: &Facts<'_>) -> Figure {
     Figure {
         title: TITLE,
         caption: format!(
-            "Everything the links delivered {}, headers and repairs included, one colour a link. The strong line \
-             is what the applications received.",
+            "All bytes that the links delivered {}, including headers and repairs, one colour per link. The bold line \
+             is the payload that the applications received.",
             if down {
                 "to the client"
             } else {
@@ -153,8 +153,8 @@ pub(crate) fn queue_delay(results: &Results, facts: &Facts<'_>) -> Figure {
         results,
         named,
         Join::Max,
-        ("Queues: how long packets waited at each line", "ms"),
-        "The less, the sooner a call or a game gets its packet through. Each point is the longest wait in its interval.",
+        ("Queues: waiting time of packets at each line", "ms"),
+        "A lower value means less delay for calls and games. Each point is the longest wait in its interval.",
     )
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn flow_goodput(results: &Results) -> Figure {
         results,
         named,
         Join::Mean,
-        ("Flows: what each one received", "Mbit/s"),
+        ("Goodput of each flow", "Mbit/s"),
         "Payload delivered to each application.",
     )
 }

@@ -25,12 +25,12 @@ pub(super) fn equalizer(
     has_tunnel: bool,
 ) -> Result<EqualizerSpec, Problem> {
     if has_tunnel {
-        let text = "[tunnel] stands beside it";
+        let text = "[tunnel] is also given";
         return Err(problem("equalizer", text, "keep one"));
     }
     if earlier.iter().any(|other| other.end == raw.end) {
-        let remedy = "give each end one [[equalizer]] at most";
-        return Err(problem("end", "this end has one", remedy));
+        let remedy = "write at most one [[equalizer]] for each end";
+        return Err(problem("end", "this end has another [[equalizer]]", remedy));
     }
     let names = match &raw.links {
         None => (0..links.len()).collect(),
@@ -44,11 +44,15 @@ pub(super) fn equalizer(
     let is_flowlet = raw.spread == raw::Spread::Flowlet;
     if raw.interval.is_some() && !is_auto && raw.spread != raw::Spread::Delay {
         let remedy = "remove it, or set weights = \"auto\" or spread = \"delay\"";
-        return Err(problem("interval", "nothing is measured", remedy));
+        return Err(problem(
+            "interval",
+            "it has no effect, because nothing is measured",
+            remedy,
+        ));
     }
     if raw.gap.is_some() && !is_flowlet {
         let remedy = "remove it, or set spread = \"flowlet\"";
-        return Err(problem("gap", "it means nothing for this spread", remedy));
+        return Err(problem("gap", "it has no effect with this spread", remedy));
     }
     let time = |key, span: Option<raw::Span>, default, from: Duration, to: Duration| {
         let time = span.map_or(default, |span| span.0);
@@ -90,7 +94,10 @@ pub(super) fn equalizer(
     if let Some(&link) = unknown.filter(|_| is_auto) {
         return Err(problem(
             "weights",
-            format!("{:?} has no rate to subtract from", links[link].name),
+            format!(
+                "{:?} has no rate, which automatic weights need",
+                links[link].name
+            ),
             "give each of its links a `rate`, or set weights = \"fixed\"",
         ));
     }
@@ -108,28 +115,32 @@ pub(super) fn weights(
         (Some(end), Some(weights)) => (end, weights),
         (Some(_), None) | (None, Some(_)) => {
             let remedy = "write both, such as weights = { dsl = 3, lte = 1 }";
-            let text = "`equalizer` and `weights` go together";
+            let text = "`equalizer` and `weights` are used only together";
             return Err(problem("weights", text, remedy));
         }
     };
     if raw.link.is_some() || raw.daemon.is_some() || raw.action.is_some() {
-        let remedy = "write an [[event]] for each";
+        let remedy = "write a separate [[event]] for each";
         return Err(problem(
             "equalizer",
-            "the event concerns something else too",
+            "the event also has keys for a link or a daemon",
             remedy,
         ));
     }
     let Some(spec) = equalizers.iter().find(|spec| spec.end == end) else {
         return Err(problem(
             "equalizer",
-            "this end has none",
+            "this end has no equalizer",
             "add [[equalizer]]",
         ));
     };
     if spec.auto_weights {
-        let remedy = "set weights = \"fixed\" there";
-        return Err(problem("weights", "the equalizer sets its own", remedy));
+        let remedy = "set weights = \"fixed\" in its [[equalizer]]";
+        return Err(problem(
+            "weights",
+            "the equalizer sets its weights itself",
+            remedy,
+        ));
     }
     let names: Vec<&str> = spec
         .links
@@ -140,7 +151,7 @@ pub(super) fn weights(
         let remedy = format!("its links are: {}", names.join(", "));
         return Err(problem(
             "weights",
-            format!("{name:?} is none of its links"),
+            format!("{name:?} is not one of its links"),
             remedy,
         ));
     }
@@ -175,7 +186,7 @@ fn indices(names: &[String], links: &[LinkSpec]) -> Result<Vec<usize>, Problem> 
         if indices.contains(&index) {
             return Err(problem(
                 "links",
-                format!("{name:?} stands twice"),
+                format!("{name:?} is given twice"),
                 "name it once",
             ));
         }
@@ -185,7 +196,7 @@ fn indices(names: &[String], links: &[LinkSpec]) -> Result<Vec<usize>, Problem> 
         return Err(problem(
             "links",
             "none",
-            "name at least one, or remove the key for all",
+            "name at least one link, or remove the key to use all links",
         ));
     }
     Ok(indices)

@@ -32,7 +32,7 @@ pub(super) fn link_spec(
     if !(1..=15).contains(&raw.name.len()) || !raw.name.bytes().all(allowed) || raw.name == "lo" {
         return Err(problem(
             "name",
-            "it does not serve as a device name",
+            "it is not a valid device name",
             "use 1 to 15 of a-z, 0-9, -",
         ));
     }
@@ -41,7 +41,7 @@ pub(super) fn link_spec(
     if taken {
         return Err(problem(
             "name",
-            "it is taken",
+            "it is already used",
             "give each link its own name",
         ));
     }
@@ -119,7 +119,7 @@ pub(super) fn change(raw: &raw::Params, files: &mut Files<'_>) -> Result<LinkCha
     let loss = match (raw.loss, raw.gilbert) {
         (None, None) => None,
         (Some(_), Some(_)) => {
-            return Err(problem("gilbert", "`loss` stands beside it", "keep one"));
+            return Err(problem("gilbert", "`loss` is also given", "keep one"));
         }
         (Some(0.0), None) => Some(Loss::None),
         (Some(loss), None) => Some(Loss::Bernoulli(probability("loss", loss)?)),
@@ -186,7 +186,7 @@ fn rate(raw: &raw::Params, files: &mut Files<'_>) -> Result<Option<Rate>, Proble
     if let Some(rate) = raw.rate {
         return Ok(Some(Rate::Constant(rate)));
     }
-    let remedy = "see the formats in the documentation of traces";
+    let remedy = "the documentation of traces describes the formats";
     if let Some(name) = &raw.trace {
         let text = read("trace", name, files)?;
         let trace = Opportunities::from_text(&text)
@@ -210,8 +210,10 @@ fn read(key: &'static str, name: &str, files: &mut Files<'_>) -> Result<String, 
             None => {
                 return Err(problem(
                     key,
-                    format!("no directory of recorded links is known for \"traces:{name}\""),
-                    "set PLEACH_TRACES to it",
+                    format!(
+                        "the directory of recorded links is not set, so \"traces:{name}\" cannot be found"
+                    ),
+                    "set PLEACH_TRACES to this directory",
                 ));
             }
         },

@@ -38,7 +38,7 @@ pub(super) fn traffic(
     if name.contains('.') || earlier.iter().any(|other| other.name == name) {
         return Err(problem(
             "name",
-            format!("{name:?} is taken or contains a dot"),
+            format!("{name:?} is already used or contains a dot"),
             "give each traffic its own name",
         ));
     }
@@ -47,7 +47,7 @@ pub(super) fn traffic(
     if start >= stop || stop > duration {
         return Err(problem(
             "stop",
-            "the traffic has no time",
+            "the traffic has no duration",
             "use start < stop <= duration",
         ));
     }
@@ -55,7 +55,7 @@ pub(super) fn traffic(
         return Err(problem(
             "family",
             "no link has IPv6",
-            "set ipv6 = true on one",
+            "set ipv6 = true on a link",
         ));
     }
     only_for(raw)?;
@@ -145,7 +145,7 @@ fn rates(raw: &raw::Traffic, length: Duration) -> Result<Rates, Problem> {
     for (key, given) in [("curve", raw.curve.is_some()), ("step", raw.step.is_some())] {
         if given && raw.rates.is_none() {
             let remedy = "write `rates`, or remove it";
-            return Err(problem(key, "it means nothing without `rates`", remedy));
+            return Err(problem(key, "it has no effect without `rates`", remedy));
         }
     }
     let Some(points) = &raw.rates else {
@@ -159,13 +159,13 @@ fn rates(raw: &raw::Traffic, length: Duration) -> Result<Rates, Problem> {
         };
     };
     if raw.rate.is_some() {
-        return Err(problem("rates", "`rate` stands beside it", "keep one"));
+        return Err(problem("rates", "`rate` is also given", "keep one"));
     }
     let curve = raw.curve.unwrap_or_default();
     let step = raw.step.map_or(Duration::from_millis(100), |step| step.0);
     if curve == Curve::Steps && raw.step.is_some() {
         let remedy = "remove it, or set curve = \"linear\" or \"exponential\"";
-        return Err(problem("step", "it means nothing for this curve", remedy));
+        return Err(problem("step", "it has no effect with this curve", remedy));
     }
     if step < Duration::from_millis(1) {
         return Err(problem("step", "too short", "use 1ms or more"));
@@ -175,11 +175,11 @@ fn rates(raw: &raw::Traffic, length: Duration) -> Result<Rates, Problem> {
         return Err(problem(
             "rates",
             "the times are not in order",
-            "begin with at = \"0s\", the traffic's start, and let each be later than the one before",
+            "begin with at = \"0s\", the start of the traffic, and write the times in ascending order",
         ));
     }
     if points.last().is_some_and(|point| point.at.0 > length) {
-        let remedy = "times count from the traffic's start; use some before its stop";
+        let remedy = "times count from the start of the traffic; use times before its stop";
         return Err(problem("rates", "a time after the end", remedy));
     }
     let low = match curve {
@@ -204,7 +204,7 @@ fn profile(raw: &raw::Traffic) -> Result<Profile, Problem> {
         match span {
             Some(_) if !is_on_off => {
                 let remedy = "remove it, or set profile = \"on-off\"";
-                return Err(problem(key, "it means nothing for this profile", remedy));
+                return Err(problem(key, "it has no effect with this profile", remedy));
             }
             None if is_on_off => {
                 let remedy = "\"on-off\" needs `on` and `off`, such as on = \"1s\"";
@@ -226,7 +226,7 @@ fn profile(raw: &raw::Traffic) -> Result<Profile, Problem> {
             let remedy = "remove it, or set profile = \"frames\"";
             return Err(problem(
                 "interval",
-                "it means nothing for this profile",
+                "it has no effect with this profile",
                 remedy,
             ));
         }
@@ -264,7 +264,7 @@ fn video(raw: &raw::Traffic) -> Result<VideoSpec, Problem> {
     let transport = raw.transport.unwrap_or_default();
     if transport == VideoTransport::Srt && raw.link.is_some() {
         let remedy = "remove `link`, or use transport = \"rtp\"";
-        return Err(problem("link", "SRT takes no link of its own", remedy));
+        return Err(problem("link", "SRT cannot run outside the tunnel", remedy));
     }
     Ok(VideoSpec {
         rate,
@@ -320,13 +320,13 @@ fn only_for(raw: &raw::Traffic) -> Result<(), Problem> {
         ("source", raw.source.is_some(), &[Video]),
     ];
     if raw.kind == Requests && raw.direction == Direction::Up {
-        let problem_text = "requests are answered towards the client";
+        let problem_text = "responses always go to the client";
         return Err(problem("direction", problem_text, "remove it"));
     }
     for (key, given, kinds) in rules {
         if given && !kinds.contains(&raw.kind) {
             let remedy = "remove it, or change `kind`";
-            return Err(problem(key, "it means nothing for this kind", remedy));
+            return Err(problem(key, "it has no effect for this kind", remedy));
         }
     }
     Ok(())
