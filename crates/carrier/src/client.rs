@@ -118,7 +118,7 @@ pub struct Client {
 /// A link that TCP carries as long as this value exists.
 #[derive(Debug)]
 pub struct Carried {
-    /// Distinguishes this set's events from those of earlier sets of the link.
+    /// Distinguishes the events of this set of TCP connections from the events of earlier sets of the link.
     pub generation: u32,
     pieces: mpsc::Sender<Piece>,
     task: AbortHandle,

@@ -727,8 +727,8 @@ impl Tunnel {
         let Some(reported) = outcome else {
             return;
         };
-        // Packets that were requeued because the path was silent may have arrived. If one of them was lost, the peer
-        // sends a NACK for it.
+        // Packets that were requeued because the path was silent are not retransmitted, because they may have arrived. If
+        // one of them was lost, the peer sends a NACK for it.
         self.repair.give_back(path, reported, shared.pool);
         self.adapt_queue(now);
     }

@@ -198,8 +198,8 @@ impl Endpoint {
             self.limiter.on_wasted(now);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
-        // An attacker that has recorded initiations can prove its own address with them. Recorded initiations must not
-        // use up the budget that the client has for its own initiations.
+        // An attacker can add a proof of its own address to recorded initiations. They must not use up the budget of
+        // the client's own initiations.
         let limits = self.limiter.limits();
         let (allowance, rate) = if is_fresh {
             (&mut peer.allowance, limits.client)

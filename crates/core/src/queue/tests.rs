@@ -336,8 +336,8 @@ fn codel_finds_out_anew_who_does_not_listen_no_harder_than_before() {
 
 #[test]
 fn codel_makes_up_for_no_pause_of_who_does_not_listen() {
-    // No packet leaves for 3 s: once while the sender is known to be unresponsive, once when this must be detected
-    // again.
+    // Time at which no packet leaves for 3 s, and maximum number of drops after it. At 5 s the sender is known to be
+    // unresponsive; at 29 s that has been forgotten and must be detected again.
     for (pause_ms, most) in [(5_000, 1), (29_000, 10)] {
         let mut queue = patient_queue(300);
         let mut drops = 0;

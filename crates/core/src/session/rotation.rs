@@ -58,8 +58,8 @@ pub const MAX_NEXT: usize = 8;
 pub enum Change {
     /// The peer process is the same and has new keys. Counters and path state continue.
     Rekeyed,
-    /// The peer is new or has restarted, and knows nothing of this end. Counters for sending restart in `0..2^31` on
-    /// every path.
+    /// The peer is new or has restarted, and knows nothing of this end. Counters for sending restart on every
+    /// path, at a number in `0..2^31`.
     Restarted,
 }
 

@@ -5,7 +5,8 @@
 //! ([`staged`](super::staged)) in the order of sending, which may be backwards, and is sent as soon as the path is
 //! ready. The next block is taken when packets wait and a ready path has no staged packets.
 //!
-//! Copies of packets of other paths are sent last: on ready paths, while no packet waits. A staged packet is copied
+//! While no packet waits, a ready path sends copies of packets that were placed on other paths, in case those packets
+//! are late or lost. A staged packet is copied
 //! from the staging queue, a packet in flight from the buffer that its path retains. A packet found in neither place
 //! has arrived, or is lost beyond repair, and is skipped. If a block is placed before all packets of the previous block
 //! have been sent, no copies are sent for [`REST`], so that they do not delay new packets. Copies of a block are

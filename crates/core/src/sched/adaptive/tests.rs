@@ -342,8 +342,9 @@ fn a_flow_that_near_paths_carry_well_stays_and_one_that_left_returns_for_a_reaso
 
 #[test]
 fn a_round_trip_is_that_of_later_paths_only_where_those_carry_much() {
-    // Rate and extra delay of the second path; the first path has 100 Mbit/s. Where the RTT does not cover the second
-    // path, it is extended by an eighth of the shortest RTT.
+    // Rate (Mbit/s) and extra delay (ms) of the second path, then the expected RTT of a flow without jitter (µs) and
+    // with jitter (ms). The first path has 100 Mbit/s. If the second path does not matter to a new flow, the
+    // expected RTT is that of the first path and an eighth of it.
     for (mbps, later, us, jittery_ms) in [
         (600, 30, 50_000, 54),
         (500, 30, 22_500, 28),

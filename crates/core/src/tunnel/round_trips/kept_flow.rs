@@ -40,9 +40,10 @@ pub(super) struct KeptFlow {
     told: Option<Said>,
     /// Latest acknowledgement that the receiver has sent.
     heard: Option<Said>,
-    /// End and timestamp of the receiver's data that were delivered before delayed ACKs.
+    /// Sequence number of the end of the receiver's data that were delivered before ACKs held here, and the timestamp
+    /// of these data.
     ahead: Option<(u32, Option<u32>)>,
-    /// Number of segments that were delivered before delayed ACKs.
+    /// Number of segments that were delivered before ACKs held here.
     talk: u32,
 }
 
