@@ -91,9 +91,8 @@ pub struct Path {
     link_ack: Option<u32>,
     /// The health state last reported to the host.
     told: health::State,
-    /// A report is evidence only if it names a datagram whose counter is at least this: the peer's interface went down
-    /// when the earlier ones had been sent.
-    evidence_from: u64,
+    /// The last message of the other end that its interface under this path went down.
+    peer_down: Option<PeerDown>,
     /// Highest data and control counters received. The source address of the newest datagram becomes the remote
     /// address.
     newest: [Option<u64>; 2],
@@ -104,6 +103,16 @@ pub struct Path {
     mtu: mtu::PathMtu,
     /// The path MTU last reported to the host.
     told_mtu: Option<usize>,
+}
+
+/// The message of the other end that its interface went down. Answers to earlier datagrams are no evidence that the path
+/// works.
+#[derive(Clone, Copy, Debug)]
+struct PeerDown {
+    /// When the message arrived.
+    at: Instant,
+    /// Counter of the first data datagram sent after the message.
+    next_data: u64,
 }
 
 impl Path {
@@ -139,7 +148,7 @@ impl Path {
             receiver: receiver::Receiver::default(),
             probes: probes::Probes::default(),
             link_ack: None,
-            evidence_from: 0,
+            peer_down: None,
             told: health::State::Probing,
             newest: [None; 2],
             found: None,

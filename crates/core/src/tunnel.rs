@@ -233,6 +233,9 @@ impl Tunnel {
 
     /// Removes a link. Its packets in flight are retransmitted on other paths.
     pub fn remove_path(&mut self, id: PathId, shared: &mut Shared<'_>) {
+        if let Some(path) = self.paths.get(id) {
+            self.control.on_route(path, false);
+        }
         self.take_back(id);
         self.paths.remove(id, shared.pool);
     }
@@ -253,6 +256,7 @@ impl Tunnel {
         let Some(path) = self.paths.get_mut(id) else {
             return;
         };
+        self.control.on_route(path, route.is_some());
         if path.set_route(now, route) && path.health().state() != State::Up {
             self.take_back(id);
             self.round_trips.fade(now);
@@ -648,7 +652,9 @@ impl Tunnel {
                     path_seq,
                     global_seq,
                 } => self.on_tail(now, id, (path_seq, global_seq), shared),
-                Frame::LinkDown { path } => self.on_peer_link_down(now, path),
+                Frame::LinkDown { path, counter } => {
+                    self.on_peer_link_down(now, path, counter);
+                }
                 Frame::TrainPacket(packet) => {
                     if let Some(path) = self.paths.get_mut(id) {
                         let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);
@@ -749,10 +755,10 @@ impl Tunnel {
 
     /// Handles the message that the other end's interface under a path went down: retransmits the packets in flight on
     /// other paths without waiting for the silence.
-    fn on_peer_link_down(&mut self, now: Instant, id: PathId) {
+    fn on_peer_link_down(&mut self, now: Instant, id: PathId, counter: u64) {
         if self.effort.allows(now)
             && let Some(path) = self.paths.get_mut(id)
-            && path.on_peer_link_down(now)
+            && path.on_peer_link_down(now, counter)
         {
             self.effort.spend(now, effort::PER_LINK);
             self.take_back(id);

@@ -67,8 +67,6 @@ pub struct Health {
     state: State,
     entered_at: Instant,
     link_is_up: bool,
-    /// Whether the other end has yet to be informed that the interface went down.
-    notice_due: bool,
     /// Since when a datagram is unacknowledged: the later of its sending and the last evidence.
     outstanding_since: Option<Instant>,
     last_evidence_at: Instant,
@@ -95,7 +93,6 @@ impl Health {
             state: State::Probing,
             entered_at: now,
             link_is_up: true,
-            notice_due: false,
             outstanding_since: None,
             last_evidence_at: now,
             last_probe_at: None,
@@ -195,14 +192,12 @@ impl Health {
     pub fn on_link(&mut self, now: Instant, event: LinkEvent) {
         match event {
             LinkEvent::Down => {
-                self.notice_due |= self.link_is_up;
                 self.link_is_up = false;
                 self.outstanding_since = None;
                 self.enter(now, State::Down);
             }
             LinkEvent::Up => {
                 self.link_is_up = true;
-                self.notice_due = false;
                 if self.state == State::Down {
                     self.outstanding_since = None;
                     self.last_probe_at = None;
@@ -210,17 +205,6 @@ impl Health {
                 }
             }
         }
-    }
-
-    /// Whether the other end has yet to be informed that the interface of this end went down.
-    #[must_use]
-    pub const fn notice_due(&self) -> bool {
-        self.notice_due
-    }
-
-    /// Records that the other end was informed that the interface of this end went down.
-    pub fn on_notice_sent(&mut self) {
-        self.notice_due = false;
     }
 
     /// Processes the other end's message that its interface went down. Returns whether the path was Up.

@@ -76,7 +76,7 @@ impl Path {
                 .on_searched(now, self.sender.unreported_pkts());
         }
         self.pace(now);
-        if reported > self.evidence_from {
+        if self.peer_down.is_none_or(|down| reported > down.next_data) {
             self.on_evidence(now);
         }
         Some(reported)
@@ -134,6 +134,9 @@ impl Path {
         let interval = self.feedback_interval();
         self.health
             .on_rtt(self.rtt.smoothed().unwrap_or(rtt), interval);
+        if self.peer_down.is_some_and(|down| down.at + rtt > now) {
+            return Pong::Rtt;
+        }
         if matches!(self.health.state(), State::Down | State::Probing) {
             self.train_sender.on_up(now);
         }

@@ -131,10 +131,10 @@ impl Sender {
         Some((self.next_data.checked_sub(1)?, self.last_global?))
     }
 
-    /// Returns the counter of the next data datagram.
+    /// Returns the counter of the next control datagram.
     #[must_use]
-    pub const fn next_counter(&self) -> u64 {
-        self.next_data
+    pub const fn next_control(&self) -> u64 {
+        self.next_control
     }
 
     /// Takes a number for a control datagram.

@@ -3,7 +3,7 @@
 use core::{net::IpAddr, time::Duration};
 
 use super::{
-    Path,
+    Path, PeerDown,
     control::aim::Aim,
     estimators::Estimators,
     health::{LinkEvent, State},
@@ -13,8 +13,12 @@ use super::{
     sender::Sender,
 };
 use crate::{
-    packet::Pool, profile::Profile, role::Role, time::Instant, transmit::Route,
-    wire::control::LinkInfo,
+    packet::Pool,
+    profile::Profile,
+    role::Role,
+    time::Instant,
+    transmit::Route,
+    wire::{Kind, control::LinkInfo},
 };
 
 /// The counters of a removed path. If the path returns, they continue under the same keys, because the other end also
@@ -107,15 +111,19 @@ impl Path {
         true
     }
 
-    /// Records that the other end was informed that the interface under this path went down.
-    pub fn on_notice_sent(&mut self) {
-        self.health.on_notice_sent();
-    }
-
-    /// Processes the other end's message that its interface under this path went down. Returns whether the path was
-    /// Up. Reports of datagrams that were sent before now are no evidence that the path works.
-    pub fn on_peer_link_down(&mut self, now: Instant) -> bool {
-        self.evidence_from = self.sender.next_counter();
+    /// Processes the other end's message that its interface under this path went down. `counter`: the counter of its
+    /// next control datagram on this path. Returns whether the path was Up.
+    ///
+    /// The message is ignored if a datagram of that counter or a higher one has arrived: the interface works again.
+    /// Answers to datagrams that were sent before now are no evidence that the path works.
+    pub fn on_peer_link_down(&mut self, now: Instant, counter: u64) -> bool {
+        if self.newest[Kind::Control as usize].is_some_and(|newest| newest >= counter) {
+            return false;
+        }
+        self.peer_down = Some(PeerDown {
+            at: now,
+            next_data: self.sender.next_data(),
+        });
         self.health.on_peer_link_down(now)
     }
 

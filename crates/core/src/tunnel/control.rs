@@ -28,6 +28,9 @@ pub(super) struct Control {
     /// Unpredictable tokens for path challenges.
     tokens: SecretStream,
     pub(super) receptions: Receptions,
+    /// Paths whose interface has gone down, about which the other end has not been informed yet, with the counter of
+    /// their next control datagram.
+    links_down: Vec<(PathId, u64)>,
     /// Time at which reports are next sent on the second best path as well.
     second_report_at: Option<Instant>,
     is_closing: bool,
@@ -42,6 +45,7 @@ impl Control {
         Self {
             tokens: SecretStream::new(secret.expose(), b"challenges"),
             receptions,
+            links_down: Vec::new(),
             second_report_at: None,
             is_closing: false,
             is_closed_by_peer: false,
@@ -89,10 +93,48 @@ impl Control {
                 send_train(sealer, id);
             }
         }
-        send_link_down(sealer);
+        self.send_links_down(sealer);
         self.send_reports(sealer, fec);
         self.receptions.send(sealer);
         templates.send(sealer);
+    }
+
+    /// Records whether `path` will have a route. If it loses its route, the other end is informed at the next
+    /// [`send`](Self::send).
+    pub(super) fn on_route(&mut self, path: &Path, will_have_route: bool) {
+        let id = path.id();
+        if will_have_route || path.route().is_some() {
+            self.links_down.retain(|(down, _)| *down != id);
+        }
+        if !will_have_route && path.route().is_some() {
+            self.links_down.push((id, path.sender().next_control()));
+        }
+    }
+
+    /// Informs the other end, on every working path, of the interfaces that have gone down. The report of such a path
+    /// travels in the same datagram, so that the other end retransmits only packets that were lost. A lost message is not
+    /// repeated: the other end then notices the silence.
+    fn send_links_down(&mut self, sealer: &mut Sealer<'_>) {
+        while let Some((id, counter)) = self.links_down.last().copied()
+            && sealer.paths.working().next().is_some()
+        {
+            let mut body = [0; MAX_BODY];
+            let mut writer = FrameWriter::new(&mut body);
+            if let Some(path) = sealer.paths.get_mut(id) {
+                write_report(sealer.now, path, &mut writer);
+            }
+            let _ = writer.push(&Frame::LinkDown { path: id, counter });
+            let len = writer.len();
+            let working: Vec<PathId> = sealer.paths.working().map(Path::id).collect();
+            let mut is_sent = false;
+            for id in working {
+                is_sent |= sealer.control(id, &body[..len]);
+            }
+            if !is_sent {
+                return;
+            }
+            self.links_down.pop();
+        }
     }
 
     /// Sends the answers, probes and descriptions of one path on that path, with the challenge of its remote address
@@ -171,35 +213,6 @@ fn write_report(now: Instant, path: &mut Path, writer: &mut FrameWriter<'_>) {
             let _ = writer.push(&Frame::Missing { path, ranges });
         }
         let _ = writer.push(&Frame::Report { path, report });
-    }
-}
-
-/// Informs the other end, on every working path, of the interfaces that have gone down since the last call. The report
-/// of such a path travels in the same datagram, so that the other end retransmits only the packets that were lost. A
-/// lost message is not repeated: the other end then notices the silence.
-fn send_link_down(sealer: &mut Sealer<'_>) {
-    let now = sealer.now;
-    let is_due = |path: &Path| path.health().notice_due();
-    if sealer.out.is_full() || !sealer.paths.iter().any(is_due) {
-        return;
-    }
-    let working: Vec<PathId> = sealer.paths.working().map(Path::id).collect();
-    if working.is_empty() {
-        return;
-    }
-    let mut body = [0; MAX_BODY];
-    let mut writer = FrameWriter::new(&mut body);
-    for path in sealer.paths.iter_mut().filter(|path| is_due(path)) {
-        write_report(now, path, &mut writer);
-        if writer.push(&Frame::LinkDown { path: path.id() }) {
-            path.on_notice_sent();
-        }
-    }
-    let len = writer.len();
-    if len > 0 {
-        for id in working {
-            sealer.control(id, &body[..len]);
-        }
     }
 }
 

@@ -219,6 +219,9 @@ pub enum Frame<'a> {
     LinkDown {
         /// Path of the interface.
         path: PathId,
+        /// Counter of the sender's next control datagram on that path. A datagram with this counter or a higher one
+        /// shows that the interface works again.
+        counter: u64,
     },
     /// A padded datagram of a packet train, which measures the path on which it is sent.
     TrainPacket(TrainPacket),
@@ -447,8 +450,9 @@ impl<'a> FrameWriter<'a> {
                 body.bytes(parity);
                 TYPE_PARITY
             }
-            Frame::LinkDown { path } => {
+            Frame::LinkDown { path, counter } => {
                 body.u8(path.0);
+                body.bytes(&counter.to_be_bytes());
                 TYPE_LINK_DOWN
             }
             Frame::TrainPacket(packet) => {
@@ -585,6 +589,7 @@ impl<'a> Iterator for Frames<'a> {
                 TYPE_LINK_DOWN => {
                     return Some(Frame::LinkDown {
                         path: path_id(&mut value)?,
+                        counter: value.array().map(u64::from_be_bytes)?,
                     });
                 }
                 TYPE_TRAIN_PACKET => {
@@ -883,7 +888,10 @@ mod tests {
                 len: 31,
                 parity: &[1, 2, 3],
             },
-            Frame::LinkDown { path: PathId(4) },
+            Frame::LinkDown {
+                path: PathId(4),
+                counter: 1 << 33,
+            },
             Frame::Tail {
                 path_seq: Seq(7),
                 global_seq: Seq(u32::MAX),
