@@ -20,17 +20,17 @@ use pleach_sim::{
     scenario::Scenario,
 };
 
-/// Sends on one path for 50 ms, then on the next. While the path whose turn it is has no room, the others are used in the order
-/// of their ids: a turn is a preference, so that no line stands idle.
+/// Sends on one path for 50 ms, then on the next. While the path of the current period is not ready, the other paths
+/// are used in the order of their ids, so that no path is idle while packets wait.
 #[derive(Debug, Default)]
 struct Alternate {
-    /// How many turns have begun.
+    /// Number of periods that have begun.
     turn: usize,
-    /// When the next begins; `None` before the first packet.
+    /// End of the current period; `None` before the first packet.
     ends_at: Option<Instant>,
 }
 
-/// How long a turn takes.
+/// Duration of a period.
 const TURN: Duration = Duration::from_millis(50);
 
 impl Scheduler for Alternate {

@@ -79,8 +79,8 @@ pub struct RttSampling {
 }
 
 impl Default for Profile {
-    /// Returns the profile of a policy without requirements: paths paced at their capacity, flows in order, no
-    /// repair.
+    /// Returns the profile of a policy without requirements: paths paced at their estimated capacity once
+    /// they have been saturated, flows in order, no repair.
     fn default() -> Self {
         Self {
             repair: false,

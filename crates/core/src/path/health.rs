@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | [`Probing`](State::Probing) | new or returned, not yet known to work | evidence arrives: Up; 1 s without evidence: Down |
 //! | [`Up`](State::Up) | works; the only state that carries traffic | silence longer than [`suspect_timeout`](Health::suspect_timeout): Suspect |
-//! | [`Suspect`](State::Suspect) | silent; its packets are sent on other paths | evidence arrives: Up; 1 s after the first unacknowledged datagram: Down |
+//! | [`Suspect`](State::Suspect) | silent; its packets are sent on other paths | evidence arrives: Up; silence of 1 s in all: Down |
 //! | [`Down`](State::Down) | considered dead | evidence arrives: Up; the interface returns: Probing |
 //!
 //! *Evidence* is an authenticated report or answer that a packet sent on this path arrived, whichever path the report
@@ -319,7 +319,7 @@ impl Health {
     fn learn_silence(&mut self, silence: Duration) {
         let step = (self.usual_silence / 8).max(Duration::from_millis(1));
         self.usual_silence = if silence > self.usual_silence {
-            (self.usual_silence + step * 99 / 100).min(DOWN_AFTER)
+            (self.usual_silence + step * 99 / 100).min(LONGEST_SILENCE)
         } else {
             self.usual_silence.saturating_sub(step / 100)
         };
@@ -333,7 +333,11 @@ const MIN_SUSPECT: Duration = Duration::from_millis(40);
 /// times a minute.
 const MAX_USUAL_SILENCE: Duration = Duration::from_millis(80);
 
+/// Silence after which a path is Down, and time in Probing without evidence after which it is Down.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// Upper limit of the learned silence.
+const LONGEST_SILENCE: Duration = Duration::from_secs(1);
 
 const PROBE_EAGER: Duration = Duration::from_millis(20);
 const PROBE_PATIENT: Duration = Duration::from_millis(250);
