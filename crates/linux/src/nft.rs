@@ -82,6 +82,15 @@ pub struct Hold {
     pub routes: Vec<IpNet>,
 }
 
+/// Whether this host can have a table at all; changes nothing.
+///
+/// # Errors
+/// With the remedy in the text, and [`io::ErrorKind::NotFound`], if `nft` is missing; what `nft` says if the kernel cannot.
+pub fn probe() -> io::Result<()> {
+    // No device has a colon in its name.
+    remove(":")
+}
+
 /// Makes or replaces the table of the tunnel over device `tun`.
 ///
 /// # Errors
