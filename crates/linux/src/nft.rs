@@ -31,7 +31,10 @@ use std::{
 
 use ipnet::IpNet;
 
+pub(crate) use self::presence::exists;
 use crate::surroundings::Surroundings;
+
+mod presence;
 
 /// What the table of a tunnel says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

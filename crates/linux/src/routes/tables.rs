@@ -1,4 +1,10 @@
-//! The nftables table of a tunnel while it runs: made, and kept up to date.
+//! The nftables table of a tunnel while it runs: made, kept up to date, and made again if another program has removed it.
+//!
+//! `systemctl restart nftables` and other programs begin with `nft flush ruleset`, which removes the tables of all. So
+//! [`Setup::look_around`] asks the kernel whether the table exists.
+//!
+//! Limits: until the next look nothing of the table is in force, and the counters start anew. A table that is emptied but not
+//! removed is not noticed.
 
 use std::{collections::BTreeMap, io};
 
@@ -54,20 +60,25 @@ impl Setup {
         Ok(())
     }
 
-    /// Tells the nftables table what lies around the tunnel now, if that has changed. Does nothing without a table.
+    /// Tells the nftables table what lies around the tunnel now, if that has changed, and makes the table again if another program
+    /// has removed it. Returns whether it was made again. Does nothing without a table.
     ///
     /// # Errors
-    /// See [`Surroundings::read`] and [`nft::update`].
-    pub fn look_around(&mut self) -> io::Result<()> {
+    /// See [`Surroundings::read`], [`nft::update`] and [`nft::apply`].
+    pub fn look_around(&mut self) -> io::Result<bool> {
         let Some(rules) = &mut self.rules else {
-            return Ok(());
+            return Ok(false);
         };
         let now = Surroundings::read(&self.netlink, &self.name)?;
-        if rules.surroundings != now {
+        let is_lost = !nft::exists(&nft::table_name(&self.name))?;
+        if is_lost {
+            rules.surroundings = now;
+            nft::apply(&self.name, rules)?;
+        } else if rules.surroundings != now {
             nft::update(&self.name, &now)?;
             rules.surroundings = now;
         }
-        Ok(())
+        Ok(is_lost)
     }
 
     /// What the nftables table has dropped, by reason, in packets; empty without a table.

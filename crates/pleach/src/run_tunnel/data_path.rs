@@ -590,6 +590,7 @@ impl DataPath {
                     let mut status = StatusReport {
                         budgets,
                         incompatible: self.incompatible.clone(),
+                        restored_tables: Some(self.host.restored_tables()),
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
                         ..status
                     };

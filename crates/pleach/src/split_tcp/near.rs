@@ -8,6 +8,7 @@ use std::{
     cell::RefCell,
     io,
     net::{IpAddr, SocketAddr},
+    pin::pin,
     rc::Rc,
     sync::{
         Arc, Mutex,
@@ -64,6 +65,8 @@ struct Counts {
     carried: AtomicU64,
     /// Connections reset because the far end did not connect.
     failed: AtomicU64,
+    /// How often another program had removed the nftables table.
+    restored: AtomicU64,
     moved: Arc<AtomicU64>,
     is_redirecting: AtomicBool,
     /// Why connections are not redirected although they are to be.
@@ -144,6 +147,7 @@ impl Near {
             carried: counts.carried.load(Ordering::Relaxed),
             failed: counts.failed.load(Ordering::Relaxed),
             bytes: counts.moved.load(Ordering::Relaxed),
+            restored_tables: counts.restored.load(Ordering::Relaxed),
             trouble: counts.trouble.lock().ok().and_then(|text| text.clone()),
         }
     }
@@ -221,20 +225,51 @@ impl NearEnd {
             if let Ok(mut known) = self.counts.trouble.lock() {
                 *known = trouble;
             }
-            let retry = async {
-                if is_retried {
-                    sleep(RETRY).await;
-                } else {
-                    self.again.notified().await;
-                    // Failures come in crowds.
-                    sleep(SETTLING).await;
-                }
-            };
+            if !self.waits(&mut changes, is_retried).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the redirect is to be set again; `false`: the sender of `changes` is dropped.
+    async fn waits(&self, changes: &mut watch::Receiver<Wanted>, is_retried: bool) -> bool {
+        let mut retry = pin!(async {
+            if is_retried {
+                sleep(RETRY).await;
+            } else {
+                self.again.notified().await;
+                // Failures come in crowds.
+                sleep(SETTLING).await;
+            }
+        });
+        loop {
             tokio::select! {
-                changed = changes.changed() => if changed.is_err() {
-                    return;
+                changed = changes.changed() => return changed.is_ok(),
+                () = &mut retry => return true,
+                () = sleep(LOOK) => if self.restore().await {
+                    return true;
                 },
-                () = retry => {}
+            }
+        }
+    }
+
+    /// Makes the table again if another program has removed it; whether it did.
+    async fn restore(&self) -> bool {
+        let redirect = Arc::clone(&self.redirect);
+        let restored = tokio::task::spawn_blocking(move || redirect.restore()).await;
+        match restored.map_err(io::Error::other).flatten() {
+            Ok(false) => false,
+            Ok(true) => {
+                tracing::warn!(
+                    "another program has removed the nftables table that redirects connections; it is set again"
+                );
+                self.redirected.take();
+                self.counts.restored.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the table that redirects connections");
+                false
             }
         }
     }
@@ -407,6 +442,8 @@ const SETTLING: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a far end that does not serve is asked again.
 const RETRY: Duration = Duration::from_secs(30);
+/// How long it goes unnoticed that another program has removed the table.
+const LOOK: Duration = Duration::from_secs(5);
 const GREETING: Duration = Duration::from_secs(5);
 const OPENING: Duration = Duration::from_secs(30);
 /// A destination that was not reached is excluded for so long.
