@@ -273,23 +273,48 @@ fn take_file(file: &Path, tunnel: &str, servers: &[IpAddr]) -> io::Result<()> {
 /// content. If it cannot (`file` is a mount, a symbolic link, or the only writable file of its directory), a crash
 /// never leaves an empty file.
 fn rewrite(file: &Path, text: &str) -> io::Result<()> {
-    let meta = fs::symlink_metadata(file);
+    let meta = fs::symlink_metadata(file).ok();
     let mode = meta
         .as_ref()
         .map_or(0o644, |meta| meta.permissions().mode() & 0o7777);
-    let is_link = meta.is_ok_and(|meta| meta.is_symlink());
+    let is_link = meta.as_ref().is_some_and(fs::Metadata::is_symlink);
     if !is_link && durable::write(file, text.as_bytes(), mode, Existing::Replace).is_ok() {
         return Ok(());
     }
-    let mut options = fs::OpenOptions::new();
-    let mut written = options
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(file)?;
-    written.write_all(text.as_bytes())?;
-    written.set_len(text.len() as u64)?;
-    written.sync_all()
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut written = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(file)?;
+        if meta.is_none() {
+            written.set_permissions(fs::Permissions::from_mode(mode))?;
+        }
+        written.write_all(text.as_bytes())?;
+        written.set_len(text.len() as u64)?;
+        written.sync_all()
+    };
+    write().map_err(|error| cannot_write(file, &error))
+}
+
+fn cannot_write(file: &Path, error: &io::Error) -> io::Error {
+    let kinds = [
+        io::ErrorKind::ReadOnlyFilesystem,
+        io::ErrorKind::PermissionDenied,
+    ];
+    let remedy = if kinds.contains(&error.kind()) {
+        let link = fs::read_link(file);
+        let place = link.as_deref().unwrap_or(file).parent();
+        let place = place.unwrap_or(file).display();
+        format!(
+            ": let the daemon write there (ReadWritePaths={place} in its unit), or remove [tunnel] dns"
+        )
+    } else {
+        String::new()
+    };
+    let text = format!("{}: {error}{remedy}", file.display());
+    io::Error::new(error.kind(), text)
 }
 
 /// Restores the content that `file` had before [`take_file`], unless another tunnel or program has written the file.
