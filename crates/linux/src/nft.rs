@@ -361,14 +361,21 @@ const DENIED_V4: &str = "169.254.0.0/16, 100.100.100.200, 168.63.129.16";
 /// Link-local addresses, and the metadata services of AWS and Google.
 const DENIED_V6: &str = "fe80::/10, fd00:ec2::254, fd20:ce::254";
 
+/// Link-local networks, and addresses at which clouds answer with secrets of the machine.
+pub fn denied() -> impl Iterator<Item = IpNet> {
+    [DENIED_V4, DENIED_V6]
+        .into_iter()
+        .flat_map(|list| list.split(", "))
+        .filter_map(|text| {
+            let net = text.parse::<IpNet>();
+            net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .ok()
+        })
+}
+
 /// Whether clients of a gateway do not reach `ip`: it is link-local, or the address of a metadata service.
 pub(crate) fn is_denied(ip: IpAddr) -> bool {
-    let list = if ip.is_ipv4() { DENIED_V4 } else { DENIED_V6 };
-    list.split(", ").any(|denied| {
-        let net = denied.parse::<IpNet>();
-        net.or_else(|_| denied.parse::<IpAddr>().map(IpNet::from))
-            .is_ok_and(|net| net.contains(&ip))
-    })
+    denied().any(|net| net.contains(&ip))
 }
 
 /// Device names cannot hold a quote here: it would end the string.
@@ -460,6 +467,13 @@ mod tests {
         let open = closed(false, Others::All, Others::All);
         assert!(open.contains("169.254.0.0/16"));
         assert!(!open.contains("oifname \"t0\" drop") && !open.contains("nfproto ipv4 drop"));
+    }
+
+    #[test]
+    fn all_that_is_denied_is_a_network() {
+        let texts = [DENIED_V4, DENIED_V6].map(|list| list.split(", ").count());
+        assert_eq!(denied().count(), texts.iter().sum::<usize>());
+        assert!(is_denied([100, 100, 100, 200].into()) && !is_denied([100, 100, 100, 201].into()));
     }
 
     #[test]
