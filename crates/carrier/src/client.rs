@@ -164,7 +164,7 @@ impl Client {
         let tls = tls::client(&settings.trust, &settings.gateway_key).map_err(io::Error::other)?;
         let (mailbox, events) = Mailbox::new()?;
         let stop = Arc::new(Notify::new());
-        let runtime = start_thread(Arc::clone(&stop))?;
+        let runtime = start_thread("carrier", Arc::clone(&stop))?;
         Ok(Self {
             settings: Arc::new(settings),
             tls: Arc::new(tls),
@@ -223,12 +223,12 @@ impl Drop for Client {
     }
 }
 
-/// Starts a thread that drives a runtime until `stop` is notified.
-pub(crate) fn start_thread(stop: Arc<Notify>) -> io::Result<Handle> {
+/// Starts a thread called `name` that drives a runtime until `stop` is notified.
+pub(crate) fn start_thread(name: &str, stop: Arc<Notify>) -> io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     thread::Builder::new()
-        .name("carrier".to_owned())
+        .name(name.to_owned())
         .spawn(move || {
             runtime.block_on(stop.notified());
         })?;

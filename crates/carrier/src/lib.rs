@@ -16,7 +16,8 @@
 //! Confidentiality does not depend on any of this: what is carried is sealed by the tunnel's session. TLS hides what the
 //! connection is for.
 //!
-//! Threads: client and server have one each, with a runtime of its own. Datagrams go to and from the data path over bounded
+//! Threads: client and server have one each, with a runtime of its own; the server has another for handshakes, so that strangers do not
+//! delay what is carried. Datagrams go to and from the data path over bounded
 //! channels; what finds no room on the way out is dropped, as by a full queue of a router. On the way in, the connection is
 //! read no further, so that TCP slows the other end down.
 
@@ -31,6 +32,7 @@ pub mod proof;
 mod request;
 pub mod server;
 mod socket;
+mod strangers;
 pub mod tls;
 
 /// Datagrams to send.

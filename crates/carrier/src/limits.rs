@@ -68,7 +68,7 @@ impl Drop for Place {
 }
 
 /// Who can have many addresses of IPv6 has a network of 2^64.
-fn source(address: IpAddr) -> IpAddr {
+pub(crate) fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
