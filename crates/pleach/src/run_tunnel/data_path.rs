@@ -298,6 +298,10 @@ impl DataPath {
         let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
         self.named = found;
         self.endpoint.set_endpoints(now, endpoints.clone());
+        // Connections to the former addresses are given up.
+        for index in 0..self.links.len() {
+            self.carry(now, index);
+        }
         self.watch_links(&endpoints)
     }
 
