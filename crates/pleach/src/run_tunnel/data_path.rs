@@ -226,7 +226,7 @@ impl DataPath {
             }
             Role::Client(client) => {
                 this.budgets = Budgets::load(clock::now(), client, &config.name);
-                let carried = Links::start(client, this.host.fwmark())?;
+                let carried = Links::start(client, this.host.fwmark(), &config.name)?;
                 this.poller.add(carried.waker(), CARRIER)?;
                 this.carried = Some(carried);
                 for link in &client.links {

@@ -241,7 +241,10 @@ fn a_named_http_proxy_is_asked_for_over_its_link() {
     is_asked.unwrap_or_else(|| panic!("the proxy is not asked: {:?}", named.status()));
     let (from, request) = asked.join().expect("no panic").expect("a request");
     assert_eq!(from.ip().to_string(), "10.1.0.2");
-    assert!(request.starts_with("CONNECT 203.0.113.5:443 HTTP/1.1\r\n"), "{request}");
+    assert!(
+        request.starts_with("CONNECT 203.0.113.5:443 HTTP/1.1\r\n"),
+        "{request}"
+    );
     named.stop();
 }
 
