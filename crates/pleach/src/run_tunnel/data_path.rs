@@ -823,6 +823,8 @@ impl DataPath {
             self.look_at_link(now, index, &snapshot);
         }
         self.snapshot = snapshot;
+        // Before anything is sent: a link that is always carried over TCP sends nothing over UDP.
+        self.settle_carried(now);
     }
 
     /// Takes up every device with a route to the gateway, and lets go of those whose device is gone. One that only lost its
