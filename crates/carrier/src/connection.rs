@@ -75,7 +75,9 @@ where
                     }
                     Some(Err(error)) => return explain(&error),
                 }
-                if received.lengths.len() >= MOST_TOGETHER {
+                if received.lengths.len() >= MOST_TOGETHER
+                    || received.bytes.len() >= MOST_BYTES_TOGETHER
+                {
                     break;
                 }
                 match stream.next().now_or_never() {
@@ -115,5 +117,50 @@ const READ_BUFFER: usize = 16_384;
 const MAX_UNWRITTEN: usize = 512 << 10;
 /// Datagrams handed over together.
 const MOST_TOGETHER: usize = 64;
+/// Bytes after which no more are waited for: 64 KiB, and one message, wait for the data path at most.
+const MOST_BYTES_TOGETHER: usize = 65_536;
 /// The engine probes a reserve path once a minute, over any of a set's connections.
 const SILENCE: Duration = Duration::from_secs(900);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex as StdMutex;
+
+    use tokio::{io::AsyncWriteExt as _, runtime::Builder};
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    use super::*;
+
+    #[test]
+    fn long_messages_are_handed_over_before_they_are_many() {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let handed_over = StdMutex::new(Vec::new());
+        runtime.expect("a runtime").block_on(async {
+            let (here, mut there) = tokio::io::duplex(8 << 20);
+            // Unmasked, as a server sends them: all are there before the first is read.
+            for _ in 0..64 {
+                let mut message = vec![0x82, 126];
+                message.extend(u16::MAX.to_be_bytes());
+                message.resize(message.len() + MAX_MESSAGE, 7);
+                there.write_all(&message).await.expect("room");
+            }
+            drop(there);
+            let socket = WebSocketStream::from_raw_socket(here, Role::Client, Some(config())).await;
+            let (_pieces, queue) = mpsc::channel(1);
+            let pieces = Arc::new(Mutex::new(queue));
+            run(socket, &pieces, |received| {
+                let mut handed_over = handed_over.lock().expect("no panic");
+                handed_over.push(received.bytes.len());
+                std::future::ready(true)
+            })
+            .await;
+        });
+        let handed_over = handed_over.into_inner().expect("no panic");
+        assert_eq!(handed_over.iter().sum::<usize>(), 64 * MAX_MESSAGE);
+        let most = MOST_BYTES_TOGETHER + MAX_MESSAGE;
+        assert!(
+            handed_over.iter().all(|bytes| *bytes <= most),
+            "{handed_over:?}"
+        );
+    }
+}
