@@ -136,6 +136,10 @@ impl Far {
         target: std::net::SocketAddr,
         source: IpAddr,
     ) -> Result<TcpStream, Answer> {
+        // Over IPv6 the kernel may choose another of the host's addresses for a client than the tunnel's.
+        if self.is_of_a_client(target.ip().to_canonical()) {
+            return Err(Answer::Denied);
+        }
         match may_reach(target.ip(), &self.settings.addresses) {
             Ok(true) => {}
             Ok(false) => return Err(Answer::Denied),
@@ -153,6 +157,12 @@ impl Far {
             Ok(Err(error)) => Err(Answer::of(&error)),
             Err(_) => Err(Answer::TimedOut),
         }
+    }
+
+    /// Whether `ip` is in a network of the tunnel, or of a client whose addresses are translated.
+    fn is_of_a_client(&self, ip: IpAddr) -> bool {
+        let mut nets = self.settings.addresses.iter();
+        nets.any(|net| net.contains(&ip)) || self.is_translated(ip)
     }
 
     fn is_translated(&self, source: IpAddr) -> bool {
@@ -205,3 +215,42 @@ const CONNECT_TIME: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long an answered connection may take to end.
 const LINGER: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn far() -> Rc<Far> {
+        let networks = |texts: &[&str]| -> Vec<IpNet> {
+            let texts = texts.iter();
+            texts.map(|text| text.parse().expect("literal")).collect()
+        };
+        Rc::new(Far {
+            settings: FarSettings {
+                tunnel: "t0".to_owned(),
+                addresses: networks(&["10.77.0.1/24", "fd77::1/64"]),
+            },
+            translated: Arc::new(Mutex::new(networks(&["10.77.0.0/24", "2001:db8:7::/48"]))),
+            pool: PipePool::default(),
+            moved: Arc::default(),
+            by_client: RefCell::default(),
+        })
+    }
+
+    #[test]
+    fn clients_do_not_reach_each_other() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        for target in ["10.77.0.3:80", "[fd77::3]:80", "[2001:db8:7::3]:80"] {
+            let far = far();
+            let connecting = far.connect(
+                target.parse().expect("literal"),
+                "fd77::2".parse().expect("literal"),
+            );
+            let answer = runtime.block_on(connecting).expect_err("denied");
+            assert_eq!(answer, Answer::Denied, "{target}");
+        }
+    }
+}
