@@ -341,7 +341,10 @@ impl NearEnd {
 
     /// A connection to the far end, through the tunnel.
     async fn open(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let mut last = io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            "the first address of the tunnel's network, which is the gateway's, is this host's: change [tunnel] address at both ends",
+        );
         for gateway in self.own.iter().filter_map(gateway_of) {
             let socket = if gateway.is_ipv4() {
                 TcpSocket::new_v4()?
@@ -427,10 +430,12 @@ fn exclude_on_a_thread(exclusions: Exclusions) -> io::Result<SyncSender<(SocketA
     Ok(sender)
 }
 
-/// The gateway's address in the tunnel's network `own`: the first of it, as `pleach gateway init` chooses.
+/// The gateway's address in the tunnel's network `own`: the first of it, as `pleach gateway init` chooses. `None`: this host has it; the
+/// next one may be another client's.
 fn gateway_of(own: &IpNet) -> Option<IpAddr> {
     let mut hosts = own.hosts();
-    hosts.find(|host| *host != own.addr() && *host != own.network())
+    let first = hosts.find(|host| *host != own.network());
+    first.filter(|first| *first != own.addr())
 }
 
 /// Connections at a time; above, they are reset.
@@ -450,3 +455,24 @@ const OPENING: Duration = Duration::from_secs(30);
 const EXCLUDED: Duration = Duration::from_secs(60);
 /// A destination that the gateway does not reach for clients.
 const EXCLUDED_LONG: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateway_has_the_first_address_and_no_other_host_is_taken_for_it() {
+        for (own, gateway) in [
+            ("10.77.0.2/24", Some("10.77.0.1")),
+            ("10.77.0.1/24", None),
+            ("10.77.0.2/32", None),
+            ("fd77::5/64", Some("fd77::1")),
+            ("fd77::1/64", None),
+            ("10.77.0.1/31", None),
+        ] {
+            let own: IpNet = own.parse().expect("literal");
+            let gateway = gateway.map(|text| text.parse().expect("literal"));
+            assert_eq!(gateway_of(&own), gateway, "{own}");
+        }
+    }
+}
