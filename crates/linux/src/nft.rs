@@ -21,13 +21,7 @@
 //! Limits: a rule that accepts a packet ends this table's chain only; other tables may drop it still. A program that writes frames
 //! itself (a packet socket), such as a DHCP client, is not seen by nftables.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    io::{self, Write as _},
-    net::IpAddr,
-    process::{Command, Stdio},
-};
+use std::{collections::BTreeMap, fmt::Write as _, io, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -35,6 +29,7 @@ pub(crate) use self::presence::exists;
 use crate::surroundings::Surroundings;
 
 mod presence;
+mod program;
 
 /// What the table of a tunnel says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,14 +123,8 @@ pub fn update(tun: &str, surroundings: &Surroundings) -> io::Result<()> {
 /// # Errors
 /// There is no such table; `nft` is missing.
 pub fn counters(tun: &str) -> io::Result<BTreeMap<String, u64>> {
-    let output = Command::new("nft")
-        .args(["list", "counters", "table", "inet", &table_name(tun)])
-        .stdin(Stdio::null())
-        .output()?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!("nft: {}", text.trim())));
-    }
+    let arguments = ["list", "counters", "table", "inet", &table_name(tun)];
+    let output = program::nft(&arguments, "")?;
     Ok(parse_counters(&String::from_utf8_lossy(&output.stdout)))
 }
 
@@ -385,28 +374,7 @@ pub(crate) fn quoted(tun: &str) -> String {
 
 /// Runs `script` as one transaction.
 pub(crate) fn run(script: &str) -> io::Result<()> {
-    let mut child = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| {
-            let text = format!("cannot run nft: {error}; install the package nftables");
-            io::Error::new(error.kind(), text)
-        })?;
-    // A write that fails shows in the exit status.
-    let mut input = child.stdin.take();
-    if let Some(input) = &mut input {
-        let _ = input.write_all(script.as_bytes());
-    }
-    drop(input);
-    let output = child.wait_with_output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("nft: {}", text.trim())))
+    program::nft(&["-f", "-"], script).map(drop)
 }
 
 #[cfg(test)]
