@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-use pleach_linux::clock;
+use pleach_linux::{clock, netlink::Netlink};
 
 use crate::onboard::durable::{self, Existing};
 
@@ -101,6 +101,8 @@ impl Drop for Resolvers {
         let undone = match self.way {
             Way::File => give_back_file(Path::new(FILE), tunnel),
             Way::Resolvconf => run("resolvconf", &["-d", &interface(tunnel)], ""),
+            // systemd-resolved has forgotten a device that is gone.
+            Way::Resolved if !has_device(tunnel) => Ok(()),
             Way::Resolved => run("resolvectl", &["revert", tunnel], ""),
         };
         if let Err(error) = undone {
@@ -194,6 +196,12 @@ fn way() -> Way {
     } else {
         Way::File
     }
+}
+
+/// Whether the device exists; if the kernel does not say, it does.
+fn has_device(name: &str) -> bool {
+    let index = Netlink::open().and_then(|netlink| netlink.link_index(name));
+    index.map_or(true, |index| index.is_some())
 }
 
 fn has(program: &str) -> bool {
