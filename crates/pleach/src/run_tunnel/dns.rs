@@ -2,8 +2,9 @@
 //!
 //! One of these methods is used, the first that the host supports:
 //!
-//! 1. systemd-resolved, through `resolvectl`: the resolvers are assigned to the tunnel's device, and the domain `~.`
-//!    makes them the only ones for all names. systemd-resolved forgets them with the device, also after a crash.
+//! 1. systemd-resolved, through `resolvectl`, if `/etc/resolv.conf` leads to it: the resolvers are assigned to the tunnel's
+//!    device, and the domain `~.` makes them the only ones for all names. systemd-resolved forgets them with the device, also
+//!    after a crash.
 //! 2. `resolvconf`, with the interface `tun.NAME`.
 //! 3. `/etc/resolv.conf` itself. Its former content stays in the file, with a mark at the beginning of each line, so
 //!    that it can be restored after a crash and after a reboot.
@@ -189,13 +190,28 @@ pub(crate) fn recover(tunnel: &str) -> io::Result<()> {
 }
 
 fn way() -> Way {
-    if Path::new("/run/systemd/resolve").is_dir() && has("resolvectl") {
+    if leads_to_resolved(Path::new(FILE), Path::new(RESOLVED)) && has("resolvectl") {
         Way::Resolved
     } else if has("resolvconf") {
         Way::Resolvconf
     } else {
         Way::File
     }
+}
+
+/// Whether programs that read `file` ask systemd-resolved, whose files are in `directory`: `file` is one of these, or names an
+/// address on which it answers.
+fn leads_to_resolved(file: &Path, directory: &Path) -> bool {
+    if !directory.is_dir() {
+        return false;
+    }
+    let is_its = fs::canonicalize(file).is_ok_and(|file| file.starts_with(directory));
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut servers = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("nameserver")).then(|| words.next())?
+    });
+    is_its || servers.any(|server| ["127.0.0.53", "127.0.0.54"].contains(&server))
 }
 
 /// Whether the device exists; if the kernel does not say, it does.
@@ -373,6 +389,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Longest pause before the next check, after another program has overwritten the file.
 const MOST_WAIT: Duration = Duration::from_secs(60);
 const FILE: &str = "/etc/resolv.conf";
+/// Directory of systemd-resolved.
+const RESOLVED: &str = "/run/systemd/resolve";
 const HEAD: &str = "# Written by pleach for the tunnel ";
 const MARK: &str = "#pleach# ";
 
@@ -397,6 +415,31 @@ mod tests {
         give_back_file(&file, "t1").expect("not its own");
         give_back_file(&file, "t0").expect("given back");
         assert_eq!(fs::read_to_string(&file).expect("readable"), former);
+    }
+
+    #[test]
+    fn systemd_resolved_is_told_only_if_programs_ask_it() {
+        let directory = tempfile::TempDir::new().expect("directory");
+        let resolved = directory
+            .path()
+            .canonicalize()
+            .expect("there")
+            .join("resolve");
+        let file = directory.path().join("resolv.conf");
+        let leads = || leads_to_resolved(&file, &resolved);
+        let stub = "# stub\nnameserver 127.0.0.53\n";
+        fs::write(&file, stub).expect("written");
+        assert!(!leads(), "it does not run");
+        fs::create_dir(&resolved).expect("made");
+        assert!(leads());
+        fs::write(&file, "#nameserver 127.0.0.53\nnameserver 192.0.2.1\n").expect("written");
+        assert!(!leads());
+        fs::remove_file(&file).expect("removed");
+        assert!(!leads());
+        let uplink = resolved.join("resolv.conf");
+        fs::write(&uplink, "nameserver 192.0.2.1\n").expect("written");
+        std::os::unix::fs::symlink(&uplink, &file).expect("linked");
+        assert!(leads());
     }
 
     #[test]
