@@ -47,12 +47,14 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
         // Undo the changes of a daemon that was killed.
         if let Ok(loaded) = config::load(&file) {
             let name = &loaded.config.name;
-            dns::recover(name).with_context(|| format!("resolvers of the tunnel {name}"))?;
-            // Without `nft`, no rules of split TCP can exist.
-            let _ = split_tcp::recover(name);
             let is_stopped = routes::recover(DEFAULT_STATE_DIR.as_ref(), name)
                 .with_context(|| format!("routes of the tunnel {name}"))?;
-            if !is_stopped {
+            if is_stopped {
+                dns::recover(name).with_context(|| format!("resolvers of the tunnel {name}"))?;
+                // Without `nft`, no rules of split TCP can exist.
+                let _ = split_tcp::recover(name);
+            } else {
+                // What a daemon uses that was started by hand is its own affair.
                 let _ = writeln!(said, "The tunnel {name} still runs: stop its daemon.");
             }
         }
