@@ -38,6 +38,8 @@ pub(super) struct PeerSection {
     pub(super) key: SecretKey,
     /// Whether this program has written the section and may replace it.
     pub(super) is_ours: bool,
+    /// Whether the file has a `[[known_peer]]`, which needs the section.
+    pub(super) has_others: bool,
 }
 
 /// Reads the section; `None` if the file or its `[peer]` does not exist.
@@ -77,6 +79,7 @@ pub(super) fn read(place: &Place) -> anyhow::Result<Option<PeerSection>> {
         store,
         key: stripe.private_key,
         is_ours: text.contains(BEGIN),
+        has_others: !stripe.known.is_empty(),
     }))
 }
 
@@ -98,6 +101,7 @@ pub(super) fn create(place: &Place, draft: &mut Draft) -> anyhow::Result<PeerSec
         store,
         key: draft.secret(&place.config(KEY_FILE))?,
         is_ours: true,
+        has_others: false,
     })
 }
 
@@ -119,27 +123,34 @@ pub(super) fn write(place: &Place, section: &PeerSection) -> anyhow::Result<bool
     Ok(changed)
 }
 
-/// Removes this program's section and key, and the file if this program has made it. Returns whether the whole file was
-/// removed.
+/// Whether this program has made the file, and not only a section of it.
 ///
 /// # Errors
 /// The disk's errors.
-pub(super) fn remove(place: &Place) -> anyhow::Result<bool> {
+pub(super) fn is_whole(place: &Place) -> anyhow::Result<bool> {
+    let text = read_text(&place.config(FILE))?;
+    Ok(text.is_some_and(|text| text.starts_with(HEAD) && text.contains(BEGIN)))
+}
+
+/// Removes this program's section and key, and the file if this program has made it.
+///
+/// # Errors
+/// The disk's errors.
+pub(super) fn remove(place: &Place) -> anyhow::Result<()> {
     let path = place.config(FILE);
     let cannot = |path: &Path, error| host::cannot_write(path, &error);
     let text = read_text(&path)?.unwrap_or_default();
     if !text.contains(BEGIN) {
-        return Ok(false);
+        return Ok(());
     }
-    let is_all = text.starts_with(HEAD);
-    if is_all {
+    if text.starts_with(HEAD) {
         durable::remove(&path).map_err(|error| cannot(&path, error))?;
     } else {
         replace(&path, &format!("{}\n", without_section(&text).trim_end()))?;
     }
     let key = place.config(KEY_FILE);
     durable::remove(&key).map_err(|error| cannot(&key, error))?;
-    Ok(is_all)
+    Ok(())
 }
 
 /// Returns the directory of the store of this program's section.
