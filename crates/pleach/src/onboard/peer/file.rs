@@ -113,7 +113,10 @@ pub(super) fn write(place: &Place, section: &PeerSection) -> anyhow::Result<bool
     let path = place.config(FILE);
     let old = read_text(&path)?;
     let text = match &old {
-        Some(text) => format!("{}\n{}", without_section(text).trim_end(), render(section)),
+        Some(text) => {
+            let rest = without_section(text).with_context(|| path.display().to_string())?;
+            format!("{}\n{}", rest.trim_end(), render(section))
+        }
         None => format!("{}\n{}", head(place), render(section)),
     };
     let changed = old.as_deref() != Some(text.as_str());
@@ -146,7 +149,8 @@ pub(super) fn remove(place: &Place) -> anyhow::Result<()> {
     if text.starts_with(HEAD) {
         durable::remove(&path).map_err(|error| cannot(&path, error))?;
     } else {
-        replace(&path, &format!("{}\n", without_section(&text).trim_end()))?;
+        let rest = without_section(&text).with_context(|| path.display().to_string())?;
+        replace(&path, &format!("{}\n", rest.trim_end()))?;
     }
     let key = place.config(KEY_FILE);
     durable::remove(&key).map_err(|error| cannot(&key, error))?;
@@ -186,12 +190,18 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     durable::write(path, text.as_bytes(), mode, Existing::Replace).map_err(cannot)
 }
 
-fn without_section(text: &str) -> String {
+/// Returns the text without this program's section.
+///
+/// # Errors
+/// If only one of the two marks is there: nobody knows what lies between them.
+fn without_section(text: &str) -> anyhow::Result<String> {
     let Some((before, rest)) = text.split_once(BEGIN) else {
-        return text.to_owned();
+        return Ok(text.to_owned());
     };
-    let after = rest.split_once(END).map_or("", |(_, after)| after);
-    format!("{}\n{}", before.trim_end(), after.trim_start())
+    let Some((_, after)) = rest.split_once(END) else {
+        bail!("the line {END:?} is missing: add it behind [peer], then try again");
+    };
+    Ok(format!("{}\n{}", before.trim_end(), after.trim_start()))
 }
 
 fn head(place: &Place) -> String {
@@ -232,3 +242,20 @@ fn render(section: &PeerSection) -> String {
 const HEAD: &str = "# Written by `pleach peer`";
 const BEGIN: &str = "# Begin of what `pleach peer` writes and removes.";
 const END: &str = "# End of what `pleach peer` writes and removes.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_without_its_end_is_refused() {
+        let rest = "[proxy]\nlisten = \"127.0.0.1:1080\"\n";
+        let whole = format!("{rest}{BEGIN}\n[peer]\n{END}\n[[link]]\nname = \"dsl\"\n");
+        let kept = without_section(&whole).expect("both marks");
+        assert!(kept.starts_with(rest) && kept.ends_with("[[link]]\nname = \"dsl\"\n"));
+        assert!(!kept.contains("[peer]"));
+        let torn = whole.replace(END, "");
+        let error = without_section(&torn).expect_err("nobody knows what is the user's");
+        assert!(error.to_string().contains(END), "{error}");
+    }
+}
