@@ -126,6 +126,29 @@ pub(super) fn write(place: &Place, section: &PeerSection) -> anyhow::Result<bool
     Ok(changed)
 }
 
+/// Returns the text of the file; `None` if it does not exist.
+///
+/// # Errors
+/// The disk's errors.
+pub(super) fn text(place: &Place) -> anyhow::Result<Option<String>> {
+    read_text(&place.config(FILE))
+}
+
+/// Gives the file the content that it had before [`write`]. `text`: `None` if it did not exist.
+///
+/// # Errors
+/// The disk's errors.
+pub(super) fn restore(place: &Place, text: Option<&str>) -> anyhow::Result<()> {
+    let path = place.config(FILE);
+    let Some(text) = text else {
+        let removed = durable::remove(&path);
+        return removed
+            .map(drop)
+            .map_err(|error| host::cannot_write(&path, &error));
+    };
+    replace(&path, text)
+}
+
 /// Whether this program has made the file, and not only a section of it.
 ///
 /// # Errors
