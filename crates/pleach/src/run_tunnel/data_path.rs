@@ -412,7 +412,9 @@ impl DataPath {
         drop(self.splitting.take());
         self.remember(clock::now());
         if let Some(budgets) = &self.budgets {
-            budgets.saving()();
+            // After a write of the same file that may be under way.
+            let saving = budgets.saving();
+            self.host.run(move |_| saving());
         }
         self.endpoint.close();
         self.transmit(clock::now());
