@@ -207,7 +207,12 @@ impl DataPath {
             if is_spent {
                 put_aside(&mut settings, link.at_limit);
             }
-            self.set_link(now, &settings);
+            // The rest may have been changed since by a command, such as the weight.
+            self.endpoint.update_links(now, &settings.name, |link| {
+                link.role = settings.role;
+                link.upload = settings.upload;
+                link.download = settings.download;
+            });
         }
     }
 
