@@ -1,9 +1,9 @@
 //! The gateway's end: connects to servers for clients of the tunnel.
 //!
 //! It listens on the tunnel's device, so only clients with a session reach it, from addresses that are theirs. Bounds:
-//! [`MAX_CONNECTIONS`] in all and [`MAX_PER_CLIENT`] for each client address, above which a connection is reset; a request comes within [`REQUEST_TIME`], a server
+//! [`MAX_CONNECTIONS`] in all and [`MAX_PER_CLIENT`] for each client network, above which a connection is reset; a request comes within [`REQUEST_TIME`], a server
 //! answers within [`CONNECT_TIME`]. Each connection has two sockets, whose buffers the kernel bounds (`tcp_rmem`, `tcp_wmem`),
-//! and a pipe of at most 512 KiB for each direction while its receiver does not keep up.
+//! and a pipe for each direction while its receiver does not keep up: of 512 KiB as long as few are so large, else of 64 KiB.
 //!
 //! The server sees the gateway's address, as it does when the gateway translates addresses (`nat`). Where it does not
 //! translate, the request is answered with [`Answer::Untranslated`].
@@ -95,8 +95,8 @@ struct Far {
     translated: Translated,
     pool: PipePool,
     moved: Arc<AtomicU64>,
-    /// Connections of each client address.
-    by_client: RefCell<BTreeMap<IpAddr, usize>>,
+    /// Connections of each client network.
+    by_client: RefCell<BTreeMap<IpNet, usize>>,
 }
 
 impl Far {
@@ -170,8 +170,24 @@ impl Far {
         nets.is_ok_and(|nets| nets.iter().any(|net| net.contains(&source)))
     }
 
+    /// The network of one client that `address` is in, as far as is known: a client may have as many addresses as its network has.
+    fn network_of(&self, address: IpAddr) -> IpNet {
+        let own = &self.settings.addresses;
+        // All clients have addresses of the tunnel's own networks.
+        let is_of_one = |net: &&IpNet| {
+            net.contains(&address) && own.iter().all(|own| own.trunc() != net.trunc())
+        };
+        let nets = self.translated.lock();
+        let known = nets.ok().and_then(|nets| {
+            let of_one = nets.iter().filter(is_of_one);
+            of_one.max_by_key(|net| net.prefix_len()).copied()
+        });
+        known.map_or_else(|| IpNet::from(address), |net| net.trunc())
+    }
+
     /// A place for one more connection of `client`, given back when dropped.
     fn place(self: &Rc<Self>, client: IpAddr) -> Option<Place> {
+        let client = self.network_of(client);
         let mut by_client = self.by_client.borrow_mut();
         let total: usize = by_client.values().sum();
         let own = by_client.get(&client).copied().unwrap_or_default();
@@ -190,7 +206,7 @@ impl Far {
 /// One connection's place among those of its client.
 struct Place {
     far: Rc<Far>,
-    client: IpAddr,
+    client: IpNet,
 }
 
 impl Drop for Place {
@@ -207,7 +223,7 @@ impl Drop for Place {
 
 /// Connections of all clients.
 const MAX_CONNECTIONS: usize = 8192;
-/// Connections of one client address.
+/// Connections of one client network.
 const MAX_PER_CLIENT: usize = 2048;
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Linux gives up after 127 s; nobody waits that long.
@@ -235,6 +251,24 @@ mod tests {
             moved: Arc::default(),
             by_client: RefCell::default(),
         })
+    }
+
+    #[test]
+    fn a_client_with_a_network_has_the_places_of_one() {
+        let far = far();
+        let place = |text: &str| far.place(text.parse().expect("literal"));
+        let host = |number: usize| format!("2001:db8:7::{number:x}");
+        let taken: Vec<_> = (0..MAX_PER_CLIENT)
+            .map(|number| place(&host(number)))
+            .collect();
+        assert!(taken.iter().all(Option::is_some));
+        assert!(place("2001:db8:7:9::1").is_none());
+        // Clients have addresses of one network of the tunnel.
+        let one: Vec<_> = (0..MAX_PER_CLIENT).map(|_| place("10.77.0.2")).collect();
+        assert!(one.iter().all(Option::is_some) && place("10.77.0.2").is_none());
+        assert!(place("10.77.0.3").is_some());
+        drop(taken);
+        assert!(place("2001:db8:7:9::1").is_some());
     }
 
     #[test]
