@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    io, process,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -96,7 +96,7 @@ impl Host {
         self.restored.load(Ordering::Relaxed)
     }
 
-    /// Waits for the jobs and returns what is to be undone; `None` if a job has panicked.
+    /// Waits for the jobs and returns what is to be undone; `None` if it was returned before.
     pub(super) fn finish(mut self) -> Option<Setup> {
         self.end()
     }
@@ -152,7 +152,22 @@ impl HostState {
     }
 }
 
+/// Ends the process if the thread panics while this lives: unwinding would undo the host's configuration under a tunnel that runs. The
+/// next start clears what is left.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!("a change of the host has failed: the daemon ends");
+            process::abort();
+        }
+    }
+}
+
 fn run(mut state: HostState, jobs: &Receiver<Job>, waiting: &AtomicUsize) -> Setup {
+    // Dropped before the state.
+    let _guard = AbortOnPanic;
     let mut next_look = clock::now() + LOOK_AROUND;
     loop {
         match jobs.recv_timeout(next_look.since(clock::now())) {
