@@ -62,31 +62,36 @@ where
             };
             let mut received = Received::default();
             let mut next = first;
-            loop {
+            let end = loop {
                 match next {
                     Some(Ok(Message::Binary(datagram))) => {
                         received.bytes.extend_from_slice(&datagram);
                         received.lengths.push(datagram.len());
                     }
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                    Some(Ok(Message::Close(_))) | None => return CarrierError::Closed,
+                    Some(Ok(Message::Close(_))) | None => break Some(CarrierError::Closed),
                     Some(Ok(Message::Text(_) | Message::Frame(_))) => {
-                        return CarrierError::WebSocket("a message that is no datagram".to_owned());
+                        let what = "a message that is no datagram".to_owned();
+                        break Some(CarrierError::WebSocket(what));
                     }
-                    Some(Err(error)) => return explain(&error),
+                    Some(Err(error)) => break Some(explain(&error)),
                 }
                 if received.lengths.len() >= MOST_TOGETHER
                     || received.bytes.len() >= MOST_BYTES_TOGETHER
                 {
-                    break;
+                    break None;
                 }
                 match stream.next().now_or_never() {
                     Some(more) => next = more,
-                    None => break,
+                    None => break None,
                 }
-            }
+            };
+            // What came before the end counts, such as a good-bye.
             if !received.lengths.is_empty() && !deliver(received).await {
                 return CarrierError::Closed;
+            }
+            if let Some(error) = end {
+                return error;
             }
         }
     };

@@ -449,7 +449,7 @@ mod tests {
             all: 2,
         };
         let (_server, address) = start(places, MANY);
-        let mut connect = || StdStream::connect(address).expect("connects");
+        let connect = || StdStream::connect(address).expect("connects");
         let mut first = connect();
         let mut others = [connect(), connect()];
         assert!(is_closed(&mut first, true), "the oldest leaves");
