@@ -5,7 +5,7 @@
 //! others follow once it is established.
 
 use std::{
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex as StdMutex, PoisonError,
@@ -71,6 +71,25 @@ pub struct LinkSettings {
     pub endpoints: Vec<SocketAddr>,
     /// HTTP proxy on the path, if any.
     pub proxy: Option<HttpProxy>,
+    /// What its name stands for.
+    pub proxy_lookup: Option<Lookup>,
+}
+
+/// Looks up a name over the link; may take seconds.
+#[derive(Clone)]
+pub struct Lookup(Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>);
+
+impl Lookup {
+    /// `look_up` is called on a thread of its own, whenever no address that it has given can be reached.
+    pub fn new(look_up: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(look_up))
+    }
+}
+
+impl fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lookup")
+    }
 }
 
 /// Event for the data path. `link` and `generation` are those of [`Carried`].
@@ -166,7 +185,7 @@ impl Client {
         let tls = tls::client(&settings.trust, &settings.gateway_key).map_err(io::Error::other)?;
         let (mailbox, events) = Mailbox::new()?;
         let stop = Arc::new(Notify::new());
-        let runtime = start_thread(Arc::clone(&stop))?;
+        let runtime = start_thread("carrier", Arc::clone(&stop))?;
         Ok(Self {
             settings: Arc::new(settings),
             tls: Arc::new(tls),
@@ -199,6 +218,7 @@ impl Client {
             standing: AtomicUsize::new(0),
             id: StdMutex::new([0; 16]),
             stands: Notify::new(),
+            proxies: Mutex::default(),
         };
         let task = self.runtime.spawn(Arc::new(set).run());
         Carried {
@@ -225,12 +245,12 @@ impl Drop for Client {
     }
 }
 
-/// Starts a thread that runs a runtime until `stop` is notified.
-pub(crate) fn start_thread(stop: Arc<Notify>) -> io::Result<Handle> {
+/// Starts a thread called `name` that drives a runtime until `stop` is notified.
+pub(crate) fn start_thread(name: &str, stop: Arc<Notify>) -> io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     thread::Builder::new()
-        .name("carrier".to_owned())
+        .name(name.to_owned())
         .spawn(move || {
             runtime.block_on(stop.notified());
         })?;
@@ -296,6 +316,8 @@ struct Set {
     /// previous connections.
     id: StdMutex<SetId>,
     stands: Notify,
+    /// Addresses of the HTTP proxy; empty before they are looked up.
+    proxies: Mutex<Vec<SocketAddr>>,
 }
 
 impl Set {
@@ -325,7 +347,12 @@ impl Set {
                     return;
                 }
             }
-            let made = timeout(PATIENCE, self.connect(turn)).await;
+            // Looking up has a time limit of its own.
+            let proxies = self.proxy_addresses().await;
+            let made = timeout(PATIENCE, self.connect(turn, &proxies)).await;
+            if !matches!(made, Ok(Ok(_))) {
+                self.proxies.lock().await.clear();
+            }
             let error = match made {
                 Ok(Ok(socket)) => {
                     pause = FIRST_PAUSE;
@@ -374,13 +401,14 @@ impl Set {
     async fn connect(
         &self,
         turn: usize,
+        proxies: &[SocketAddr],
     ) -> Result<WebSocketStream<TlsStream<TcpStream>>, CarrierError> {
         let endpoints = &self.settings.endpoints;
         let index = turn
             .checked_rem(endpoints.len())
             .ok_or(CarrierError::NoEndpoint)?;
         let endpoint = endpoints[index];
-        let tcp = self.connect_tcp(endpoint).await?;
+        let tcp = self.connect_tcp(endpoint, proxies).await?;
         let name = match &self.common.server_name {
             Some(name) => ServerName::try_from(name.clone())
                 .map_err(|error| CarrierError::Tls(error.to_string()))?,
@@ -392,20 +420,63 @@ impl Set {
         self.upgrade(tls, endpoint).await
     }
 
-    async fn connect_tcp(&self, endpoint: SocketAddr) -> Result<TcpStream, CarrierError> {
+    async fn connect_tcp(
+        &self,
+        endpoint: SocketAddr,
+        proxies: &[SocketAddr],
+    ) -> Result<TcpStream, CarrierError> {
         let Some(proxy) = &self.settings.proxy else {
             return self.dial(endpoint, endpoint.to_string()).await;
         };
         let shown = format!("the HTTP proxy {}:{}", proxy.host, proxy.port);
-        let found = lookup_host((proxy.host.as_str(), proxy.port)).await;
-        let found = found.and_then(|mut found| found.next().ok_or(io::ErrorKind::NotFound.into()));
-        let address = match found {
-            Ok(address) => address,
-            Err(error) => return Err(CarrierError::Connect { to: shown, error }),
+        let mut last = CarrierError::Connect {
+            to: shown.clone(),
+            error: io::Error::new(io::ErrorKind::NotFound, "no resolver knows its name"),
         };
-        let mut tcp = self.dial(address, shown).await?;
-        http_proxy::connect(&mut tcp, proxy, endpoint).await?;
-        Ok(tcp)
+        for address in proxies {
+            match timeout(PROXY_PATIENCE, self.dial(*address, shown.clone())).await {
+                Ok(Ok(mut tcp)) => {
+                    http_proxy::connect(&mut tcp, proxy, endpoint).await?;
+                    return Ok(tcp);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => {
+                    last = CarrierError::Connect {
+                        to: shown.clone(),
+                        error: io::ErrorKind::TimedOut.into(),
+                    }
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// The addresses of the HTTP proxy, as found when one of them was last reached, or looked up.
+    async fn proxy_addresses(&self) -> Vec<SocketAddr> {
+        let Some(proxy) = &self.settings.proxy else {
+            return Vec::new();
+        };
+        if let Ok(ip) = proxy.host.parse() {
+            return vec![SocketAddr::new(ip, proxy.port)];
+        }
+        // Held meanwhile: the connections of a set need one answer.
+        let mut known = self.proxies.lock().await;
+        if known.is_empty()
+            && let Some(Lookup(look_up)) = self.settings.proxy_lookup.clone()
+        {
+            let found = tokio::task::spawn_blocking(move || look_up()).await;
+            *known = found.unwrap_or_default();
+        }
+        if known.is_empty() {
+            // The host may know it from a file.
+            let found = timeout(PATIENCE, lookup_host((proxy.host.as_str(), proxy.port))).await;
+            *known = found.map_or_else(
+                |_| Vec::new(),
+                |found| found.map(Iterator::collect).unwrap_or_default(),
+            );
+        }
+        known.truncate(MOST_PROXIES);
+        known.clone()
     }
 
     async fn dial(&self, to: SocketAddr, shown: String) -> Result<TcpStream, CarrierError> {
@@ -469,5 +540,9 @@ pub(crate) const EXPORTER_LABEL: &[u8] = b"EXPORTER-pleach-carrier";
 const QUEUED_EVENTS: usize = 256;
 /// Time limit for all handshakes of a connection: four RTTs over a satellite link, and a repeated SYN.
 const PATIENCE: Duration = Duration::from_secs(6);
+/// For one address of an HTTP proxy: the SYN is repeated once.
+const PROXY_PATIENCE: Duration = Duration::from_millis(1500);
+/// Addresses of an HTTP proxy that are tried: as many as [`PATIENCE`] suffices for.
+const MOST_PROXIES: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MOST_PAUSE: Duration = Duration::from_secs(15);

@@ -62,29 +62,36 @@ where
             };
             let mut received = Received::default();
             let mut next = first;
-            loop {
+            let end = loop {
                 match next {
                     Some(Ok(Message::Binary(datagram))) => {
                         received.bytes.extend_from_slice(&datagram);
                         received.lengths.push(datagram.len());
                     }
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                    Some(Ok(Message::Close(_))) | None => return CarrierError::Closed,
+                    Some(Ok(Message::Close(_))) | None => break Some(CarrierError::Closed),
                     Some(Ok(Message::Text(_) | Message::Frame(_))) => {
-                        return CarrierError::WebSocket("a message that is no datagram".to_owned());
+                        let what = "a message that is no datagram".to_owned();
+                        break Some(CarrierError::WebSocket(what));
                     }
-                    Some(Err(error)) => return explain(&error),
+                    Some(Err(error)) => break Some(explain(&error)),
                 }
-                if received.lengths.len() >= MOST_TOGETHER {
-                    break;
+                if received.lengths.len() >= MOST_TOGETHER
+                    || received.bytes.len() >= MOST_BYTES_TOGETHER
+                {
+                    break None;
                 }
                 match stream.next().now_or_never() {
                     Some(more) => next = more,
-                    None => break,
+                    None => break None,
                 }
-            }
+            };
+            // What came before the end counts, such as a good-bye.
             if !received.lengths.is_empty() && !deliver(received).await {
                 return CarrierError::Closed;
+            }
+            if let Some(error) = end {
+                return error;
             }
         }
     };
@@ -115,6 +122,50 @@ const READ_BUFFER: usize = 16_384;
 const MAX_UNWRITTEN: usize = 512 << 10;
 /// Highest number of datagrams that are delivered together.
 const MOST_TOGETHER: usize = 64;
-/// Time without received data after which a connection ends. The engine probes a reserve path once a minute, over any
-/// of a set's connections.
+/// Bytes after which no more are waited for: 64 KiB, and one message, wait for the data path at most.
+const MOST_BYTES_TOGETHER: usize = 65_536;
+/// The engine probes a reserve path once a minute, over any of a set's connections.
 const SILENCE: Duration = Duration::from_secs(900);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex as StdMutex;
+
+    use tokio::{io::AsyncWriteExt as _, runtime::Builder};
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    use super::*;
+
+    #[test]
+    fn long_messages_are_handed_over_before_they_are_many() {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let handed_over = StdMutex::new(Vec::new());
+        runtime.expect("a runtime").block_on(async {
+            let (here, mut there) = tokio::io::duplex(8 << 20);
+            // Unmasked, as a server sends them: all are there before the first is read.
+            for _ in 0..64 {
+                let mut message = vec![0x82, 126];
+                message.extend(u16::MAX.to_be_bytes());
+                message.resize(message.len() + MAX_MESSAGE, 7);
+                there.write_all(&message).await.expect("room");
+            }
+            drop(there);
+            let socket = WebSocketStream::from_raw_socket(here, Role::Client, Some(config())).await;
+            let (_pieces, queue) = mpsc::channel(1);
+            let pieces = Arc::new(Mutex::new(queue));
+            run(socket, &pieces, |received| {
+                let mut handed_over = handed_over.lock().expect("no panic");
+                handed_over.push(received.bytes.len());
+                std::future::ready(true)
+            })
+            .await;
+        });
+        let handed_over = handed_over.into_inner().expect("no panic");
+        assert_eq!(handed_over.iter().sum::<usize>(), 64 * MAX_MESSAGE);
+        let most = MOST_BYTES_TOGETHER + MAX_MESSAGE;
+        assert!(
+            handed_over.iter().all(|bytes| *bytes <= most),
+            "{handed_over:?}"
+        );
+    }
+}

@@ -20,7 +20,7 @@ pub enum CarrierError {
     },
     /// The certificate is not the gateway's.
     #[error(
-        "TLS is intercepted on this link: the certificate is not the gateway's (its SHA-256: {0}); use another link, or set [carrier] certificate or ca_file if a web server of yours is in front of the gateway"
+        "TLS is intercepted on this link, or another web server has the address: the certificate is not the gateway's (its SHA-256: {0}); use another link, correct [carrier] endpoints, or set [carrier] certificate or ca_file if a web server of yours is in front of the gateway"
     )]
     Intercepted(String),
     /// No address of the gateway is reachable.

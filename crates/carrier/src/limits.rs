@@ -68,8 +68,8 @@ impl Drop for Place {
     }
 }
 
-/// Returns the source of an address. For IPv6 it is the /64 network, because one host can have many addresses in it.
-fn source(address: IpAddr) -> IpAddr {
+/// Who can have many addresses of IPv6 has a network of 2^64.
+pub(crate) fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),

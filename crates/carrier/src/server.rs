@@ -1,10 +1,10 @@
 //! The listener of a gateway.
 //!
-//! A connection belongs to a stranger until its request proves that it knows the gateway's public key
-//! ([`crate::proof`]). Strangers get the answer of a web server without content, `HANDSHAKE_PATIENCE` to finish, and
-//! few places (`STRANGERS`). All connections of one client's link are a *set*, which has one address for the engine:
-//! the real source address of its first connection with that connection's port, or the next free port. So the engine's
-//! limits for sources apply, and the engine validates a set's address like any other address.
+//! A connection is a stranger's until its request shows that it knows the gateway's public key ([`crate::proof`]); strangers get
+//! the answer of a web server that has nothing, `HANDSHAKE_PATIENCE` to finish, and few places and handshakes
+//! (`strangers.rs`), on a thread that carries nothing. All connections
+//! of one client's link are a *set*, which has one address for the engine: the real source address of its first connection
+//! with that connection's port, or the next free one. So the engine's limits for sources hold, and it proves a set as it proves any address.
 //!
 //! Behind a web server all connections come from that server. Connections from the addresses in [`Settings::proxies`]
 //! are attributed to the last address in their `X-Forwarded-For`.
@@ -18,12 +18,14 @@ use std::{
 };
 
 use ipnet::IpNet;
-use pleach_linux::poll::Waker;
+use pleach_core::session::limiter::Rate;
+use pleach_linux::{clock, poll::Waker};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    runtime::Handle,
     sync::{Mutex, Notify, mpsc},
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
@@ -35,6 +37,7 @@ use crate::{
     limits::Limit,
     proof::{GatewayKey, SetId},
     request, socket,
+    strangers::{Places, Rates, Strangers},
     tls::{self, Certificate},
 };
 
@@ -69,7 +72,8 @@ pub struct Server {
     mailbox: Mailbox<Event>,
     events: mpsc::Receiver<Event>,
     sets: BTreeMap<SocketAddr, mpsc::Sender<Piece>>,
-    stop: Arc<Notify>,
+    /// Of both threads.
+    stops: [Arc<Notify>; 2],
 }
 
 impl Server {
@@ -78,32 +82,59 @@ impl Server {
     /// # Errors
     /// Fails if the address is taken, the certificate is not usable, or no thread can be created.
     pub fn start(settings: Settings) -> io::Result<Self> {
+        let strangers = Strangers::new(STRANGERS, HANDSHAKES);
+        // One web server may bring them all.
+        let forwarded = Strangers::new(
+            Places {
+                each: STRANGERS.all,
+                network: STRANGERS.all,
+                ..STRANGERS
+            },
+            Rates {
+                each: HANDSHAKES.all,
+                network: HANDSHAKES.all,
+                ..HANDSHAKES
+            },
+        );
+        Self::start_with(settings, strangers, forwarded).map(|(this, _)| this)
+    }
+
+    /// With the address that it listens on.
+    fn start_with(
+        settings: Settings,
+        strangers: Strangers,
+        forwarded: Strangers,
+    ) -> io::Result<(Self, SocketAddr)> {
         let tls = tls::server(settings.certificate, &settings.public_key);
         let tls = tls.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let (mailbox, events) = Mailbox::new()?;
-        let stop = Arc::new(Notify::new());
-        let runtime = start_thread(Arc::clone(&stop))?;
+        let stops = [(); 2].map(|()| Arc::new(Notify::new()));
+        let runtime = start_thread("carrier", Arc::clone(&stops[0]))?;
+        let handshakes = start_thread("carrier-hello", Arc::clone(&stops[1]))?;
         let listener = {
             let _entered = runtime.enter();
             socket::listen(settings.listen, settings.fwmark)?
         };
+        let address = listener.local_addr()?;
         let desk = Desk {
             tls: TlsAcceptor::from(Arc::new(tls)),
             key: GatewayKey::new(&settings.private_key),
             proxies: settings.proxies,
-            strangers: Limit::new(STRANGERS_EACH, STRANGERS),
-            forwarded: Limit::new(STRANGERS, STRANGERS),
+            strangers,
+            forwarded,
+            handshakes,
             guests: Limit::new(GUESTS_EACH, GUESTS),
             sets: StdMutex::default(),
             mailbox: mailbox.clone(),
         };
         runtime.spawn(accept(listener, Arc::new(desk)));
-        Ok(Self {
+        let this = Self {
             mailbox,
             events,
             sets: BTreeMap::new(),
-            stop,
-        })
+            stops,
+        };
+        Ok((this, address))
     }
 
     /// Returns the waker, which is readable when [`poll`](Self::poll) has something to return.
@@ -150,7 +181,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.notify_one();
+        self.stops.iter().for_each(|stop| stop.notify_one());
     }
 }
 
@@ -159,9 +190,11 @@ struct Desk {
     tls: TlsAcceptor,
     key: GatewayKey,
     proxies: Vec<IpNet>,
-    strangers: Limit,
-    /// Strangers that arrive through a web server.
-    forwarded: Limit,
+    strangers: Strangers,
+    /// Strangers that come by a web server.
+    forwarded: Strangers,
+    /// Where handshakes are done.
+    handshakes: Handle,
     guests: Limit,
     sets: StdMutex<BTreeMap<(SetId, IpAddr), Joined>>,
     mailbox: Mailbox<Event>,
@@ -198,10 +231,21 @@ async fn serve(tcp: TcpStream, from: SocketAddr, desk: Arc<Desk>) {
     } else {
         &desk.strangers
     };
-    let Some(stranger) = strangers.take(from.ip()) else {
+    let Some(stranger) = strangers.enter(clock::now(), from.ip()) else {
+        tracing::debug!(%from, "carrier: too many handshakes");
         return;
     };
-    let greeted = timeout(HANDSHAKE_PATIENCE, greet(tcp, from, is_proxy, &desk)).await;
+    let greeting = {
+        let desk = Arc::clone(&desk);
+        async move {
+            tokio::select! {
+                greeted = greet(tcp, from, is_proxy, &desk) => greeted,
+                () = stranger.leaves() => Err("newer ones take its place".to_owned()),
+                () = sleep(HANDSHAKE_PATIENCE) => Err("it took too long".to_owned()),
+            }
+        }
+    };
+    let greeted = desk.handshakes.spawn(greeting).await;
     let (socket, set, source) = match greeted {
         Ok(Ok(greeted)) => greeted,
         Ok(Err(why)) => {
@@ -210,7 +254,7 @@ async fn serve(tcp: TcpStream, from: SocketAddr, desk: Arc<Desk>) {
         }
         Err(_) => return,
     };
-    drop(stranger);
+    strangers.on_client(from.ip());
     let Some(_guest) = desk.guests.take(source) else {
         tracing::debug!(%source, "carrier: too many connections of this source");
         return;
@@ -340,12 +384,91 @@ const NOT_FOUND: &[u8] =
 const MOST_HEAD: usize = 8192;
 /// Time limit for TLS and the request of a stranger.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(8);
-/// Highest number of strangers at a time, in total and per source.
-const STRANGERS: usize = 512;
-const STRANGERS_EACH: usize = 32;
-/// Highest number of clients' connections at a time, in total and per source. Each uses about 64 KiB.
+/// Strangers at a time.
+const STRANGERS: Places = Places {
+    each: 32,
+    network: 128,
+    all: 512,
+};
+/// Handshakes of strangers: some 0.4 ms each. All connections of four links at once, of some households behind one address.
+const HANDSHAKES: Rates = Rates {
+    each: Rate::new(20, 128),
+    network: Rate::new(40, 256),
+    all: Rate::new(200, 400),
+};
+/// Connections of clients at a time, in all and from one source: some 64 KiB each.
 const GUESTS: usize = 8192;
 const GUESTS_EACH: usize = 256;
 /// Highest number of connections of a set.
 const MOST_CONNECTIONS: usize = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, Read as _},
+        net::TcpStream as StdStream,
+    };
+
+    use super::*;
+
+    const MANY: Rate = Rate::new(1000, 1000);
+
+    fn start(places: Places, each: Rate) -> (Server, SocketAddr) {
+        let settings = Settings {
+            listen: "127.0.0.1:0".parse().expect("literal"),
+            private_key: [7; 32].into(),
+            public_key: [9; 32],
+            certificate: Certificate::SelfSigned,
+            proxies: Vec::new(),
+            fwmark: None,
+        };
+        let rates = Rates {
+            each,
+            network: MANY,
+            all: MANY,
+        };
+        let strangers = Strangers::new(places, rates);
+        Server::start_with(settings, strangers.clone(), strangers).expect("starts")
+    }
+
+    /// Whether the server has closed a connection; waits for it if it is to be.
+    fn is_closed(stream: &mut StdStream, waits: bool) -> bool {
+        stream.set_nonblocking(!waits).expect("sets");
+        let patience = Some(Duration::from_secs(5));
+        stream.set_read_timeout(patience).expect("sets");
+        match stream.read(&mut [0]) {
+            Ok(len) => len == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+
+    #[test]
+    fn silent_strangers_make_room_for_newer_ones() {
+        let places = Places {
+            each: 2,
+            network: 2,
+            all: 2,
+        };
+        let (_server, address) = start(places, MANY);
+        let connect = || StdStream::connect(address).expect("connects");
+        let mut first = connect();
+        let mut others = [connect(), connect()];
+        assert!(is_closed(&mut first, true), "the oldest leaves");
+        assert!(!others.iter_mut().any(|other| is_closed(other, false)));
+    }
+
+    #[test]
+    fn handshakes_beyond_the_rate_are_not_begun() {
+        let places = Places {
+            each: 100,
+            network: 100,
+            all: 100,
+        };
+        let (_server, address) = start(places, Rate::new(1, 2));
+        let mut streams = [(); 8].map(|()| StdStream::connect(address).expect("connects"));
+        let is_last_closed = is_closed(&mut streams[7], true);
+        assert!(is_last_closed, "beyond the burst");
+        assert!(!is_closed(&mut streams[0], false) && !is_closed(&mut streams[1], false));
+    }
+}

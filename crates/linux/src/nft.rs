@@ -24,19 +24,17 @@
 //! Limits: a rule that accepts a packet ends only the chain of this table; other tables may still drop the packet.
 //! nftables does not see frames that a program writes itself (a packet socket), such as those of a DHCP client.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    io::{self, Write as _},
-    net::IpAddr,
-    process::{Command, Stdio},
-};
+use std::{collections::BTreeMap, fmt::Write as _, io, net::IpAddr};
 
 use ipnet::IpNet;
 
+pub(crate) use self::presence::exists;
 use crate::surroundings::Surroundings;
 
-/// Content of a tunnel's table.
+mod presence;
+mod program;
+
+/// What the table of a tunnel says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// MTU of the device in bytes.
@@ -85,7 +83,16 @@ pub struct Hold {
     pub routes: Vec<IpNet>,
 }
 
-/// Creates or replaces the table of the tunnel over device `tun`.
+/// Whether this host can have a table at all; changes nothing.
+///
+/// # Errors
+/// With the remedy in the text, and [`io::ErrorKind::NotFound`], if `nft` is missing; what `nft` says if the kernel cannot.
+pub fn probe() -> io::Result<()> {
+    // No device has a colon in its name.
+    remove(":")
+}
+
+/// Makes or replaces the table of the tunnel over device `tun`.
 ///
 /// # Errors
 /// Returns [`io::ErrorKind::NotFound`], with the remedy in the text, if `nft` is missing. Otherwise returns the message
@@ -120,14 +127,8 @@ pub fn update(tun: &str, surroundings: &Surroundings) -> io::Result<()> {
 /// # Errors
 /// Fails if there is no such table, or `nft` is missing.
 pub fn counters(tun: &str) -> io::Result<BTreeMap<String, u64>> {
-    let output = Command::new("nft")
-        .args(["list", "counters", "table", "inet", &table_name(tun)])
-        .stdin(Stdio::null())
-        .output()?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!("nft: {}", text.trim())));
-    }
+    let arguments = ["list", "counters", "table", "inet", &table_name(tun)];
+    let output = program::nft(&arguments, "")?;
     Ok(parse_counters(&String::from_utf8_lossy(&output.stdout)))
 }
 
@@ -355,14 +356,21 @@ const DENIED_V4: &str = "169.254.0.0/16, 100.100.100.200, 168.63.129.16";
 /// Link-local addresses, and the metadata addresses of AWS and Google.
 const DENIED_V6: &str = "fe80::/10, fd00:ec2::254, fd20:ce::254";
 
-/// Whether clients of a gateway cannot reach `ip`, because it is link-local or the address of a metadata service.
+/// Link-local networks, and addresses at which clouds answer with secrets of the machine.
+pub fn denied() -> impl Iterator<Item = IpNet> {
+    [DENIED_V4, DENIED_V6]
+        .into_iter()
+        .flat_map(|list| list.split(", "))
+        .filter_map(|text| {
+            let net = text.parse::<IpNet>();
+            net.or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .ok()
+        })
+}
+
+/// Whether clients of a gateway do not reach `ip`: it is link-local, or the address of a metadata service.
 pub(crate) fn is_denied(ip: IpAddr) -> bool {
-    let list = if ip.is_ipv4() { DENIED_V4 } else { DENIED_V6 };
-    list.split(", ").any(|denied| {
-        let net = denied.parse::<IpNet>();
-        net.or_else(|_| denied.parse::<IpAddr>().map(IpNet::from))
-            .is_ok_and(|net| net.contains(&ip))
-    })
+    denied().any(|net| net.contains(&ip))
 }
 
 /// Quotes a device name. Quotes in the name are removed, because they would end the string.
@@ -372,28 +380,7 @@ pub(crate) fn quoted(tun: &str) -> String {
 
 /// Runs `script` as one transaction.
 pub(crate) fn run(script: &str) -> io::Result<()> {
-    let mut child = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| {
-            let text = format!("cannot run nft: {error}; install the package nftables");
-            io::Error::new(error.kind(), text)
-        })?;
-    // If writing fails, the exit status shows it.
-    let mut input = child.stdin.take();
-    if let Some(input) = &mut input {
-        let _ = input.write_all(script.as_bytes());
-    }
-    drop(input);
-    let output = child.wait_with_output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("nft: {}", text.trim())))
+    program::nft(&["-f", "-"], script).map(drop)
 }
 
 #[cfg(test)]
@@ -454,6 +441,13 @@ mod tests {
         let open = closed(false, Others::All, Others::All);
         assert!(open.contains("169.254.0.0/16"));
         assert!(!open.contains("oifname \"t0\" drop") && !open.contains("nfproto ipv4 drop"));
+    }
+
+    #[test]
+    fn all_that_is_denied_is_a_network() {
+        let texts = [DENIED_V4, DENIED_V6].map(|list| list.split(", ").count());
+        assert_eq!(denied().count(), texts.iter().sum::<usize>());
+        assert!(is_denied([100, 100, 100, 200].into()) && !is_denied([100, 100, 100, 201].into()));
     }
 
     #[test]

@@ -45,8 +45,9 @@
 
 mod forwarding;
 pub(crate) mod rules;
+mod tables;
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{io, path::Path};
 
 use ipnet::IpNet;
 
@@ -55,9 +56,8 @@ use rules::{Bank, SLOTS, preferred_slot, priorities, table};
 
 use crate::{
     netlink::Netlink,
-    nft::{self, Forward, Hold, Others},
+    nft::{self, Others},
     state::{Lock, StateDir, TunnelState},
-    surroundings::Surroundings,
     sysctl,
 };
 
@@ -81,7 +81,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the routes of the families that this host has.
+    /// Whether the tunnel must not run without its nftables table.
+    fn needs_nft(&self) -> bool {
+        self.forward || self.kill_switch || !self.masquerade.is_empty()
+    }
+
+    /// The routes of families that this host has.
     fn usable_routes(&self) -> Vec<IpNet> {
         let has_v6 = has_v6();
         let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
@@ -103,9 +108,9 @@ pub struct Setup {
     netlink: Netlink,
     /// Devices from which the host forwarded packets before tunnels ran: IPv4, IPv6.
     others: [Others; 2],
-    /// Surroundings as set in the nftables table. `None`: there is no table.
-    surroundings: Option<Surroundings>,
-    /// Whether the kill switch outlives this process, because the tunnel has run, in this process or an earlier one.
+    /// What the nftables table says; `None`: there is none.
+    rules: Option<nft::Rules>,
+    /// Whether the kill switch outlives this process: the tunnel has run, in this process or an earlier one.
     holds: bool,
     is_undone: bool,
     _lock: Lock,
@@ -165,7 +170,7 @@ impl Setup {
             addresses: Vec::new(),
             netlink,
             others: [Others::All, Others::All],
-            surroundings: None,
+            rules: None,
             holds: state_is_closed,
             is_undone: false,
             _lock: lock,
@@ -206,6 +211,10 @@ impl Setup {
     /// Returns an error whose text names the failed step. The changes made before are undone by [`Setup::undo`] or
     /// dropping.
     pub fn apply(&mut self, plan: &Plan) -> io::Result<()> {
+        if plan.needs_nft() {
+            // Asked first: a host without it stays as it is.
+            nft::probe()?;
+        }
         let has_v6 = has_v6();
         let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
         let link = self.netlink.link_index(&self.name)?;
@@ -258,16 +267,11 @@ impl Setup {
             return forwarding::enable(&self.dir, &self.name, has_v6);
         }
         let applied = self.apply_nft(plan);
-        if !plan.masquerade.is_empty() || plan.kill_switch {
+        if plan.needs_nft() {
             return applied;
         }
         if let Err(error) = applied {
             tracing::warn!(%error, "neighbours on the links can find out the tunnel's addresses, and TCP segment sizes of forwarded connections are not clamped");
-            if error.kind() == io::ErrorKind::NotFound {
-                // Without `nft` there cannot be a table to be removed.
-                self.state.has_nft = false;
-                self.dir.write(&state_file(&self.name), &self.state)?;
-            }
         }
         Ok(())
     }
@@ -358,68 +362,8 @@ impl Setup {
         rules::empty(&self.netlink, slot, old)
     }
 
-    /// Creates or replaces the nftables table for `plan`, for example after its MTU changed.
-    ///
-    /// # Errors
-    /// Returns the errors of [`nft::apply`].
-    pub fn apply_nft(&mut self, plan: &Plan) -> io::Result<()> {
-        if !self.state.has_nft {
-            self.state.has_nft = true;
-            self.dir.write(&state_file(&self.name), &self.state)?;
-        }
-        let [others_v4, others_v6] = self.others.clone();
-        let forward = plan.forward.then_some(Forward {
-            isolate: plan.isolate,
-            others_v4,
-            others_v6,
-        });
-        let hold = plan.kill_switch.then(|| Hold {
-            mark: self.fwmark(),
-            routes: plan.routes.clone(),
-        });
-        let surroundings = Surroundings::read(&self.netlink, &self.name)?;
-        let rules = nft::Rules {
-            mtu: plan.mtu,
-            addresses: plan.addresses.clone(),
-            masquerade: plan.masquerade.clone(),
-            forward,
-            hold,
-            surroundings: surroundings.clone(),
-        };
-        nft::apply(&self.name, &rules)?;
-        self.surroundings = Some(surroundings);
-        Ok(())
-    }
-
-    /// Updates the surroundings of the tunnel in the nftables table, if they have changed. Does nothing without a
-    /// table.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Surroundings::read`] and [`nft::update`].
-    pub fn look_around(&mut self) -> io::Result<()> {
-        let Some(known) = &self.surroundings else {
-            return Ok(());
-        };
-        let now = Surroundings::read(&self.netlink, &self.name)?;
-        if *known != now {
-            nft::update(&self.name, &now)?;
-            self.surroundings = Some(now);
-        }
-        Ok(())
-    }
-
-    /// Returns the number of packets that the nftables table has dropped, by reason. Empty without a table.
-    ///
-    /// # Errors
-    /// Returns the errors of [`nft::counters`].
-    pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
-        if self.surroundings.is_none() {
-            return Ok(BTreeMap::new());
-        }
-        nft::counters(&self.name)
-    }
-
-    /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each new link.
+    /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each link
+    /// that comes.
     ///
     /// # Errors
     /// Fails if the setting cannot be changed. A device that is gone is not an error.
@@ -439,9 +383,11 @@ impl Setup {
         if std::mem::replace(&mut self.is_undone, true) {
             return Ok(());
         }
+        // First, so that the next start does not take for a kill switch what could not be removed.
+        let opened = self.set_closed(false);
         let cleared = clear(&self.dir, &self.name, &self.state, &self.netlink);
         let deleted = self.delete_addresses();
-        cleared.and(deleted)
+        opened.and(cleared).and(deleted)
     }
 
     fn delete_addresses(&self) -> io::Result<()> {
@@ -515,10 +461,13 @@ fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> 
     let routes = netlink.flush_table(table(state.slot));
     // Forwarding is switched off before its rules are removed.
     let sysctls = sysctl::release(dir, name);
-    let nft = if state.has_nft {
-        nft::remove(name)
-    } else {
-        Ok(())
+    let nft = match state.has_nft.then(|| nft::remove(name)) {
+        Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+            let table = nft::table_name(name);
+            tracing::warn!(%error, "the nftables table inet {table} stays, if there is one");
+            Ok(())
+        }
+        other => other.unwrap_or(Ok(())),
     };
     rules.and(routes).and(nft).and(sysctls)?;
     dir.remove(&state_file(name))

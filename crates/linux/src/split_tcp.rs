@@ -80,7 +80,20 @@ impl Interception {
         nft::run(&rules(&self.table, port, families, own, uplinks))
     }
 
-    /// Returns a handle by which another thread can exclude destinations.
+    /// Makes the table again if another program has removed it, as `nft flush ruleset` does. Returns whether it was made; then nothing is
+    /// redirected before the next [`Self::redirect`], and nothing is excluded.
+    ///
+    /// # Errors
+    /// The error of the kernel; what `nft` says.
+    pub fn restore(&self) -> io::Result<bool> {
+        let is_lost = !nft::exists(&self.table)?;
+        if is_lost {
+            nft::run(&frame(&self.table, &self.tun))?;
+        }
+        Ok(is_lost)
+    }
+
+    /// What excludes destinations of this table, for another thread.
     #[must_use]
     pub fn exclusions(&self) -> Exclusions {
         Exclusions {

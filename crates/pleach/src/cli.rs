@@ -27,7 +27,7 @@ use crate::{
     onboard::{
         self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave, peer::PeerCommand,
     },
-    run_equalizer, run_proxy, run_tunnel,
+    recover, run_equalizer, run_proxy, run_tunnel,
     speedtest::{self, Speedtest},
     status, watch,
 };
@@ -74,6 +74,11 @@ enum Command {
     Peer(PeerCommand),
     /// Undo `join`
     Leave(Leave),
+    /// Give back what a killed tunnel has left in this host's network configuration, such as its kill switch
+    Recover {
+        /// Configuration file of the tunnel
+        file: PathBuf,
+    },
     /// Print the script with which a shell completes this program's command line
     Completions {
         /// Shell
@@ -269,6 +274,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(written.with_context(|| format!("{shown}: manual pages cannot be written"))?)
         }
         Command::Leave(options) => print(&onboard::leave::run(&options)?),
+        Command::Recover { file } => print(&recover::run(&file)?),
         Command::Doctor(options) => diagnose(&options),
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),

@@ -132,6 +132,9 @@ pub(crate) struct StatusReport {
     pub(crate) incompatible: BTreeMap<String, u16>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
+    /// How often a tunnel's nftables table was set again because another program had removed it; none outside of a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restored_tables: Option<u64>,
 }
 
 /// TCP connections that a client ends and carries to the gateway (`docs/split-tcp.md`).
@@ -148,6 +151,9 @@ pub(crate) struct SplitTcpStatus {
     pub(crate) failed: u64,
     /// Bytes carried in both directions.
     pub(crate) bytes: u64,
+    /// How often the nftables table that redirects connections was set again because another program had removed it.
+    #[serde(default)]
+    pub(crate) restored_tables: u64,
     /// Why the state is `waiting`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) trouble: Option<String>,

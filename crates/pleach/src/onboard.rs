@@ -36,6 +36,7 @@ mod token;
 pub(crate) mod uplinks;
 
 pub(crate) use bad_input::BadInput;
+pub(crate) use host::require_root;
 
 use pleach_linux::watch::LinkSnapshot;
 

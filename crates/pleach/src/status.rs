@@ -112,6 +112,7 @@ fn push_split_tcp(text: &mut String, split: &SplitTcpStatus) {
         carried,
         failed,
         bytes: moved,
+        restored_tables: _,
         trouble,
     } = split;
     match trouble {

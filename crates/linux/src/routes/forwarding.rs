@@ -49,13 +49,16 @@ pub(super) fn enable(dir: &StateDir, owner: &str, has_v6: bool) -> io::Result<()
     if !has_v6 {
         return Ok(());
     }
-    // A forwarding host ignores router advertisements, and therefore loses its own default route, unless `accept_ra` is
-    // 2.
-    let mut keys: Vec<String> = devices("ipv6")?
+    // A forwarding device ignores router advertisements, and with them the host's own default route, unless told 2. One that
+    // forwarded before has ignored them, and goes on to.
+    let originals = Originals::read(dir)?;
+    let is_on = |key: &str| originals.of(key).is_some_and(|value| value == "1");
+    let keys: Vec<String> = devices("ipv6")?
         .iter()
+        .filter(|device| !is_on(&switch("ipv6", device)))
         .map(|device| format!("net/ipv6/conf/{device}/accept_ra"))
+        .filter(|key| is_on(key))
         .collect();
-    keys.retain(|key| sysctl::read(key).is_ok_and(|value| value == "1"));
     sysctl::set_all(dir, owner, &keys, "2")?;
     enable_family(dir, owner, "ipv6", "net/ipv6/conf/all/forwarding")
 }

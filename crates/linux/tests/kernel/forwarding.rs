@@ -48,6 +48,13 @@ impl Router {
         lines.join("\n")
     }
 
+    /// Whether `device` takes router advertisements: 0, 1 (unless it forwards) or 2.
+    fn accepts(&self, device: &str) -> String {
+        let key = format!("net.ipv6.conf.{device}.accept_ra");
+        let value = self.host.command(&format!("sysctl -n {key}"));
+        value.trim().to_owned()
+    }
+
     fn pings(&self, from: usize, to: usize, is_expected: bool) -> bool {
         self.neighbours[from].pings(&format!("10.50.{to}.2"), is_expected)
     }
@@ -81,6 +88,8 @@ fn devices_that_forwarded_do_so_during_and_after_and_others_do_not() {
     let before = router.switches();
     assert!(router.pings(0, 1, true) && !router.pings(2, 1, false));
     let (setup, _tun) = gateway(&router.host, base.path());
+    let accepted = ["tob", "toc", "default"].map(|device| router.accepts(device));
+    assert_eq!(accepted, ["1", "2", "2"], "only tob forwarded");
     assert!(
         !router.switches().contains("forwarding = 0"),
         "{}",
@@ -94,6 +103,7 @@ fn devices_that_forwarded_do_so_during_and_after_and_others_do_not() {
     assert!(router.pings(2, 1, true), "without the rule");
     router.host.run(|| setup.undo().expect("undoes"));
     assert_eq!(router.switches(), before);
+    assert_eq!(router.accepts("toc"), "1");
     assert!(router.pings(0, 1, true) && !router.pings(2, 1, false));
 }
 
@@ -107,6 +117,8 @@ fn a_device_that_did_not_forward_forwards_for_the_tunnel_only() {
     router.set("ipv4.conf.default.forwarding", 0);
     let before = router.switches();
     let (first, _first_tun) = gateway(&router.host, base.path());
+    let accepted = ["toa", "default"].map(|device| router.accepts(device));
+    assert_eq!(accepted, ["1", "1"], "this host has ignored advertisements");
     assert!(
         !router.switches().contains("forwarding = 0"),
         "{}",

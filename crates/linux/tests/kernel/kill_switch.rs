@@ -6,6 +6,7 @@ use pleach_core::packet::Ecn;
 use pleach_linux::{
     nft::{BY_LINK, PAST_TUNNEL},
     routes::{Plan, Setup},
+    split_tcp::{Families, Interception},
     tun::Tun,
     udp::{Transmit, UdpOptions, UdpSocket},
 };
@@ -135,6 +136,46 @@ fn a_route_that_dhcp_announces_leads_past_the_tunnel_but_not_past_the_kill_switc
             .expect("opens")
     );
     assert!(host.pings("198.51.100.1", true));
+}
+
+#[test]
+fn a_table_that_another_program_removes_comes_back() {
+    let Some((host, _server)) = host() else {
+        return;
+    };
+    let base = tempfile::tempdir().expect("tempdir");
+    // More specific than the tunnel's routes.
+    host.ip("route add 198.51.100.0/24 via 192.0.2.2 dev lan");
+    let (mut setup, _tun) = client(&host, base.path(), true);
+    let split = host.run(|| Interception::begin(base.path(), "plLtun").expect("begins"));
+    let tables = host.command("nft list ruleset");
+    let own = ["10.77.0.2/24".parse().expect("literal")];
+    let families = Families {
+        v4: true,
+        v6: false,
+    };
+    host.run(|| {
+        split
+            .redirect(1234, families, &own, &[])
+            .expect("redirects")
+    });
+    assert!(!host.run(|| setup.look_around().expect("looks")));
+    assert!(!host.run(|| split.restore().expect("looks")));
+    host.command("nft flush ruleset");
+    assert!(host.pings("198.51.100.1", true), "nothing holds it back");
+    assert!(host.run(|| setup.look_around().expect("looks")));
+    assert!(host.run(|| split.restore().expect("looks")));
+    assert_eq!(host.command("nft list ruleset"), tables);
+    assert!(!host.pings("198.51.100.1", false));
+    host.run(|| {
+        split
+            .redirect(1234, families, &own, &[])
+            .expect("redirects again")
+    });
+    assert!(!host.run(|| setup.look_around().expect("looks")));
+    host.run(|| split.undo().expect("undoes"));
+    host.run(|| setup.undo().expect("undoes"));
+    assert_eq!(host.command("nft list ruleset"), "");
 }
 
 #[test]

@@ -372,26 +372,45 @@ fn change_in_vain() {
     setup.undo().expect("undoes");
 }
 
-/// Runs test `name` of this file as a process in `host`, with `variable` set and an `nft` that fails while `base`
-/// contains a file `refuse`. Returns whether the test passed, and its output.
+/// Runs test `name` of this file as a process in `host`, with `variable` and an `nft` that fails while `base` has a file `refuse`,
+/// or with a file `refuse-chains` if it is asked for a chain.
+/// Returns whether it passed, and what it printed.
 fn in_a_process(host: &Namespace, name: &str, variable: &str, base: &Path) -> (bool, String) {
     let programs = base.join("programs");
     std::fs::create_dir_all(&programs).expect("directory");
     let path = std::env::var("PATH").expect("a search path");
     let script = format!(
-        "#!/bin/sh\ntest -e {base}/refuse && {{ echo refused >&2; exit 1; }}\nPATH={path} exec nft \"$@\"\n",
+        "#!/bin/sh
+test -e {base}/refuse && {{ echo refused >&2; exit 1; }}
+PATH={path}
+test -e {base}/refuse-chains || exec nft \"$@\"
+rules=$(cat)
+case \"$rules\" in *chain*) echo refused >&2; exit 1;; esac
+printf '%s\\n' \"$rules\" | nft \"$@\"
+",
         base = base.display()
     );
     let nft = programs.join("nft");
     std::fs::write(&nft, script).expect("script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&nft, mode).expect("mode");
+    let path = format!("{}:{path}", programs.display());
+    in_a_process_with(host, name, (variable, base), &path)
+}
+
+/// Runs test `name` of this file as a process in `host`, with a variable and a search path.
+fn in_a_process_with(
+    host: &Namespace,
+    name: &str,
+    (variable, base): (&str, &Path),
+    path: &str,
+) -> (bool, String) {
     let output = Command::new("ip")
-        .args(["netns", "exec", &host.name])
+        .args(["netns", "exec", &host.name, "env"])
+        .arg(format!("PATH={path}"))
         .arg(std::env::current_exe().expect("this test"))
         .args(["--exact", name, "--nocapture"])
         .env(variable, base)
-        .env("PATH", format!("{}:{path}", programs.display()))
         .output()
         .expect("ip runs");
     let text = [output.stdout, output.stderr].concat();
@@ -412,7 +431,46 @@ fn closed_plan() -> Plan {
     }
 }
 
-/// Helper process, not a test by itself: a client with a kill switch that is killed.
+#[test]
+fn a_host_without_nftables_stays_open_however_often_a_kill_switch_is_tried() {
+    let Some((host, _peer)) = host() else { return };
+    settle(&host);
+    let before = configuration(&host);
+    let base = tempfile::tempdir().expect("tempdir");
+    let name = "routes::try_to_close";
+    let check = |(passed, text): (bool, String), reason: &str| {
+        assert!(passed && text.contains(reason), "{text}");
+        until("the configuration comes back", || {
+            configuration(&host) == before
+        });
+    };
+    for refused in ["refuse-chains", "refuse"] {
+        let file = base.path().join(refused);
+        std::fs::write(&file, "").expect("writes");
+        for _ in 0..2 {
+            check(in_a_process(&host, name, TRY_IN, base.path()), "refused");
+            let place = (TRY_IN, base.path());
+            let tried = in_a_process_with(&host, name, place, "/nonexistent");
+            check(tried, "install the package nftables");
+        }
+        std::fs::remove_file(&file).expect("removes");
+    }
+}
+
+/// Not a test by itself: a client whose kill switch cannot be set.
+#[test]
+fn try_to_close() {
+    if let Some(base) = std::env::var_os(TRY_IN) {
+        let mut setup = Setup::begin(Path::new(&base), "plLtun").expect("begins");
+        let _tun = Tun::create("plLtun", 1400).expect("root makes TUNs");
+        println!(
+            "{}",
+            setup.apply(&closed_plan()).expect_err("there is no nft")
+        );
+    }
+}
+
+/// Not a test by itself: a client with a kill switch that is killed.
 #[test]
 fn close_and_die() {
     if let Some(base) = std::env::var_os(CLOSE_IN) {
@@ -433,6 +491,7 @@ fn apply_and_die() {
 
 const CHANGE_IN: &str = "PLEACH_TEST_CHANGE_IN";
 const CLOSE_IN: &str = "PLEACH_TEST_CLOSE_IN";
+const TRY_IN: &str = "PLEACH_TEST_TRY_IN";
 const DIE_IN: &str = "PLEACH_TEST_DIE_IN";
 
 fn recovered(host: &Namespace, base: &Path) {

@@ -103,6 +103,12 @@ fn daemon(page: &mut Page, status: &StatusReport) {
         None,
         drops.map(|(reason, count)| (vec![("reason", reason.clone())], *count)),
     );
+    page.counters(
+        "restored_tables",
+        "How often an nftables table was set again because another program had removed it",
+        None,
+        status.restored_tables.map(|count| (Vec::new(), count)),
+    );
 }
 
 fn links(page: &mut Page, status: &StatusReport) {

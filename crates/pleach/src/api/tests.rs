@@ -105,6 +105,7 @@ fn sample() -> StatusReport {
         parity: Some(ParityReport::default()),
         repair: Some(RepairStatus::default()),
         drops: BTreeMap::from([("replayed".to_owned(), 4)]),
+        restored_tables: Some(1),
         ..StatusReport::default()
     }
 }

@@ -6,8 +6,7 @@
 
 use std::{fmt::Write as _, fs};
 
-use anyhow::{Context as _, bail};
-use pleach_linux::{routes, split_tcp, state::DEFAULT_STATE_DIR};
+use anyhow::bail;
 
 use super::{
     durable, host,
@@ -15,7 +14,7 @@ use super::{
     place::Place,
     service::{self, Kind},
 };
-use crate::{config, run_tunnel::dns};
+use crate::{config, recover};
 
 /// Options of `pleach leave`.
 #[derive(Debug, clap::Args)]
@@ -47,12 +46,7 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
         // Undo the changes of a daemon that was killed.
         if let Ok(loaded) = config::load(&file) {
             let name = &loaded.config.name;
-            dns::recover(name).with_context(|| format!("resolvers of the tunnel {name}"))?;
-            // Without `nft`, no rules of split TCP can exist.
-            let _ = split_tcp::recover(name);
-            let is_stopped = routes::recover(DEFAULT_STATE_DIR.as_ref(), name)
-                .with_context(|| format!("routes of the tunnel {name}"))?;
-            if !is_stopped {
+            if !recover::tunnel(name)? {
                 let _ = writeln!(said, "The tunnel {name} still runs: stop its daemon.");
             }
         }

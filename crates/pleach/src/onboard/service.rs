@@ -64,10 +64,7 @@ pub(crate) fn start(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Sta
         return Ok(Start::ByHand);
     }
     let unit = format!("{}@.service", kind.unit());
-    if !UNIT_DIRECTORIES
-        .iter()
-        .any(|directory| Path::new(directory).join(&unit).exists())
-    {
+    if !is_installed(&unit) {
         let program = env::current_exe().context("path of this program")?;
         let program = program
             .to_str()
@@ -107,9 +104,10 @@ pub(crate) fn restart(place: &Place, kind: Kind, name: &str) -> anyhow::Result<S
 /// # Errors
 /// If the daemon does not stop.
 pub(crate) fn stop(place: &Place, kind: Kind, name: &str) -> anyhow::Result<()> {
-    if place.is_usual() && has_systemd() {
+    let unit = format!("{}@.service", kind.unit());
+    // Without a unit, the user has started the daemon.
+    if place.is_usual() && has_systemd() && is_installed(&unit) {
         systemctl(&["disable", "--now", &format!("{}@{name}", kind.unit())])?;
-        let unit = format!("{}@.service", kind.unit());
         let path = Path::new(UNIT_DIRECTORIES[0]).join(unit);
         let is_ours = fs::read_to_string(&path).is_ok_and(|text| text.starts_with(OWN_UNIT));
         let others = fs::read_dir(place.directory())
@@ -128,6 +126,11 @@ pub(crate) fn stop(place: &Place, kind: Kind, name: &str) -> anyhow::Result<()> 
         }
     }
     stop_by_socket(&place.control(name))
+}
+
+fn is_installed(unit: &str) -> bool {
+    let mut directories = UNIT_DIRECTORIES.iter();
+    directories.any(|directory| Path::new(directory).join(unit).exists())
 }
 
 /// Whether a daemon answers on `control`.

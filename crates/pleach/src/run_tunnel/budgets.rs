@@ -7,7 +7,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -128,13 +130,30 @@ impl Budgets {
             .collect();
         let file = self.file.clone();
         move || {
-            let written = serde_json::to_vec(&accounts)
-                .map_err(io::Error::from)
-                .and_then(|bytes| durable::write(&file, &bytes, 0o600, Existing::Replace));
-            if let Err(error) = written {
-                tracing::warn!(file = %file.display(), %error, "what links have carried of their budgets is not kept");
+            if let Err(error) = write(&file, &accounts) {
+                tracing::warn!(
+                    file = %file.display(),
+                    %error,
+                    "what links have carried of their budgets is not kept; [tunnel] state can name another file"
+                );
             }
         }
+    }
+}
+
+/// Writes the used bytes to `file`. A package makes its directory; without one it is made here.
+fn write(file: &Path, accounts: &BTreeMap<String, BTreeMap<i32, u64>>) -> io::Result<()> {
+    let bytes = serde_json::to_vec(accounts)?;
+    let written = durable::write(file, &bytes, 0o600, Existing::Replace);
+    match (written, file.parent()) {
+        (Err(error), Some(directory)) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)?;
+            durable::write(file, &bytes, 0o600, Existing::Replace)
+        }
+        (written, _) => written,
     }
 }
 
@@ -188,7 +207,12 @@ impl DataPath {
             if is_spent {
                 put_aside(&mut settings, link.at_limit);
             }
-            self.set_link(now, &settings);
+            // The rest may have been changed since by a command, such as the weight.
+            self.endpoint.update_links(now, &settings.name, |link| {
+                link.role = settings.role;
+                link.upload = settings.upload;
+                link.download = settings.download;
+            });
         }
     }
 
@@ -259,7 +283,7 @@ mod tests {
     #[test]
     fn both_directions_count_and_a_link_comes_back_with_the_next_month() {
         let directory = tempfile::TempDir::new().expect("directory");
-        let file = directory.path().join("budgets");
+        let file = directory.path().join("not/there/yet/budgets");
         let links = [link(AtLimit::Standby)];
         let counters = |received, sent| BTreeMap::from([("wwan0".to_owned(), (received, sent))]);
         // Noon of 2026-03-15 and of 2026-04-01, in seconds since 1970.

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use pleach_carrier::{
     choice::{Action, Choice, Mode},
-    client::{self, Carried, Client, LinkSettings},
+    client::{self, Carried, Client, LinkSettings, Lookup},
     http_proxy::HttpProxy,
     meter::Meter,
     server::{self, Server},
@@ -25,8 +25,9 @@ use pleach_core::{
 use pleach_linux::{clock, poll::Waker};
 use zeroize::Zeroizing;
 
+use super::names;
 use crate::{
-    config::{ClientConfig, GatewayCarrier, LinkConfig, TrustConfig, TunnelConfig},
+    config::{ClientConfig, GatewayCarrier, HostName, LinkConfig, TrustConfig, TunnelConfig},
     control::LinkStatus,
     keys,
 };
@@ -39,6 +40,10 @@ pub(super) struct Links {
     client: Client,
     mode: Mode,
     endpoints: Vec<SocketAddr>,
+    /// Firewall mark of the tunnel's own packets.
+    fwmark: u32,
+    /// The tunnel's device.
+    tunnel: String,
     links: BTreeMap<u8, CarriedLink>,
     /// Number of datagrams discarded because the queue was full.
     pub(super) refused: u64,
@@ -89,7 +94,7 @@ impl Links {
     ///
     /// # Errors
     /// If the file of authorities cannot be read, or if the thread cannot be created.
-    pub(super) fn start(config: &ClientConfig, fwmark: u32) -> anyhow::Result<Self> {
+    pub(super) fn start(config: &ClientConfig, fwmark: u32, tunnel: &str) -> anyhow::Result<Self> {
         let carrier = &config.carrier;
         let trust = match &carrier.trust {
             TrustConfig::Authorities(file) => {
@@ -110,6 +115,8 @@ impl Links {
             client: Client::start(settings).context("thread of [carrier]")?,
             mode: carrier.mode,
             endpoints: carrier.endpoints.clone(),
+            fwmark,
+            tunnel: tunnel.to_owned(),
             links: BTreeMap::new(),
             refused: 0,
         })
@@ -223,6 +230,7 @@ impl Links {
                             sources: link.place.sources,
                             endpoints: endpoints(&self.endpoints, gateway, &link.place),
                             proxy: link.place.proxy.clone(),
+                            proxy_lookup: lookup(&link.place, self.fwmark, &self.tunnel),
                         };
                         link.error = None;
                         link.connections = None;
@@ -342,6 +350,18 @@ impl Links {
             thread::park_timeout(Duration::from_millis(10));
         }
     }
+}
+
+/// Returns how the name of a link's HTTP proxy is looked up: over the link, as the gateway's name is.
+fn lookup(place: &Place, fwmark: u32, tunnel: &str) -> Option<Lookup> {
+    let proxy = place.proxy.as_ref()?;
+    let names = [HostName {
+        name: proxy.host.clone(),
+        port: proxy.port,
+    }];
+    let (device, tunnel) = (place.device.clone(), tunnel.to_owned());
+    let look_up = move || names::look_up_over(|name| name == device, &names, Some(fwmark), &tunnel);
+    Some(Lookup::new(look_up))
 }
 
 /// Returns the addresses to which a link connects: the configured ones, else port 443 of the gateway.

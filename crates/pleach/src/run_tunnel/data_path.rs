@@ -3,11 +3,12 @@
 //! Each round: wait; take what the sockets and the TUN have, a bounded amount each; let the engine's timers run; send
 //! until the engine has nothing more; write what it delivers. Nothing in a round waits for anything.
 
+mod services;
+
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr},
-    os::fd::AsFd,
     sync::{Arc, mpsc::Receiver},
     time::Duration,
 };
@@ -31,7 +32,7 @@ use pleach_linux::{
     tun::Tun,
     udp::RecvBatch,
     vm_clone::CloneWatch,
-    watch::{LinkSnapshot, LinkWatch, Targets},
+    watch::{LinkSnapshot, LinkWatch},
 };
 
 use super::{
@@ -52,11 +53,7 @@ use super::{
 use crate::{
     config::{Role, TunnelConfig},
     control::{ControlRequest, Reply, StatusReport, server::ControlServer},
-    keys, speedtest,
-    split_tcp::{
-        SplitTcp,
-        far::{self, FarSettings, Translated},
-    },
+    split_tcp::far::Translated,
 };
 
 /// The daemon's working parts.
@@ -193,118 +190,11 @@ impl DataPath {
             this.memory = Some(Memory::load(clock::now(), dir, &config.name));
         }
         match &config.role {
-            Role::Gateway(gateway) => {
-                let socket = LinkSocket::listen(gateway.listen, this.traits())?;
-                this.add_socket(FIRST_SOCKET, socket)?;
-                if let Some(invitations) = &gateway.invitations {
-                    let own_key = keys::public_of(&config.private_key);
-                    let enroller = Enroller::start(&invitations.store, own_key)?;
-                    this.poller.add(enroller.waker(), ENROLMENTS)?;
-                    this.enroller = Some(enroller);
-                    this.endpoint.set_enrolling(true);
-                }
-                if let Some(carrier) = &gateway.carrier {
-                    // A port that a web server has taken since keeps no client from UDP.
-                    match carried::listen(&config, carrier, this.host.fwmark()) {
-                        Ok(server) => {
-                            this.poller.add(server.waker(), CARRIER)?;
-                            tracing::info!(listen = %carrier.listen, "links may be carried over TCP");
-                            this.carrier = Some(server);
-                        }
-                        Err(error) => tracing::warn!("no link is carried over TCP: {error:#}"),
-                    }
-                }
-                if gateway.speedtest
-                    && let Err(error) = speedtest::responder::start(&config.name)
-                {
-                    tracing::warn!(%error, "speed tests are not served");
-                }
-                if config.split_tcp != SplitTcp::Off {
-                    this.serve_split_tcp();
-                }
-                tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
-            }
-            Role::Client(client) => {
-                this.budgets = Budgets::load(clock::now(), client, &config.name);
-                let carried = Links::start(client, this.host.fwmark())?;
-                this.poller.add(carried.waker(), CARRIER)?;
-                this.carried = Some(carried);
-                for link in &client.links {
-                    this.add_link(&link.device, links::settings(link, this.inner_mtu()));
-                }
-                this.watch_links(&client.gateway.endpoints)?;
-                let names = client.gateway.names.clone();
-                if !names.is_empty() {
-                    let fwmark = this.host.fwmark();
-                    let mut names = Names::new(names, fwmark, &config.name).context("names")?;
-                    this.poller.add(names.waker(), NAMES)?;
-                    names.ask(clock::now());
-                    this.names = Some(names);
-                }
-                this.splitting = Splitting::start(clock::now(), &config)
-                    .inspect_err(|error| tracing::warn!(%error, "TCP connections are not split"))
-                    .unwrap_or_default();
-                tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
-            }
+            Role::Gateway(gateway) => this.start_gateway(&config, gateway)?,
+            Role::Client(client) => this.start_client(&config, client)?,
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(this)
-    }
-
-    /// Connects to servers for clients that split TCP connections.
-    fn serve_split_tcp(&self) {
-        let settings = FarSettings {
-            tunnel: self.config.name.clone(),
-            addresses: self.config.addresses.clone(),
-        };
-        self.update_translated();
-        if let Err(error) = far::start(settings, Arc::clone(&self.translated)) {
-            tracing::warn!(%error, "split TCP connections are not served");
-        }
-    }
-
-    /// Takes the networks whose addresses are translated from the configuration.
-    pub(super) fn update_translated(&self) {
-        if let Ok(mut translated) = self.translated.lock() {
-            *translated = super::plan(&self.config).masquerade;
-        }
-    }
-
-    /// Watches the links and their ways to `endpoints`.
-    fn watch_links(&mut self, endpoints: &[SocketAddr]) -> anyhow::Result<()> {
-        let targets = Targets {
-            addresses: endpoints.iter().map(SocketAddr::ip).collect(),
-            fwmark: Some(self.host.fwmark()),
-        };
-        let watch = LinkWatch::start_towards(targets).context("watching links")?;
-        self.poller.add(watch.as_fd(), WATCH)?;
-        self.watch = Some(watch);
-        Ok(())
-    }
-
-    /// Takes the addresses that names stand for now.
-    fn settle_names(&mut self, now: Instant) -> anyhow::Result<()> {
-        let Role::Client(client) = &self.config.role else {
-            return Ok(());
-        };
-        let Some(mut found) = self.names.as_mut().and_then(Names::collect) else {
-            return Ok(());
-        };
-        found.retain(|address| !client.gateway.endpoints.contains(address));
-        if found == self.named {
-            return Ok(());
-        }
-        tracing::info!(addresses = ?found, "the gateway's name stands for");
-        let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
-        self.named = found;
-        self.endpoint.set_endpoints(now, endpoints.clone());
-        self.watch_links(&endpoints)
-    }
-
-    /// When names are to be looked up again: only while there is no session.
-    fn names_due(&self) -> Option<Instant> {
-        let names = self.names.as_ref().filter(|_| !self.endpoint.is_up());
-        names.map(Names::next_at)
     }
 
     /// Moves packets until a signal comes; then says good-bye and returns what is to be undone.
@@ -408,7 +298,9 @@ impl DataPath {
         drop(self.splitting.take());
         self.remember(clock::now());
         if let Some(budgets) = &self.budgets {
-            budgets.saving()();
+            // After a write of the same file that may be under way.
+            let saving = budgets.saving();
+            self.host.run(move |_| saving());
         }
         self.endpoint.close();
         self.transmit(clock::now());
@@ -590,6 +482,7 @@ impl DataPath {
                     let mut status = StatusReport {
                         budgets,
                         incompatible: self.incompatible.clone(),
+                        restored_tables: Some(self.host.restored_tables()),
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
                         ..status
                     };
@@ -818,6 +711,8 @@ impl DataPath {
             self.look_at_link(now, index, &snapshot);
         }
         self.snapshot = snapshot;
+        // Before anything is sent: a link that is always carried over TCP sends nothing over UDP.
+        self.settle_carried(now);
     }
 
     /// Takes up every device with a route to the gateway, and lets go of those whose device is gone. One that only lost its

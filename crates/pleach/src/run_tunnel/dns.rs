@@ -2,8 +2,9 @@
 //!
 //! One of these methods is used, the first that the host supports:
 //!
-//! 1. systemd-resolved, through `resolvectl`: the resolvers are assigned to the tunnel's device, and the domain `~.`
-//!    makes them the only ones for all names. systemd-resolved forgets them with the device, also after a crash.
+//! 1. systemd-resolved, through `resolvectl`, if `/etc/resolv.conf` leads to it: the resolvers are assigned to the tunnel's
+//!    device, and the domain `~.` makes them the only ones for all names. systemd-resolved forgets them with the device, also
+//!    after a crash.
 //! 2. `resolvconf`, with the interface `tun.NAME`.
 //! 3. `/etc/resolv.conf` itself. Its former content stays in the file, with a mark at the beginning of each line, so
 //!    that it can be restored after a crash and after a reboot.
@@ -32,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use pleach_linux::clock;
+use pleach_linux::{clock, netlink::Netlink};
 
 use crate::onboard::durable::{self, Existing};
 
@@ -101,6 +102,8 @@ impl Drop for Resolvers {
         let undone = match self.way {
             Way::File => give_back_file(Path::new(FILE), tunnel),
             Way::Resolvconf => run("resolvconf", &["-d", &interface(tunnel)], ""),
+            // systemd-resolved has forgotten a device that is gone.
+            Way::Resolved if !has_device(tunnel) => Ok(()),
             Way::Resolved => run("resolvectl", &["revert", tunnel], ""),
         };
         if let Err(error) = undone {
@@ -187,13 +190,34 @@ pub(crate) fn recover(tunnel: &str) -> io::Result<()> {
 }
 
 fn way() -> Way {
-    if Path::new("/run/systemd/resolve").is_dir() && has("resolvectl") {
+    if leads_to_resolved(Path::new(FILE), Path::new(RESOLVED)) && has("resolvectl") {
         Way::Resolved
     } else if has("resolvconf") {
         Way::Resolvconf
     } else {
         Way::File
     }
+}
+
+/// Whether programs that read `file` ask systemd-resolved, whose files are in `directory`: `file` is one of these, or names an
+/// address on which it answers.
+fn leads_to_resolved(file: &Path, directory: &Path) -> bool {
+    if !directory.is_dir() {
+        return false;
+    }
+    let is_its = fs::canonicalize(file).is_ok_and(|file| file.starts_with(directory));
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut servers = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("nameserver")).then(|| words.next())?
+    });
+    is_its || servers.any(|server| ["127.0.0.53", "127.0.0.54"].contains(&server))
+}
+
+/// Whether the device exists; if the kernel does not say, it does.
+fn has_device(name: &str) -> bool {
+    let index = Netlink::open().and_then(|netlink| netlink.link_index(name));
+    index.map_or(true, |index| index.is_some())
 }
 
 fn has(program: &str) -> bool {
@@ -273,23 +297,48 @@ fn take_file(file: &Path, tunnel: &str, servers: &[IpAddr]) -> io::Result<()> {
 /// content. If it cannot (`file` is a mount, a symbolic link, or the only writable file of its directory), a crash
 /// never leaves an empty file.
 fn rewrite(file: &Path, text: &str) -> io::Result<()> {
-    let meta = fs::symlink_metadata(file);
+    let meta = fs::symlink_metadata(file).ok();
     let mode = meta
         .as_ref()
         .map_or(0o644, |meta| meta.permissions().mode() & 0o7777);
-    let is_link = meta.is_ok_and(|meta| meta.is_symlink());
+    let is_link = meta.as_ref().is_some_and(fs::Metadata::is_symlink);
     if !is_link && durable::write(file, text.as_bytes(), mode, Existing::Replace).is_ok() {
         return Ok(());
     }
-    let mut options = fs::OpenOptions::new();
-    let mut written = options
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(file)?;
-    written.write_all(text.as_bytes())?;
-    written.set_len(text.len() as u64)?;
-    written.sync_all()
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut written = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(file)?;
+        if meta.is_none() {
+            written.set_permissions(fs::Permissions::from_mode(mode))?;
+        }
+        written.write_all(text.as_bytes())?;
+        written.set_len(text.len() as u64)?;
+        written.sync_all()
+    };
+    write().map_err(|error| cannot_write(file, &error))
+}
+
+fn cannot_write(file: &Path, error: &io::Error) -> io::Error {
+    let kinds = [
+        io::ErrorKind::ReadOnlyFilesystem,
+        io::ErrorKind::PermissionDenied,
+    ];
+    let remedy = if kinds.contains(&error.kind()) {
+        let link = fs::read_link(file);
+        let place = link.as_deref().unwrap_or(file).parent();
+        let place = place.unwrap_or(file).display();
+        format!(
+            ": let the daemon write there (ReadWritePaths={place} in its unit), or remove [tunnel] dns"
+        )
+    } else {
+        String::new()
+    };
+    let text = format!("{}: {error}{remedy}", file.display());
+    io::Error::new(error.kind(), text)
 }
 
 /// Restores the content that `file` had before [`take_file`], unless another tunnel or program has written the file.
@@ -340,6 +389,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Longest pause before the next check, after another program has overwritten the file.
 const MOST_WAIT: Duration = Duration::from_secs(60);
 const FILE: &str = "/etc/resolv.conf";
+/// Directory of systemd-resolved.
+const RESOLVED: &str = "/run/systemd/resolve";
 const HEAD: &str = "# Written by pleach for the tunnel ";
 const MARK: &str = "#pleach# ";
 
@@ -364,6 +415,31 @@ mod tests {
         give_back_file(&file, "t1").expect("not its own");
         give_back_file(&file, "t0").expect("given back");
         assert_eq!(fs::read_to_string(&file).expect("readable"), former);
+    }
+
+    #[test]
+    fn systemd_resolved_is_told_only_if_programs_ask_it() {
+        let directory = tempfile::TempDir::new().expect("directory");
+        let resolved = directory
+            .path()
+            .canonicalize()
+            .expect("there")
+            .join("resolve");
+        let file = directory.path().join("resolv.conf");
+        let leads = || leads_to_resolved(&file, &resolved);
+        let stub = "# stub\nnameserver 127.0.0.53\n";
+        fs::write(&file, stub).expect("written");
+        assert!(!leads(), "it does not run");
+        fs::create_dir(&resolved).expect("made");
+        assert!(leads());
+        fs::write(&file, "#nameserver 127.0.0.53\nnameserver 192.0.2.1\n").expect("written");
+        assert!(!leads());
+        fs::remove_file(&file).expect("removed");
+        assert!(!leads());
+        let uplink = resolved.join("resolv.conf");
+        fs::write(&uplink, "nameserver 192.0.2.1\n").expect("written");
+        std::os::unix::fs::symlink(&uplink, &file).expect("linked");
+        assert!(leads());
     }
 
     #[test]

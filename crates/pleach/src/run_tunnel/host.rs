@@ -6,10 +6,10 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    io, process,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread::{self, JoinHandle},
@@ -26,6 +26,8 @@ pub(super) struct Host {
     running: Option<(Sender<Job>, JoinHandle<Setup>)>,
     /// Jobs that are not done.
     waiting: Arc<AtomicUsize>,
+    /// How often the nftables table was set again.
+    restored: Arc<AtomicU64>,
 }
 
 /// What jobs work on.
@@ -36,6 +38,8 @@ pub(super) struct HostState {
     dropped: Option<(Instant, BTreeMap<String, u64>)>,
     /// Whether the last look around went well.
     is_well: bool,
+    /// How often the nftables table was set again.
+    restored: Arc<AtomicU64>,
 }
 
 type Job = Box<dyn FnOnce(&mut HostState) + Send>;
@@ -50,10 +54,12 @@ impl Host {
         let (sender, jobs) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&waiting);
+        let restored = Arc::new(AtomicU64::new(0));
         let state = HostState {
             setup,
             dropped: None,
             is_well: true,
+            restored: Arc::clone(&restored),
         };
         let thread = thread::Builder::new()
             .name("host".to_owned())
@@ -62,6 +68,7 @@ impl Host {
             fwmark,
             running: Some((sender, thread)),
             waiting,
+            restored,
         })
     }
 
@@ -84,7 +91,12 @@ impl Host {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
-    /// Waits for the jobs and returns what is to be undone; `None` if a job has panicked.
+    /// How often the nftables table was set again because another program had removed it.
+    pub(super) fn restored_tables(&self) -> u64 {
+        self.restored.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the jobs and returns what is to be undone; `None` if it was returned before.
     pub(super) fn finish(mut self) -> Option<Setup> {
         self.end()
     }
@@ -119,12 +131,20 @@ impl HostState {
         found
     }
 
-    /// Tells nftables what lies around the tunnel now; a failure is told once.
+    /// Tells nftables what lies around the tunnel now, and sets the table again if it is gone; a failure is told once.
     pub(super) fn look_around(&mut self) {
         match self.setup.look_around() {
-            Ok(()) => self.is_well = true,
+            Ok(is_restored) => {
+                self.is_well = true;
+                if is_restored {
+                    tracing::warn!(
+                        "another program has removed the tunnel's nftables table; it is set again"
+                    );
+                    self.restored.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             Err(error) if self.is_well => {
-                tracing::warn!(%error, "nftables is not told of changed networks and containers");
+                tracing::warn!(%error, "the tunnel's nftables table is not kept up to date");
                 self.is_well = false;
             }
             Err(_) => {}
@@ -132,7 +152,22 @@ impl HostState {
     }
 }
 
+/// Ends the process if the thread panics while this lives: unwinding would undo the host's configuration under a tunnel that runs. The
+/// next start clears what is left.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!("a change of the host has failed: the daemon ends");
+            process::abort();
+        }
+    }
+}
+
 fn run(mut state: HostState, jobs: &Receiver<Job>, waiting: &AtomicUsize) -> Setup {
+    // Dropped before the state.
+    let _guard = AbortOnPanic;
     let mut next_look = clock::now() + LOOK_AROUND;
     loop {
         match jobs.recv_timeout(next_look.since(clock::now())) {
@@ -150,7 +185,7 @@ fn run(mut state: HostState, jobs: &Receiver<Job>, waiting: &AtomicUsize) -> Set
     }
 }
 
-/// How long a change that nobody tells of goes unnoticed, such as a bridge's port.
+/// How long a change that nobody tells of goes unnoticed, such as a bridge's port or a table that was removed.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
 /// Counters may be so old: who looks once a second does not start `nft` as often.

@@ -107,13 +107,25 @@ impl Names {
 /// Returns the addresses of `names`, sorted; empty if no resolver knows any. `tunnel`: this tunnel's device, over which
 /// no query is sent.
 pub(crate) fn look_up(names: &[HostName], fwmark: Option<u32>, tunnel: &str) -> Vec<SocketAddr> {
+    look_up_over(|_| true, names, fwmark, tunnel)
+}
+
+/// Does the same over those devices only that are `wanted`.
+pub(super) fn look_up_over(
+    wanted: impl Fn(&str) -> bool,
+    names: &[HostName],
+    fwmark: Option<u32>,
+    tunnel: &str,
+) -> Vec<SocketAddr> {
     let servers = servers();
     let targets = Targets {
         addresses: servers.clone(),
         fwmark,
     };
     let links = LinkSnapshot::read_all(&targets).unwrap_or_default();
-    let is_usable = |link: &&LinkSnapshot| link.is_up && link.name != tunnel && !link.is_tunnel;
+    let is_usable = |link: &&LinkSnapshot| {
+        link.is_up && link.name != tunnel && !link.is_tunnel && wanted(&link.name)
+    };
     let mut ways: Vec<(Option<&str>, Way)> = Vec::new();
     for link in links.iter().filter(is_usable) {
         ways.extend(link.ways.iter().map(|way| (Some(link.name.as_str()), *way)));

@@ -1,9 +1,9 @@
 //! The gateway's end: connects to servers for clients of the tunnel.
 //!
 //! It listens on the tunnel's device, so only clients with a session reach it, from addresses that are theirs. Bounds:
-//! [`MAX_CONNECTIONS`] in all and [`MAX_PER_CLIENT`] for each client address, above which a connection is reset; a request comes within [`REQUEST_TIME`], a server
+//! [`MAX_CONNECTIONS`] in all and [`MAX_PER_CLIENT`] for each client network, above which a connection is reset; a request comes within [`REQUEST_TIME`], a server
 //! answers within [`CONNECT_TIME`]. Each connection has two sockets, whose buffers the kernel bounds (`tcp_rmem`, `tcp_wmem`),
-//! and a pipe of at most 512 KiB for each direction while its receiver does not keep up.
+//! and a pipe for each direction while its receiver does not keep up: of 512 KiB as long as few are so large, else of 64 KiB.
 //!
 //! The server sees the gateway's address, as it does when the gateway translates addresses (`nat`). Where it does not
 //! translate, the request is answered with [`Answer::Untranslated`].
@@ -95,8 +95,8 @@ struct Far {
     translated: Translated,
     pool: PipePool,
     moved: Arc<AtomicU64>,
-    /// Connections of each client address.
-    by_client: RefCell<BTreeMap<IpAddr, usize>>,
+    /// Connections of each client network.
+    by_client: RefCell<BTreeMap<IpNet, usize>>,
 }
 
 impl Far {
@@ -136,6 +136,10 @@ impl Far {
         target: std::net::SocketAddr,
         source: IpAddr,
     ) -> Result<TcpStream, Answer> {
+        // Over IPv6 the kernel may choose another of the host's addresses for a client than the tunnel's.
+        if self.is_of_a_client(target.ip().to_canonical()) {
+            return Err(Answer::Denied);
+        }
         match may_reach(target.ip(), &self.settings.addresses) {
             Ok(true) => {}
             Ok(false) => return Err(Answer::Denied),
@@ -155,13 +159,35 @@ impl Far {
         }
     }
 
+    /// Whether `ip` is in a network of the tunnel, or of a client whose addresses are translated.
+    fn is_of_a_client(&self, ip: IpAddr) -> bool {
+        let mut nets = self.settings.addresses.iter();
+        nets.any(|net| net.contains(&ip)) || self.is_translated(ip)
+    }
+
     fn is_translated(&self, source: IpAddr) -> bool {
         let nets = self.translated.lock();
         nets.is_ok_and(|nets| nets.iter().any(|net| net.contains(&source)))
     }
 
+    /// The network of one client that `address` is in, as far as is known: a client may have as many addresses as its network has.
+    fn network_of(&self, address: IpAddr) -> IpNet {
+        let own = &self.settings.addresses;
+        // All clients have addresses of the tunnel's own networks.
+        let is_of_one = |net: &&IpNet| {
+            net.contains(&address) && own.iter().all(|own| own.trunc() != net.trunc())
+        };
+        let nets = self.translated.lock();
+        let known = nets.ok().and_then(|nets| {
+            let of_one = nets.iter().filter(is_of_one);
+            of_one.max_by_key(|net| net.prefix_len()).copied()
+        });
+        known.map_or_else(|| IpNet::from(address), |net| net.trunc())
+    }
+
     /// A place for one more connection of `client`, given back when dropped.
     fn place(self: &Rc<Self>, client: IpAddr) -> Option<Place> {
+        let client = self.network_of(client);
         let mut by_client = self.by_client.borrow_mut();
         let total: usize = by_client.values().sum();
         let own = by_client.get(&client).copied().unwrap_or_default();
@@ -180,7 +206,7 @@ impl Far {
 /// One connection's place among those of its client.
 struct Place {
     far: Rc<Far>,
-    client: IpAddr,
+    client: IpNet,
 }
 
 impl Drop for Place {
@@ -197,7 +223,7 @@ impl Drop for Place {
 
 /// Connections of all clients.
 const MAX_CONNECTIONS: usize = 8192;
-/// Connections of one client address.
+/// Connections of one client network.
 const MAX_PER_CLIENT: usize = 2048;
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Linux gives up after 127 s; nobody waits that long.
@@ -205,3 +231,60 @@ const CONNECT_TIME: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long an answered connection may take to end.
 const LINGER: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn far() -> Rc<Far> {
+        let networks = |texts: &[&str]| -> Vec<IpNet> {
+            let texts = texts.iter();
+            texts.map(|text| text.parse().expect("literal")).collect()
+        };
+        Rc::new(Far {
+            settings: FarSettings {
+                tunnel: "t0".to_owned(),
+                addresses: networks(&["10.77.0.1/24", "fd77::1/64"]),
+            },
+            translated: Arc::new(Mutex::new(networks(&["10.77.0.0/24", "2001:db8:7::/48"]))),
+            pool: PipePool::default(),
+            moved: Arc::default(),
+            by_client: RefCell::default(),
+        })
+    }
+
+    #[test]
+    fn a_client_with_a_network_has_the_places_of_one() {
+        let far = far();
+        let place = |text: &str| far.place(text.parse().expect("literal"));
+        let host = |number: usize| format!("2001:db8:7::{number:x}");
+        let taken: Vec<_> = (0..MAX_PER_CLIENT)
+            .map(|number| place(&host(number)))
+            .collect();
+        assert!(taken.iter().all(Option::is_some));
+        assert!(place("2001:db8:7:9::1").is_none());
+        // Clients have addresses of one network of the tunnel.
+        let one: Vec<_> = (0..MAX_PER_CLIENT).map(|_| place("10.77.0.2")).collect();
+        assert!(one.iter().all(Option::is_some) && place("10.77.0.2").is_none());
+        assert!(place("10.77.0.3").is_some());
+        drop(taken);
+        assert!(place("2001:db8:7:9::1").is_some());
+    }
+
+    #[test]
+    fn clients_do_not_reach_each_other() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        for target in ["10.77.0.3:80", "[fd77::3]:80", "[2001:db8:7::3]:80"] {
+            let far = far();
+            let connecting = far.connect(
+                target.parse().expect("literal"),
+                "fd77::2".parse().expect("literal"),
+            );
+            let answer = runtime.block_on(connecting).expect_err("denied");
+            assert_eq!(answer, Answer::Denied, "{target}");
+        }
+    }
+}

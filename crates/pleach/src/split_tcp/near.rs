@@ -8,6 +8,7 @@ use std::{
     cell::RefCell,
     io,
     net::{IpAddr, SocketAddr},
+    pin::pin,
     rc::Rc,
     sync::{
         Arc, Mutex,
@@ -64,6 +65,8 @@ struct Counts {
     carried: AtomicU64,
     /// Connections reset because the far end did not connect.
     failed: AtomicU64,
+    /// How often another program had removed the nftables table.
+    restored: AtomicU64,
     moved: Arc<AtomicU64>,
     is_redirecting: AtomicBool,
     /// Why connections are not redirected although they are to be.
@@ -144,6 +147,7 @@ impl Near {
             carried: counts.carried.load(Ordering::Relaxed),
             failed: counts.failed.load(Ordering::Relaxed),
             bytes: counts.moved.load(Ordering::Relaxed),
+            restored_tables: counts.restored.load(Ordering::Relaxed),
             trouble: counts.trouble.lock().ok().and_then(|text| text.clone()),
         }
     }
@@ -221,20 +225,51 @@ impl NearEnd {
             if let Ok(mut known) = self.counts.trouble.lock() {
                 *known = trouble;
             }
-            let retry = async {
-                if is_retried {
-                    sleep(RETRY).await;
-                } else {
-                    self.again.notified().await;
-                    // Failures come in crowds.
-                    sleep(SETTLING).await;
-                }
-            };
+            if !self.waits(&mut changes, is_retried).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the redirect is to be set again; `false`: the sender of `changes` is dropped.
+    async fn waits(&self, changes: &mut watch::Receiver<Wanted>, is_retried: bool) -> bool {
+        let mut retry = pin!(async {
+            if is_retried {
+                sleep(RETRY).await;
+            } else {
+                self.again.notified().await;
+                // Failures come in crowds.
+                sleep(SETTLING).await;
+            }
+        });
+        loop {
             tokio::select! {
-                changed = changes.changed() => if changed.is_err() {
-                    return;
+                changed = changes.changed() => return changed.is_ok(),
+                () = &mut retry => return true,
+                () = sleep(LOOK) => if self.restore().await {
+                    return true;
                 },
-                () = retry => {}
+            }
+        }
+    }
+
+    /// Makes the table again if another program has removed it; whether it did.
+    async fn restore(&self) -> bool {
+        let redirect = Arc::clone(&self.redirect);
+        let restored = tokio::task::spawn_blocking(move || redirect.restore()).await;
+        match restored.map_err(io::Error::other).flatten() {
+            Ok(false) => false,
+            Ok(true) => {
+                tracing::warn!(
+                    "another program has removed the nftables table that redirects connections; it is set again"
+                );
+                self.redirected.take();
+                self.counts.restored.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the table that redirects connections");
+                false
             }
         }
     }
@@ -306,7 +341,10 @@ impl NearEnd {
 
     /// A connection to the far end, through the tunnel.
     async fn open(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let mut last = io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            "the first address of the tunnel's network, which is the gateway's, is this host's: change [tunnel] address at both ends",
+        );
         for gateway in self.own.iter().filter_map(gateway_of) {
             let socket = if gateway.is_ipv4() {
                 TcpSocket::new_v4()?
@@ -392,10 +430,12 @@ fn exclude_on_a_thread(exclusions: Exclusions) -> io::Result<SyncSender<(SocketA
     Ok(sender)
 }
 
-/// The gateway's address in the tunnel's network `own`: the first of it, as `pleach gateway init` chooses.
+/// The gateway's address in the tunnel's network `own`: the first of it, as `pleach gateway init` chooses. `None`: this host has it; the
+/// next one may be another client's.
 fn gateway_of(own: &IpNet) -> Option<IpAddr> {
     let mut hosts = own.hosts();
-    hosts.find(|host| *host != own.addr() && *host != own.network())
+    let first = hosts.find(|host| *host != own.network());
+    first.filter(|first| *first != own.addr())
 }
 
 /// Connections at a time; above, they are reset.
@@ -407,9 +447,32 @@ const SETTLING: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a far end that does not serve is asked again.
 const RETRY: Duration = Duration::from_secs(30);
+/// How long it goes unnoticed that another program has removed the table.
+const LOOK: Duration = Duration::from_secs(5);
 const GREETING: Duration = Duration::from_secs(5);
 const OPENING: Duration = Duration::from_secs(30);
 /// A destination that was not reached is excluded for so long.
 const EXCLUDED: Duration = Duration::from_secs(60);
 /// A destination that the gateway does not reach for clients.
 const EXCLUDED_LONG: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateway_has_the_first_address_and_no_other_host_is_taken_for_it() {
+        for (own, gateway) in [
+            ("10.77.0.2/24", Some("10.77.0.1")),
+            ("10.77.0.1/24", None),
+            ("10.77.0.2/32", None),
+            ("fd77::5/64", Some("fd77::1")),
+            ("fd77::1/64", None),
+            ("10.77.0.1/31", None),
+        ] {
+            let own: IpNet = own.parse().expect("literal");
+            let gateway = gateway.map(|text| text.parse().expect("literal"));
+            assert_eq!(gateway_of(&own), gateway, "{own}");
+        }
+    }
+}

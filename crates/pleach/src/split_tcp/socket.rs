@@ -99,10 +99,11 @@ async fn both<E>(
 }
 
 /// Moves what `client` sends to `lane` at once, and what `lane` sends to `client` behind its first byte, the far end's
-/// answer. `on_connected` is called when that says so. What breaks afterwards resets both.
+/// answer. `on_connected` is called when that says so. What breaks afterwards resets both, and so does a reset by the
+/// application at any time, which is no error.
 ///
 /// # Errors
-/// The far end did not connect: its answer, or `None` if the connection broke before.
+/// The far end did not connect: its answer, or `None` if the connection to it broke before.
 pub(super) async fn relay_when(
     pool: &PipePool,
     client: &TcpStream,
@@ -135,6 +136,8 @@ pub(super) async fn relay_when(
             Ok(())
         }
         Err(_) if is_connected.get() => Ok(()),
+        // A socket that was reset has no other end any more.
+        Err(None) if client.peer_addr().is_err() => Ok(()),
         Err(answer) => Err(answer),
     }
 }
@@ -181,3 +184,48 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 8;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ends of a connection.
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let here = TcpStream::connect(to).await.expect("it listens");
+        let (there, _) = listener.accept().await.expect("it came");
+        (here, there)
+    }
+
+    #[test]
+    fn who_resets_before_the_answer_is_told_from_the_other() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        for by_application in [true, false] {
+            let end = runtime.block_on(async {
+                let (application, client) = pair().await;
+                let (lane, far) = pair().await;
+                let gone = if by_application { &application } else { &far };
+                SockRef::from(gone)
+                    .set_linger(Some(Duration::ZERO))
+                    .expect("an option");
+                let kept = if by_application {
+                    drop(application);
+                    far
+                } else {
+                    drop(far);
+                    application
+                };
+                let pool = PipePool::default();
+                let moved = Arc::default();
+                let end = relay_when(&pool, &client, &lane, &moved, || {}).await;
+                drop(kept);
+                end
+            });
+            assert_eq!(end.is_ok(), by_application, "{end:?}");
+        }
+    }
+}

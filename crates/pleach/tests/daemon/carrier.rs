@@ -40,7 +40,7 @@ fn error<'a>(status: &'a Value, name: &str) -> &'a str {
 /// Drops UDP packets that arrive at the gateway on `devices`, as many networks do.
 fn drop_udp(world: &World, devices: &str) {
     let table = format!(
-        "table inet plCarrier {{ chain c {{ type filter hook input priority 0; iifname {{ {devices} }} meta l4proto udp drop; }}; }}"
+        "table inet plCarrier {{ chain c {{ type filter hook input priority 0; iifname {{ {devices} }} meta l4proto udp counter drop; }}; }}"
     );
     run(&world.gateway, "nft", &[&table]);
 }
@@ -96,6 +96,8 @@ fn tcp_carries_a_link_that_asks_for_it_over_both_families() {
             status["clients"][0]["up"] == false
         });
     }
+    let rules = run(&world.gateway, "nft", &["list table inet plCarrier"]);
+    assert!(rules.contains("counter packets 0 "), "over UDP: {rules}");
 }
 
 #[test]

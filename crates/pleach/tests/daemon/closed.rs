@@ -153,8 +153,26 @@ fn nothing_leaves_past_the_tunnel_while_a_daemon_with_a_kill_switch_is_dead() {
     });
     assert!(!seen());
     assert!(ping(&world.client, &["10.99.0.2"], PATIENCE));
+    let file = client.file().to_owned();
+    let recover = || {
+        let mut command = world.client.command(env!("CARGO_BIN_EXE_pleach"));
+        let output = command.arg("recover").arg(&file).output();
+        output.expect("starts")
+    };
+    let refused = String::from_utf8_lossy(&recover().stderr).into_owned();
+    assert!(refused.contains("runs"), "{refused}");
+    assert!(ping(&world.client, &["10.99.0.2"], PATIENCE));
     client.kill();
     try_all();
+    until("the device goes", || {
+        !run(&world.client, "ip", &["link"]).contains(TUNNEL)
+    });
+    assert!(recover().status.success());
+    let _ = ping(&world.client, &["10.99.0.2"], NO_ANSWER);
+    assert!(seen(), "open again");
+    nft(&world.client, "delete table inet seen");
+    assert_same("the client's host", &before, &picture(&world.client));
+    nft(&world.client, count);
 
     // A clean stop opens the host, even after a crash.
     client.start_again();

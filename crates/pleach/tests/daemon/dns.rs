@@ -1,7 +1,8 @@
 //! `[tunnel] dns`: resolvers while the tunnel runs. They are restored at the end, and after a crash.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -84,6 +85,74 @@ fn the_resolver_is_the_tunnels_while_it_runs_and_after_a_crash_what_it_was() {
     until("the resolver is set again", is_ours);
     end(&mut daemon, Signal::TERM);
     assert_eq!(now(), leased);
+}
+
+/// Runs `pleach up` on the client as the packaged unit does: with its umask, where `/etc` is `etc` and only the unit's paths are writable.
+fn up_as_a_service(world: &World, file: &Path, etc: &Path) -> Child {
+    const UNIT: &str = include_str!("../../../../packaging/pleach@.service");
+    let value = |key: &str| {
+        let mut lines = UNIT.lines();
+        lines.find_map(|line| line.strip_prefix(key)).expect("set")
+    };
+    assert_eq!(value("ProtectSystem="), "strict");
+    let script = "umask \"$4\"; mount --bind \"$1\" /etc; mount -o remount,bind,ro /etc
+        for path in $5; do
+            path=${path#-}
+            case $path in /etc*) mount --bind $path $path; mount -o remount,bind,rw $path ;; esac
+        done
+        exec \"$2\" up \"$3\"";
+    let mut command: Command = world.client.command("unshare");
+    command
+        .args(["-m", "sh", "-ec", script, "sh"])
+        .arg(etc)
+        .arg(env!("CARGO_BIN_EXE_pleach"))
+        .arg(file)
+        .args([value("UMask="), value("ReadWritePaths=")])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    command.spawn().expect("starts")
+}
+
+#[test]
+fn a_service_sets_the_resolver_again_when_the_file_is_replaced_and_everybody_may_read_it() {
+    let Some(world) = World::new() else { return };
+    let gateway = Gateway::default().start(&world);
+    gateway.until_up();
+    let file = Client::default().write(&world);
+    let text = fs::read_to_string(&file).expect("readable");
+    let text = text.replace("[scheduler]", "dns = [\"10.77.0.1\"]\n[scheduler]");
+    fs::write(&file, text).expect("written");
+    let etc = world.dir.path().join("etc");
+    fs::create_dir(&etc).expect("made");
+    let resolv = etc.join("resolv.conf");
+    let replace = |text: &str| {
+        let new = etc.join("resolv.conf.new");
+        fs::write(&new, text).expect("written");
+        fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("set");
+        fs::rename(&new, &resolv).expect("replaced");
+    };
+    let now = || fs::read_to_string(&resolv).unwrap_or_default();
+    let is_ours = || now().contains("\nnameserver 10.77.0.1\n");
+    let mode = || fs::metadata(&resolv).expect("there").permissions().mode() & 0o777;
+    replace("nameserver 192.0.2.1\n");
+
+    let mut daemon = up_as_a_service(&world, &file, &etc);
+    until("the resolver is set", is_ours);
+    assert_eq!(mode(), 0o644);
+    // As NetworkManager and dhclient do.
+    replace("nameserver 192.0.2.7\n");
+    until("the resolver is set again", is_ours);
+    assert_eq!(mode(), 0o644);
+    end(&mut daemon, Signal::TERM);
+    assert_eq!((now().as_str(), mode()), ("nameserver 192.0.2.7\n", 0o644));
+
+    // There is no such file.
+    fs::remove_file(&resolv).expect("removed");
+    let mut daemon = up_as_a_service(&world, &file, &etc);
+    until("the resolver is set", is_ours);
+    assert_eq!(mode(), 0o644);
+    end(&mut daemon, Signal::TERM);
+    assert!(!resolv.exists());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests the real daemons against the real kernel: `pleach up` in network namespaces. Without root rights, the tests
 //! print a message and pass.
 
+mod budgets;
 mod carrier;
 mod closed;
 #[cfg(feature = "dashboard")]

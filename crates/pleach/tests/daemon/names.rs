@@ -1,13 +1,17 @@
-//! A gateway that is configured by name is found over either link, and again after its address has changed.
+//! A gateway that is configured by name is found over either link, and again after its address has changed, over UDP and TCP. An
+//! HTTP proxy that is configured by name is found over its link.
 
 use std::{
     fs,
-    net::{Ipv4Addr, UdpSocket},
+    io::Read as _,
+    net::{Ipv4Addr, TcpListener, UdpSocket},
+    path::PathBuf,
+    process::Child,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -19,7 +23,7 @@ use crate::{
     dns::up,
     process::Client,
     process::Gateway,
-    world::{World, until},
+    world::{World, until, within},
 };
 
 /// A resolver that answers queries for IPv4 addresses with `address`, and all other queries with no address.
@@ -52,35 +56,117 @@ impl Resolver {
     }
 }
 
-#[test]
-fn a_named_gateway_is_found_and_found_again_elsewhere() {
-    let Some(world) = World::new() else { return };
-    let gateway = Gateway::default().start(&world);
-    gateway.until_up();
-    let resolver = Arc::new(Resolver {
-        address: AtomicU32::new(Ipv4Addr::new(203, 0, 113, 5).to_bits()),
-        asked: AtomicU64::new(0),
-        is_over: AtomicBool::new(false),
-    });
-    world
-        .gateway
-        .ip("addr add 203.0.113.53/32 dev lo\n")
-        .expect("address");
-    let socket = run_in(&world.gateway.path(), || UdpSocket::bind("203.0.113.53:53"));
-    let socket = socket.expect("the namespace").expect("a socket");
-    socket
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .expect("set");
-    let serving = Arc::clone(&resolver);
-    let server = thread::spawn(move || serving.serve(&socket));
+/// A thread that answers queries on the gateway's host, and its resolver.
+struct Answering {
+    resolver: Arc<Resolver>,
+    thread: Option<JoinHandle<()>>,
+    resolv: PathBuf,
+}
 
-    let named = Client {
-        endpoint: "gw.example.net:7700",
-        ..Client::default()
-    };
-    let file = named.write(&world);
-    let resolv = world.dir.path().join("resolv.conf");
-    fs::write(&resolv, "nameserver 203.0.113.53\n").expect("written");
+impl Answering {
+    /// Answers with `address`.
+    fn start(world: &World, address: [u8; 4]) -> Self {
+        let resolver = Arc::new(Resolver {
+            address: AtomicU32::new(Ipv4Addr::from(address).to_bits()),
+            asked: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        });
+        let address = "addr add 203.0.113.53/32 dev lo\n";
+        world.gateway.ip(address).expect("address");
+        let socket = run_in(&world.gateway.path(), || UdpSocket::bind("203.0.113.53:53"));
+        let socket = socket.expect("the namespace").expect("a socket");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .expect("set");
+        let serving = Arc::clone(&resolver);
+        let thread = thread::spawn(move || serving.serve(&socket));
+        let resolv = world.dir.path().join("resolv.conf");
+        fs::write(&resolv, "nameserver 203.0.113.53\n").expect("written");
+        Self {
+            resolver,
+            thread: Some(thread),
+            resolv,
+        }
+    }
+
+    fn asked(&self) -> u64 {
+        self.resolver.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.resolver.is_over.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || ended.is_some_and(|ended| ended.is_ok()));
+    }
+}
+
+/// A client whose host asks the resolver in a file.
+struct Named<'a> {
+    world: &'a World,
+    file: PathBuf,
+    daemon: Child,
+}
+
+impl<'a> Named<'a> {
+    fn start(world: &'a World, client: &Client<'_>, answering: &Answering) -> Self {
+        let file = client.write(world);
+        let path = std::env::var("PATH").expect("there");
+        let daemon = up(world, &file, &answering.resolv, &path);
+        Self {
+            world,
+            file,
+            daemon,
+        }
+    }
+
+    fn status(&self) -> Option<Value> {
+        let control = self.file.with_extension("sock");
+        let mut command = self.world.client.command(env!("CARGO_BIN_EXE_pleach"));
+        let output = command
+            .args(["status", "--json", "--control"])
+            .arg(control)
+            .output();
+        serde_json::from_slice(&output.ok()?.stdout).ok()
+    }
+
+    /// Whether all links reach the gateway at `address`.
+    fn is_at(&self, address: &str, carrier: &str) -> bool {
+        let Some(status) = self.status() else {
+            return false;
+        };
+        let links = status["links"].as_array().cloned().unwrap_or_default();
+        let mut links = links.iter();
+        let is_there = |link: &Value| {
+            link["state"] == "up" && link["endpoint"] == address && link["carrier"] == carrier
+        };
+        status["up"] == true && links.len() == 2 && links.all(is_there)
+    }
+
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.daemon), Signal::TERM).expect("it runs");
+        assert!(self.daemon.wait().expect("our child").success());
+    }
+}
+
+impl Drop for Named<'_> {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+/// `carrier`: by what links are carried; for `tcp`, the gateway gets no datagrams of the tunnel.
+fn is_found_and_found_again(carrier: &str) {
+    let Some(world) = World::new() else { return };
+    let gateway = Gateway {
+        more: "[carrier]\nlisten = \"[::]:443\"\n",
+        ..Gateway::default()
+    }
+    .start(&world);
+    gateway.until_up();
+    let answering = Answering::start(&world, [203, 0, 113, 5]);
     // The resolver does not answer over the first link.
     for rule in [
         "add table inet fault",
@@ -89,48 +175,78 @@ fn a_named_gateway_is_found_and_found_again_elsewhere() {
     ] {
         crate::world::run(&world.gateway, "nft", &[rule]);
     }
-    let mut daemon = up(
-        &world,
-        &file,
-        &resolv,
-        &std::env::var("PATH").expect("there"),
-    );
-    let status = || -> Option<Value> {
-        let control = file.with_extension("sock");
-        let mut command = world.client.command(env!("CARGO_BIN_EXE_pleach"));
-        let output = command
-            .args(["status", "--json", "--control"])
-            .arg(control)
-            .output();
-        serde_json::from_slice(&output.ok()?.stdout).ok()
+    if carrier == "tcp" {
+        let rule = "add rule inet fault in iifname { g0, g1 } udp dport 7700 drop";
+        crate::world::run(&world.gateway, "nft", &[rule]);
+    }
+    let client = Client {
+        endpoint: "gw.example.net:7700",
+        ..Client::default()
     };
-    let is_at = |address: &str| {
-        let Some(status) = status() else { return false };
-        let links = status["links"].as_array().cloned().unwrap_or_default();
-        let mut links = links.iter();
-        status["up"] == true
-            && links.len() == 2
-            && links.all(|link| link["state"] == "up" && link["endpoint"] == address)
-    };
+    let named = Named::start(&world, &client, &answering);
     until("it is found over the other link", || {
-        is_at("203.0.113.5:7700")
+        named.is_at("203.0.113.5:7700", carrier)
     });
-    let asked = resolver.asked.load(Ordering::Relaxed);
+    let asked = answering.asked();
     assert!(asked > 0);
 
     // The gateway's address changes. The name is resolved again only while there is no session.
-    resolver
-        .address
-        .store(Ipv4Addr::new(203, 0, 113, 6).to_bits(), Ordering::Relaxed);
+    let address = &answering.resolver.address;
+    address.store(Ipv4Addr::new(203, 0, 113, 6).to_bits(), Ordering::Relaxed);
     world
         .gateway
         .ip("addr add 203.0.113.6/32 dev lo\naddr del 203.0.113.5/32 dev lo\n")
         .expect("address");
-    until("it is found again", || is_at("203.0.113.6:7700"));
-    assert!(resolver.asked.load(Ordering::Relaxed) > asked);
-
-    kill_process(Pid::from_child(&daemon), Signal::TERM).expect("it runs");
-    assert!(daemon.wait().expect("our child").success());
-    resolver.is_over.store(true, Ordering::Relaxed);
-    server.join().expect("no panic");
+    let found = within(LONG, || {
+        named.is_at("203.0.113.6:7700", carrier).then_some(())
+    });
+    found.unwrap_or_else(|| panic!("never found again: {:?}", named.status()));
+    assert!(answering.asked() > asked);
+    named.stop();
 }
+
+#[test]
+fn a_named_gateway_is_found_and_found_again_elsewhere() {
+    is_found_and_found_again("udp");
+}
+
+#[test]
+fn a_named_gateway_is_found_again_elsewhere_over_tcp() {
+    is_found_and_found_again("tcp");
+}
+
+#[test]
+fn a_named_http_proxy_is_asked_for_over_its_link() {
+    let Some(world) = World::new() else { return };
+    let _gateway = Gateway::default().start(&world);
+    let answering = Answering::start(&world, [10, 1, 0, 1]);
+    // Only resolver and proxy can be reached.
+    let table = "table inet plOnly { chain c { type filter hook input priority 0; iifname { g0, g1 } tcp dport 3128 accept; iifname { g0, g1 } udp dport 53 accept; iifname { g0, g1 } meta l4proto { tcp, udp } drop; }; }";
+    crate::world::run(&world.gateway, "nft", &[table]);
+    let proxy = run_in(&world.gateway.path(), || TcpListener::bind("10.1.0.1:3128"));
+    let proxy = proxy.expect("the namespace").expect("a socket");
+    let asked = thread::spawn(move || {
+        let (mut stream, from) = proxy.accept()?;
+        let mut request = [0; 512];
+        let len = stream.read(&mut request)?;
+        std::io::Result::Ok((from, String::from_utf8_lossy(&request[..len]).into_owned()))
+    });
+    let client = Client {
+        links: &[],
+        more: "[[link]]\nname = \"l0\"\ndevice = \"l0\"\nhttp_proxy = \"http://proxy.example.net:3128\"\n",
+        ..Client::default()
+    };
+    let named = Named::start(&world, &client, &answering);
+    let is_asked = within(LONG, || asked.is_finished().then_some(()));
+    is_asked.unwrap_or_else(|| panic!("the proxy is not asked: {:?}", named.status()));
+    let (from, request) = asked.join().expect("no panic").expect("a request");
+    assert_eq!(from.ip().to_string(), "10.1.0.2");
+    assert!(
+        request.starts_with("CONNECT 203.0.113.5:443 HTTP/1.1\r\n"),
+        "{request}"
+    );
+    named.stop();
+}
+
+/// A session over TCP is found to be dead, and the name is asked again every five seconds.
+const LONG: Duration = Duration::from_secs(40);

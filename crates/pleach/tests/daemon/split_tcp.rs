@@ -11,8 +11,11 @@ use pleach_lab::netns::Netns;
 use crate::{
     process::{Client, Daemon, Gateway, TUNNEL},
     traffic::{Target, connect, listen, tcp},
-    world::{INTERRUPTION, PATIENCE, World, run, until},
+    world::{INTERRUPTION, PATIENCE, World, run, until, within},
 };
+
+/// Tables are looked at every five seconds.
+const LOOKS: Duration = Duration::from_secs(20);
 
 /// A gateway that masquerades both address families, and a client that splits connections.
 struct Pair {
@@ -94,6 +97,30 @@ fn connections_are_carried_whole_and_come_from_the_gateways_address() {
         "{}",
         tables(&world.client)
     );
+}
+
+#[test]
+fn tables_that_another_program_removes_come_back() {
+    let Some(world) = World::new() else { return };
+    let pair = Pair::start(&world);
+    let before = tables(&world.client);
+    run(&world.client, "nft", &["flush ruleset"]);
+    let is_back = within(LOOKS, || {
+        let of_tunnel = pair.client.status()?["restored_tables"].as_u64()?;
+        (of_tunnel == 1 && count(&pair.client, "restored_tables") == 1).then_some(())
+    });
+    assert!(is_back.is_some(), "{}", pair.client.log());
+    let sorted = |tables: &str| {
+        let mut lines: Vec<String> = tables.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(sorted(&tables(&world.client)), sorted(&before));
+    let to = Target::new(&world.server, "10.99.0.2");
+    until("connections are split again", || {
+        let carried = count(&pair.client, "carried");
+        tcp(&world.client, &to, 1000).is_ok() && count(&pair.client, "carried") > carried
+    });
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_core::session::handshake::Incoming;
+use pleach_linux::nft::denied;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -219,12 +220,12 @@ fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
     (is_own || is_listed) && !(is_here && is_proxy) && !ip.is_unspecified()
 }
 
-/// Whether `net` allows peers to go to `ip`. Loopback and link-local addresses are this host's own affair, those of clouds
-/// that hand out credentials among them: only a network of such addresses means them, not one that is everything.
+/// Whether `net` allows peers to go to `ip`. Loopback and link-local addresses, and those at which clouds hand out credentials, are
+/// this host's own affair: only a network of such addresses means them, not one that is everything.
 fn lists(net: &IpNet, ip: IpAddr) -> bool {
-    let inner = ["127.0.0.0/8", "::1/128", "169.254.0.0/16", "fe80::/10"];
-    let mut inner = inner.iter().filter_map(|text| text.parse::<IpNet>().ok());
-    let within = inner.find(|inner| inner.contains(&ip));
+    let loopback = ["127.0.0.0/8", "::1/128"];
+    let loopback = loopback.iter().filter_map(|text| text.parse().ok());
+    let within = loopback.chain(denied()).find(|inner| inner.contains(&ip));
     net.contains(&ip) && within.is_none_or(|within| within.contains(net))
 }
 
@@ -332,6 +333,10 @@ mod tests {
             "127.0.0.1:80",
             "[::1]:80",
             "169.254.169.254:80",
+            "100.100.100.200:80",
+            "168.63.129.16:80",
+            "[fd00:ec2::254]:80",
+            "[fd20:ce::254]:80",
             "[fe80::1]:80",
             "0.0.0.0:80",
             "0.0.0.0:1080",
@@ -339,10 +344,20 @@ mod tests {
         ] {
             assert!(!allows(&settings, to), "{to}");
         }
-        settings.allow = ["127.0.0.0/8", "169.254.0.0/16", "fe80::/64"]
-            .map(|net| net.parse().expect("network"))
-            .into();
-        for to in ["127.0.0.1:80", "169.254.169.254:80", "[fe80::1]:80"] {
+        settings.allow = [
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "fe80::/64",
+            "168.63.129.16/32",
+        ]
+        .map(|net| net.parse().expect("network"))
+        .into();
+        for to in [
+            "127.0.0.1:80",
+            "169.254.169.254:80",
+            "[fe80::1]:80",
+            "168.63.129.16:80",
+        ] {
             assert!(allows(&settings, to), "{to}");
         }
     }

@@ -9,6 +9,10 @@ use std::{
     cell::{Cell, RefCell},
     io,
     os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -21,13 +25,34 @@ pub(crate) struct Pipe {
     from: OwnedFd,
     into: OwnedFd,
     size: usize,
+    _large: Option<Large>,
+}
+
+/// One of the pipes of full size.
+#[derive(Debug)]
+struct Large(Arc<AtomicUsize>);
+
+impl Large {
+    /// `None` if there are enough.
+    fn new(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let one = Self(Arc::clone(count));
+        (count.fetch_add(1, Ordering::Relaxed) < MAX_LARGE).then_some(one)
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Pool of idle pipes.
 #[derive(Debug, Default)]
 pub struct PipePool {
     idle: RefCell<Vec<Pipe>>,
-    /// Whether the kernel has refused to splice.
+    /// Pipes of full size, idle or not.
+    large: Arc<AtomicUsize>,
+    /// The kernel refused to splice or to make pipes.
     is_useless: Cell<bool>,
 }
 
@@ -40,9 +65,18 @@ impl PipePool {
             return Some(pipe);
         }
         let (from, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // A user with many pipes gets small ones (pipe(7)), which suffice.
-        let size = fcntl_setpipe_size(&into, PIPE_BYTES).unwrap_or(SMALL_PIPE_BYTES);
-        Some(Pipe { from, into, size })
+        // A user with many pipes gets small ones (pipe(7)), but not one with CAP_SYS_RESOURCE; they serve, too.
+        let large = Large::new(&self.large);
+        let enlarged = large
+            .as_ref()
+            .map(|_| fcntl_setpipe_size(&into, PIPE_BYTES));
+        let size = enlarged.and_then(Result::ok).unwrap_or(SMALL_PIPE_BYTES);
+        Some(Pipe {
+            from,
+            into,
+            size,
+            _large: large,
+        })
     }
 
     fn give(&self, pipe: Pipe) {
@@ -225,8 +259,30 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
 
 /// Maximum capacity of a pipe in bytes; a larger one gains nothing on loopback (`./dev bench proxy`).
 const PIPE_BYTES: usize = 512 << 10;
-/// Capacity in bytes that the kernel grants if it refuses [`PIPE_BYTES`].
+/// Pipes of that size at a time: 64 MiB in all.
+const MAX_LARGE: usize = 128;
+/// What the kernel gives when it does not give that.
 const SMALL_PIPE_BYTES: usize = 64 << 10;
 const COPY_BYTES: usize = 16 << 10;
 /// Maximum number of idle pipes in the pool. Further pipes are closed.
 const MAX_IDLE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_pipes_are_large() {
+        let pool = PipePool::default();
+        let pipes: Vec<Pipe> = (0..MAX_LARGE + 8).filter_map(|_| pool.take()).collect();
+        assert_eq!(pipes.len(), MAX_LARGE + 8);
+        assert!(
+            pipes[MAX_LARGE..]
+                .iter()
+                .all(|pipe| pipe.size == SMALL_PIPE_BYTES)
+        );
+        assert_eq!(pool.large.load(Ordering::Relaxed), MAX_LARGE);
+        drop(pipes);
+        assert_eq!(pool.large.load(Ordering::Relaxed), 0);
+    }
+}

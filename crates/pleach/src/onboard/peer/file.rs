@@ -38,6 +38,8 @@ pub(super) struct PeerSection {
     pub(super) key: SecretKey,
     /// Whether this program has written the section and may replace it.
     pub(super) is_ours: bool,
+    /// Whether the file has a `[[known_peer]]`, which needs the section.
+    pub(super) has_others: bool,
 }
 
 /// Reads the section; `None` if the file or its `[peer]` does not exist.
@@ -77,6 +79,7 @@ pub(super) fn read(place: &Place) -> anyhow::Result<Option<PeerSection>> {
         store,
         key: stripe.private_key,
         is_ours: text.contains(BEGIN),
+        has_others: !stripe.known.is_empty(),
     }))
 }
 
@@ -98,6 +101,7 @@ pub(super) fn create(place: &Place, draft: &mut Draft) -> anyhow::Result<PeerSec
         store,
         key: draft.secret(&place.config(KEY_FILE))?,
         is_ours: true,
+        has_others: false,
     })
 }
 
@@ -109,7 +113,10 @@ pub(super) fn write(place: &Place, section: &PeerSection) -> anyhow::Result<bool
     let path = place.config(FILE);
     let old = read_text(&path)?;
     let text = match &old {
-        Some(text) => format!("{}\n{}", without_section(text).trim_end(), render(section)),
+        Some(text) => {
+            let rest = without_section(text).with_context(|| path.display().to_string())?;
+            format!("{}\n{}", rest.trim_end(), render(section))
+        }
         None => format!("{}\n{}", head(place), render(section)),
     };
     let changed = old.as_deref() != Some(text.as_str());
@@ -119,27 +126,58 @@ pub(super) fn write(place: &Place, section: &PeerSection) -> anyhow::Result<bool
     Ok(changed)
 }
 
-/// Removes this program's section and key, and the file if this program has made it. Returns whether the whole file was
-/// removed.
+/// Returns the text of the file; `None` if it does not exist.
 ///
 /// # Errors
 /// The disk's errors.
-pub(super) fn remove(place: &Place) -> anyhow::Result<bool> {
+pub(super) fn text(place: &Place) -> anyhow::Result<Option<String>> {
+    read_text(&place.config(FILE))
+}
+
+/// Gives the file the content that it had before [`write`]. `text`: `None` if it did not exist.
+///
+/// # Errors
+/// The disk's errors.
+pub(super) fn restore(place: &Place, text: Option<&str>) -> anyhow::Result<()> {
+    let path = place.config(FILE);
+    let Some(text) = text else {
+        let removed = durable::remove(&path);
+        return removed
+            .map(drop)
+            .map_err(|error| host::cannot_write(&path, &error));
+    };
+    replace(&path, text)
+}
+
+/// Whether this program has made the file, and not only a section of it.
+///
+/// # Errors
+/// The disk's errors.
+pub(super) fn is_whole(place: &Place) -> anyhow::Result<bool> {
+    let text = read_text(&place.config(FILE))?;
+    Ok(text.is_some_and(|text| text.starts_with(HEAD) && text.contains(BEGIN)))
+}
+
+/// Removes this program's section and key, and the file if this program has made it.
+///
+/// # Errors
+/// The disk's errors.
+pub(super) fn remove(place: &Place) -> anyhow::Result<()> {
     let path = place.config(FILE);
     let cannot = |path: &Path, error| host::cannot_write(path, &error);
     let text = read_text(&path)?.unwrap_or_default();
     if !text.contains(BEGIN) {
-        return Ok(false);
+        return Ok(());
     }
-    let is_all = text.starts_with(HEAD);
-    if is_all {
+    if text.starts_with(HEAD) {
         durable::remove(&path).map_err(|error| cannot(&path, error))?;
     } else {
-        replace(&path, &format!("{}\n", without_section(&text).trim_end()))?;
+        let rest = without_section(&text).with_context(|| path.display().to_string())?;
+        replace(&path, &format!("{}\n", rest.trim_end()))?;
     }
     let key = place.config(KEY_FILE);
     durable::remove(&key).map_err(|error| cannot(&key, error))?;
-    Ok(is_all)
+    Ok(())
 }
 
 /// Returns the directory of the store of this program's section.
@@ -175,12 +213,18 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     durable::write(path, text.as_bytes(), mode, Existing::Replace).map_err(cannot)
 }
 
-fn without_section(text: &str) -> String {
+/// Returns the text without this program's section.
+///
+/// # Errors
+/// If only one of the two marks is there: nobody knows what lies between them.
+fn without_section(text: &str) -> anyhow::Result<String> {
     let Some((before, rest)) = text.split_once(BEGIN) else {
-        return text.to_owned();
+        return Ok(text.to_owned());
     };
-    let after = rest.split_once(END).map_or("", |(_, after)| after);
-    format!("{}\n{}", before.trim_end(), after.trim_start())
+    let Some((_, after)) = rest.split_once(END) else {
+        bail!("the line {END:?} is missing: add it behind [peer], then try again");
+    };
+    Ok(format!("{}\n{}", before.trim_end(), after.trim_start()))
 }
 
 fn head(place: &Place) -> String {
@@ -221,3 +265,20 @@ fn render(section: &PeerSection) -> String {
 const HEAD: &str = "# Written by `pleach peer`";
 const BEGIN: &str = "# Begin of what `pleach peer` writes and removes.";
 const END: &str = "# End of what `pleach peer` writes and removes.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_without_its_end_is_refused() {
+        let rest = "[proxy]\nlisten = \"127.0.0.1:1080\"\n";
+        let whole = format!("{rest}{BEGIN}\n[peer]\n{END}\n[[link]]\nname = \"dsl\"\n");
+        let kept = without_section(&whole).expect("both marks");
+        assert!(kept.starts_with(rest) && kept.ends_with("[[link]]\nname = \"dsl\"\n"));
+        assert!(!kept.contains("[peer]"));
+        let torn = whole.replace(END, "");
+        let error = without_section(&torn).expect_err("nobody knows what is the user's");
+        assert!(error.to_string().contains(END), "{error}");
+    }
+}

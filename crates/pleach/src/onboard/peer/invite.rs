@@ -112,11 +112,16 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
         expires_at,
     };
     // The configuration comes first: an invitation is useless if the proxy does not know its store.
+    let before = file::text(place)?;
     let is_changed = section.is_ours && file::write(place, &wanted)?;
+    let made = Store::open(path).and_then(|store| store.invite(&offer, now, &[], &[]));
+    if let Err(error) = made {
+        if is_changed {
+            file::restore(place, before.as_deref())?;
+        }
+        return Err(cannot(&error));
+    }
     draft.keep();
-    let store = Store::open(path).map_err(|error| cannot(&error))?;
-    let made = store.invite(&offer, now, &[], &[]);
-    made.map_err(|error| cannot(&error))?;
     let said = put_in_force(place, is_changed, options.no_start)?;
     Ok(tell(options, &token, expires_at, &said))
 }

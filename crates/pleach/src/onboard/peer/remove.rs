@@ -57,17 +57,20 @@ pub(super) fn run(options: &Remove) -> anyhow::Result<String> {
     let store = Store::open(&path).map_err(cannot)?;
     let is_last = known::peers(&path).map_err(cannot)?.is_empty()
         && store.invitations().map_err(cannot)?.is_empty();
-    let is_ours = section.is_some_and(|section| section.is_ours);
-    if !(is_last && is_ours) {
+    let is_needed = |section: file::PeerSection| !section.is_ours || section.has_others;
+    if !is_last || section.is_none_or(is_needed) {
         if service::is_running(&place.control(NAME)) {
             said += &put_in_force(place, false, true)?;
         }
         return Ok(said);
     }
-    if file::remove(place)? {
+    if file::is_whole(place)? {
+        // It stops as its configuration says, which is therefore removed afterwards.
         service::stop(place, Kind::Proxy, NAME)?;
+        file::remove(place)?;
         said += "It was the last one: the proxy is stopped, and its configuration removed.\n";
     } else {
+        file::remove(place)?;
         said += "It was the last one: [peer] is gone from the proxy's configuration.\n";
         if service::is_running(&place.control(NAME)) {
             said += &put_in_force(place, true, false)?;

@@ -1,0 +1,166 @@
+//! What a gateway and a client have besides links and sockets, and how it is started: enrolment, the carrier, speed tests, split TCP,
+//! budgets, and the gateway's names.
+
+use std::{net::SocketAddr, os::fd::AsFd as _, sync::Arc};
+
+use anyhow::Context as _;
+use pleach_core::time::Instant;
+use pleach_linux::{
+    clock,
+    watch::{LinkWatch, Targets},
+};
+
+use super::{CARRIER, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, WATCH};
+use crate::{
+    config::{ClientConfig, GatewayConfig, Role, TunnelConfig},
+    keys,
+    run_tunnel::{
+        budgets::Budgets,
+        carried::{self, Links},
+        enrolled::Enroller,
+        links,
+        names::Names,
+        sockets::LinkSocket,
+        splitting::Splitting,
+    },
+    speedtest,
+    split_tcp::{
+        SplitTcp,
+        far::{self, FarSettings},
+    },
+};
+
+impl DataPath {
+    /// Starts what a gateway serves.
+    ///
+    /// # Errors
+    /// What it cannot do without.
+    pub(super) fn start_gateway(
+        &mut self,
+        config: &TunnelConfig,
+        gateway: &GatewayConfig,
+    ) -> anyhow::Result<()> {
+        let socket = LinkSocket::listen(gateway.listen, self.traits())?;
+        self.add_socket(FIRST_SOCKET, socket)?;
+        if let Some(invitations) = &gateway.invitations {
+            let own_key = keys::public_of(&config.private_key);
+            let enroller = Enroller::start(&invitations.store, own_key)?;
+            self.poller.add(enroller.waker(), ENROLMENTS)?;
+            self.enroller = Some(enroller);
+            self.endpoint.set_enrolling(true);
+        }
+        if let Some(carrier) = &gateway.carrier {
+            // A port that a web server has taken since keeps no client from UDP.
+            match carried::listen(config, carrier, self.host.fwmark()) {
+                Ok(server) => {
+                    self.poller.add(server.waker(), CARRIER)?;
+                    tracing::info!(listen = %carrier.listen, "links may be carried over TCP");
+                    self.carrier = Some(server);
+                }
+                Err(error) => tracing::warn!("no link is carried over TCP: {error:#}"),
+            }
+        }
+        if gateway.speedtest
+            && let Err(error) = speedtest::responder::start(&config.name)
+        {
+            tracing::warn!(%error, "speed tests are not served");
+        }
+        if config.split_tcp != SplitTcp::Off {
+            self.serve_split_tcp();
+        }
+        tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
+        Ok(())
+    }
+
+    /// Starts what a client uses, and takes up its links.
+    ///
+    /// # Errors
+    /// What it cannot do without.
+    pub(super) fn start_client(
+        &mut self,
+        config: &TunnelConfig,
+        client: &ClientConfig,
+    ) -> anyhow::Result<()> {
+        self.budgets = Budgets::load(clock::now(), client, &config.name);
+        let carried = Links::start(client, self.host.fwmark(), &config.name)?;
+        self.poller.add(carried.waker(), CARRIER)?;
+        self.carried = Some(carried);
+        for link in &client.links {
+            self.add_link(&link.device, links::settings(link, self.inner_mtu()));
+        }
+        self.watch_links(&client.gateway.endpoints)?;
+        let names = client.gateway.names.clone();
+        if !names.is_empty() {
+            let fwmark = self.host.fwmark();
+            let mut names = Names::new(names, fwmark, &config.name).context("names")?;
+            self.poller.add(names.waker(), NAMES)?;
+            names.ask(clock::now());
+            self.names = Some(names);
+        }
+        self.splitting = Splitting::start(clock::now(), config)
+            .inspect_err(|error| tracing::warn!(%error, "TCP connections are not split"))
+            .unwrap_or_default();
+        tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
+        Ok(())
+    }
+
+    /// Connects to servers for clients that split TCP connections.
+    fn serve_split_tcp(&self) {
+        let settings = FarSettings {
+            tunnel: self.config.name.clone(),
+            addresses: self.config.addresses.clone(),
+        };
+        self.update_translated();
+        if let Err(error) = far::start(settings, Arc::clone(&self.translated)) {
+            tracing::warn!(%error, "split TCP connections are not served");
+        }
+    }
+
+    /// Takes the networks whose addresses are translated from the configuration.
+    pub(in crate::run_tunnel) fn update_translated(&self) {
+        if let Ok(mut translated) = self.translated.lock() {
+            *translated = crate::run_tunnel::plan(&self.config).masquerade;
+        }
+    }
+
+    /// Watches the links and their ways to `endpoints`.
+    fn watch_links(&mut self, endpoints: &[SocketAddr]) -> anyhow::Result<()> {
+        let targets = Targets {
+            addresses: endpoints.iter().map(SocketAddr::ip).collect(),
+            fwmark: Some(self.host.fwmark()),
+        };
+        let watch = LinkWatch::start_towards(targets).context("watching links")?;
+        self.poller.add(watch.as_fd(), WATCH)?;
+        self.watch = Some(watch);
+        Ok(())
+    }
+
+    /// Takes the addresses that names stand for now.
+    pub(super) fn settle_names(&mut self, now: Instant) -> anyhow::Result<()> {
+        let Role::Client(client) = &self.config.role else {
+            return Ok(());
+        };
+        let Some(mut found) = self.names.as_mut().and_then(Names::collect) else {
+            return Ok(());
+        };
+        found.retain(|address| !client.gateway.endpoints.contains(address));
+        if found == self.named {
+            return Ok(());
+        }
+        tracing::info!(addresses = ?found, "the gateway's name stands for");
+        let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
+        self.named = found;
+        self.endpoint.set_endpoints(now, endpoints.clone());
+        // Connections to the former addresses are given up.
+        for index in 0..self.links.len() {
+            self.carry(now, index);
+        }
+        self.watch_links(&endpoints)
+    }
+
+    /// When names are to be looked up again: only while there is no session.
+    pub(super) fn names_due(&self) -> Option<Instant> {
+        let names = self.names.as_ref().filter(|_| !self.endpoint.is_up());
+        names.map(Names::next_at)
+    }
+}
