@@ -71,16 +71,17 @@ pub struct LinkSettings {
     pub endpoints: Vec<SocketAddr>,
     /// HTTP proxy on the path, if any.
     pub proxy: Option<HttpProxy>,
-    /// What its name stands for.
+    /// Function that resolves the host name of `proxy`. If it is `None` or finds no address, the host's resolver is
+    /// used.
     pub proxy_lookup: Option<Lookup>,
 }
 
-/// Looks up a name over the link; may take seconds.
+/// Function that resolves a name over the link. A call can take seconds.
 #[derive(Clone)]
 pub struct Lookup(Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>);
 
 impl Lookup {
-    /// `look_up` is called on a thread of its own, whenever no address that it has given can be reached.
+    /// `look_up` is called on a separate thread: before the first connection, and after a connection has failed.
     pub fn new(look_up: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static) -> Self {
         Self(Arc::new(look_up))
     }
@@ -245,7 +246,7 @@ impl Drop for Client {
     }
 }
 
-/// Starts a thread called `name` that drives a runtime until `stop` is notified.
+/// Starts a thread named `name` that runs a runtime until `stop` is notified.
 pub(crate) fn start_thread(name: &str, stop: Arc<Notify>) -> io::Result<Handle> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
@@ -316,7 +317,7 @@ struct Set {
     /// previous connections.
     id: StdMutex<SetId>,
     stands: Notify,
-    /// Addresses of the HTTP proxy; empty before they are looked up.
+    /// Resolved addresses of the HTTP proxy. Empty before the first lookup and after a failed connection.
     proxies: Mutex<Vec<SocketAddr>>,
 }
 
@@ -347,7 +348,7 @@ impl Set {
                     return;
                 }
             }
-            // Looking up has a time limit of its own.
+            // The lookup has its own time limit.
             let proxies = self.proxy_addresses().await;
             let made = timeout(PATIENCE, self.connect(turn, &proxies)).await;
             if !matches!(made, Ok(Ok(_))) {
@@ -451,7 +452,7 @@ impl Set {
         Err(last)
     }
 
-    /// The addresses of the HTTP proxy, as found when one of them was last reached, or looked up.
+    /// Returns the addresses of the HTTP proxy: the stored ones, or else those that a lookup returns.
     async fn proxy_addresses(&self) -> Vec<SocketAddr> {
         let Some(proxy) = &self.settings.proxy else {
             return Vec::new();
@@ -459,7 +460,7 @@ impl Set {
         if let Ok(ip) = proxy.host.parse() {
             return vec![SocketAddr::new(ip, proxy.port)];
         }
-        // Held meanwhile: the connections of a set need one answer.
+        // The lock is held during the lookup, so that one lookup serves all connections of the set.
         let mut known = self.proxies.lock().await;
         if known.is_empty()
             && let Some(Lookup(look_up)) = self.settings.proxy_lookup.clone()
@@ -468,7 +469,7 @@ impl Set {
             *known = found.unwrap_or_default();
         }
         if known.is_empty() {
-            // The host may know it from a file.
+            // The host's resolver may know the name, for example from /etc/hosts.
             let found = timeout(PATIENCE, lookup_host((proxy.host.as_str(), proxy.port))).await;
             *known = found.map_or_else(
                 |_| Vec::new(),
@@ -540,9 +541,9 @@ pub(crate) const EXPORTER_LABEL: &[u8] = b"EXPORTER-pleach-carrier";
 const QUEUED_EVENTS: usize = 256;
 /// Time limit for all handshakes of a connection: four RTTs over a satellite link, and a repeated SYN.
 const PATIENCE: Duration = Duration::from_secs(6);
-/// For one address of an HTTP proxy: the SYN is repeated once.
+/// Time limit for the connection to one address of an HTTP proxy. It allows for one repeated SYN.
 const PROXY_PATIENCE: Duration = Duration::from_millis(1500);
-/// Addresses of an HTTP proxy that are tried: as many as [`PATIENCE`] suffices for.
+/// Highest number of addresses of an HTTP proxy that are tried: [`PATIENCE`] divided by [`PROXY_PATIENCE`].
 const MOST_PROXIES: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MOST_PAUSE: Duration = Duration::from_secs(15);

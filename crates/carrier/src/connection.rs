@@ -86,7 +86,7 @@ where
                     None => break None,
                 }
             };
-            // What came before the end counts, such as a good-bye.
+            // Datagrams that arrived before the end, such as a close message, are delivered first.
             if !received.lengths.is_empty() && !deliver(received).await {
                 return CarrierError::Closed;
             }
@@ -122,9 +122,11 @@ const READ_BUFFER: usize = 16_384;
 const MAX_UNWRITTEN: usize = 512 << 10;
 /// Highest number of datagrams that are delivered together.
 const MOST_TOGETHER: usize = 64;
-/// Bytes after which no more are waited for: 64 KiB, and one message, wait for the data path at most.
+/// Number of bytes after which received datagrams are delivered at once. So at most 64 KiB and one message are
+/// delivered together.
 const MOST_BYTES_TOGETHER: usize = 65_536;
-/// The engine probes a reserve path once a minute, over any of a set's connections.
+/// Time without received data after which a connection ends. The engine probes a reserve path once a minute, over any
+/// of a set's connections.
 const SILENCE: Duration = Duration::from_secs(900);
 
 #[cfg(test)]
@@ -142,7 +144,7 @@ mod tests {
         let handed_over = StdMutex::new(Vec::new());
         runtime.expect("a runtime").block_on(async {
             let (here, mut there) = tokio::io::duplex(8 << 20);
-            // Unmasked, as a server sends them: all are there before the first is read.
+            // The messages are unmasked, as a server sends them. All are written before the first is read.
             for _ in 0..64 {
                 let mut message = vec![0x82, 126];
                 message.extend(u16::MAX.to_be_bytes());

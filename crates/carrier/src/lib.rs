@@ -17,10 +17,10 @@
 //! Confidentiality does not depend on TLS: the datagrams are sealed by the tunnel's session. TLS hides the purpose of
 //! the connection.
 //!
-//! Threads: client and server have one each, with a runtime of its own; the server has another for handshakes, so that strangers do not
-//! delay what is carried. Datagrams go to and from the data path over bounded
-//! channels; what finds no room on the way out is dropped, as by a full queue of a router. On the way in, the connection is
-//! read no further, so that TCP slows the other end down.
+//! Client and server have one thread each, with its own runtime. The server has a second thread for handshakes, so that
+//! connections of unknown hosts do not delay the datagrams of clients. Datagrams are exchanged with the data path over
+//! bounded channels. If the outgoing channel is full, datagrams are dropped, as by a full queue of a router. If the
+//! incoming channel is full, the connection is not read, so that TCP slows the other end down.
 
 pub mod choice;
 pub mod client;

@@ -68,7 +68,7 @@ impl Drop for Place {
     }
 }
 
-/// Who can have many addresses of IPv6 has a network of 2^64.
+/// Returns the source of an address. For IPv6 it is the /64 network, because one host can have many addresses in it.
 pub(crate) fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),

@@ -1,10 +1,13 @@
 //! The listener of a gateway.
 //!
-//! A connection is a stranger's until its request shows that it knows the gateway's public key ([`crate::proof`]); strangers get
-//! the answer of a web server that has nothing, `HANDSHAKE_PATIENCE` to finish, and few places and handshakes
-//! (`strangers.rs`), on a thread that carries nothing. All connections
-//! of one client's link are a *set*, which has one address for the engine: the real source address of its first connection
-//! with that connection's port, or the next free one. So the engine's limits for sources hold, and it proves a set as it proves any address.
+//! A connection belongs to a stranger until its request proves that it knows the gateway's public key
+//! ([`crate::proof`]). Strangers get the answer of a web server without content and `HANDSHAKE_PATIENCE` to finish.
+//! `strangers.rs` limits how many strangers are connected and how many handshakes begin per second. Handshakes run on a
+//! separate thread, which carries no datagrams.
+//!
+//! All connections of one client's link are a *set*, which has one address for the engine: the real source address of
+//! its first connection with that connection's port, or the next free port. So the engine's limits for sources apply,
+//! and the engine validates a set's address like any other address.
 //!
 //! Behind a web server all connections come from that server. Connections from the addresses in [`Settings::proxies`]
 //! are attributed to the last address in their `X-Forwarded-For`.
@@ -72,7 +75,7 @@ pub struct Server {
     mailbox: Mailbox<Event>,
     events: mpsc::Receiver<Event>,
     sets: BTreeMap<SocketAddr, mpsc::Sender<Piece>>,
-    /// Of both threads.
+    /// Signals that stop the two threads: the one for datagrams and the one for handshakes.
     stops: [Arc<Notify>; 2],
 }
 
@@ -83,7 +86,7 @@ impl Server {
     /// Fails if the address is taken, the certificate is not usable, or no thread can be created.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let strangers = Strangers::new(STRANGERS, HANDSHAKES);
-        // One web server may bring them all.
+        // All forwarded strangers can have the address of one web server, so only the total is limited.
         let forwarded = Strangers::new(
             Places {
                 each: STRANGERS.all,
@@ -99,7 +102,7 @@ impl Server {
         Self::start_with(settings, strangers, forwarded).map(|(this, _)| this)
     }
 
-    /// With the address that it listens on.
+    /// Does the work of [`start`](Self::start) with the given limits. Also returns the address of the listener.
     fn start_with(
         settings: Settings,
         strangers: Strangers,
@@ -191,9 +194,9 @@ struct Desk {
     key: GatewayKey,
     proxies: Vec<IpNet>,
     strangers: Strangers,
-    /// Strangers that come by a web server.
+    /// Strangers that arrive through a web server.
     forwarded: Strangers,
-    /// Where handshakes are done.
+    /// Runtime of the thread for handshakes.
     handshakes: Handle,
     guests: Limit,
     sets: StdMutex<BTreeMap<(SetId, IpAddr), Joined>>,
@@ -384,19 +387,20 @@ const NOT_FOUND: &[u8] =
 const MOST_HEAD: usize = 8192;
 /// Time limit for TLS and the request of a stranger.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(8);
-/// Strangers at a time.
+/// Highest number of strangers at a time.
 const STRANGERS: Places = Places {
     each: 32,
     network: 128,
     all: 512,
 };
-/// Handshakes of strangers: some 0.4 ms each. All connections of four links at once, of some households behind one address.
+/// Limits for handshakes of strangers; a handshake takes about 0.4 ms of CPU time. The burst of one source allows
+/// several clients behind one address to open all connections of four links at once.
 const HANDSHAKES: Rates = Rates {
     each: Rate::new(20, 128),
     network: Rate::new(40, 256),
     all: Rate::new(200, 400),
 };
-/// Connections of clients at a time, in all and from one source: some 64 KiB each.
+/// Highest number of clients' connections at a time, in total and per source. Each uses about 64 KiB.
 const GUESTS: usize = 8192;
 const GUESTS_EACH: usize = 256;
 /// Highest number of connections of a set.
@@ -432,7 +436,7 @@ mod tests {
         Server::start_with(settings, strangers.clone(), strangers).expect("starts")
     }
 
-    /// Whether the server has closed a connection; waits for it if it is to be.
+    /// Whether the server has closed a connection. With `waits`, waits up to 5 s for that.
     fn is_closed(stream: &mut StdStream, waits: bool) -> bool {
         stream.set_nonblocking(!waits).expect("sets");
         let patience = Some(Duration::from_secs(5));

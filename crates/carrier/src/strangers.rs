@@ -1,16 +1,18 @@
-//! Connections that have not shown themselves: how many there are, and how often their handshakes are begun.
+//! Limits for strangers, which are connections that have not yet proved that they know the gateway's public key.
 //!
-//! A stranger costs a place until it has shown itself, and the two signatures and key agreements of a TLS handshake. Neither may keep
-//! clients out:
+//! A stranger occupies a place in a table until it has proved this. It also costs the signatures and key agreements of
+//! a TLS handshake. An attacker must not be able to use up either, because then clients could not connect:
 //!
-//! - **Places.** A source has [`Places::each`], the network around it (a /48 of IPv6) [`Places::network`], all together
-//!   [`Places::all`]. Where one of these is full, the newest takes the place of the oldest: a client needs a few round trips, silence
-//!   lasts.
-//! - **Rates.** A token bucket for each source, for each network around one, and for all together. Sources from which clients have
-//!   shown themselves have a bucket of their own beside that for all others.
+//! - **Places.** [`Places`] limits the number of strangers from one source (an IPv4 address or an IPv6 /64), from the
+//!   network of the source (for IPv6 a /48), and in total. If a limit is reached, a new stranger takes the place of the
+//!   oldest stranger to which this limit applies. A client needs its place for a few RTTs only, so the oldest strangers
+//!   are most likely silent connections.
+//! - **Rates.** [`Rates`] limits the handshakes by token buckets: one for each source, one for each network, and one
+//!   for all unknown sources together. All known sources together have a separate bucket. A source is known if a client
+//!   has connected from it.
 //!
-//! Bounds: [`Places::all`] strangers; [`MOST_SOURCES`] sources with buckets, of which the one that was refilled first is forgotten;
-//! [`MOST_KNOWN`] known sources, of which the oldest is forgotten.
+//! Bounds on memory: there are at most [`Places::all`] strangers, [`MOST_SOURCES`] buckets of sources and networks (the
+//! fullest bucket is removed first), and [`MOST_KNOWN`] known sources (the oldest is removed first).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,25 +28,25 @@ use tokio::sync::Notify;
 
 use crate::limits::source;
 
-/// Strangers at a time.
+/// Highest numbers of strangers at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    /// From one source.
+    /// Highest number from one source.
     pub(crate) each: usize,
-    /// From the network around it.
+    /// Highest number from one network.
     pub(crate) network: usize,
-    /// In all.
+    /// Highest number in total.
     pub(crate) all: usize,
 }
 
-/// Handshakes of strangers.
+/// Highest rates of strangers' handshakes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
-    /// From one source.
+    /// Highest rate from one source.
     pub(crate) each: Rate,
-    /// From the network around it.
+    /// Highest rate from one network.
     pub(crate) network: Rate,
-    /// In all; from known sources as many again.
+    /// Highest rate from all unknown sources together, and also from all known sources together.
     pub(crate) all: Rate,
 }
 
@@ -58,13 +60,13 @@ pub(crate) struct Strangers {
 
 #[derive(Debug)]
 struct Desk {
-    /// The oldest first.
+    /// Strangers that have a place, the oldest first.
     present: VecDeque<Entry>,
-    /// By source and by the network around one.
+    /// Buckets of sources (key with `false`) and of networks (key with `true`).
     buckets: BTreeMap<(IpAddr, bool), Bucket>,
     unknown: Bucket,
     known: Bucket,
-    /// Sources from which clients have shown themselves, the oldest first.
+    /// Sources from which clients have connected, the oldest first.
     known_sources: VecDeque<IpAddr>,
 }
 
@@ -75,7 +77,7 @@ struct Entry {
     leave: Arc<Notify>,
 }
 
-/// A stranger's place, which is free again when the value is dropped.
+/// A stranger's place. Dropping the value frees the place.
 #[derive(Debug)]
 pub(crate) struct Stranger {
     desk: Arc<Mutex<Desk>>,
@@ -97,7 +99,8 @@ impl Strangers {
         }
     }
 
-    /// A place for a connection from `address`; `None` if handshakes are begun from there, or in all, too often.
+    /// Returns a place for a connection from `address`. Returns `None` if handshakes exceed the rate of its source, of
+    /// its network, or of all.
     pub(crate) fn enter(&self, now: Instant, address: IpAddr) -> Option<Stranger> {
         let (source, network) = (source(address), network(address));
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +123,7 @@ impl Strangers {
         })
     }
 
-    /// A client has shown itself from `address`.
+    /// Marks the source of `address` as known, because a client has connected from it.
     pub(crate) fn on_client(&self, address: IpAddr) {
         let source = source(address);
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +137,8 @@ impl Strangers {
 }
 
 impl Desk {
-    /// Takes a token for a handshake out of each bucket that counts; `None` if one is empty.
+    /// Takes a token for a handshake out of the buckets of the source, of its network and of all. Returns `None` if one
+    /// of them is empty.
     fn admit(
         &mut self,
         now: Instant,
@@ -162,7 +166,7 @@ impl Desk {
         all.take(now, rates.all).ok()
     }
 
-    /// Sends the oldest of those that are `counted` away if there are `most` of them.
+    /// Removes the oldest stranger for which `counted` is true, if there are at least `most` such strangers.
     fn make_room(&mut self, most: usize, counted: impl Fn(&Entry) -> bool) {
         let count = self.present.iter().filter(|entry| counted(entry)).count();
         if count < most.max(1) {
@@ -176,7 +180,7 @@ impl Desk {
 }
 
 impl Stranger {
-    /// Resolves when the place was given to a newer one.
+    /// Waits until the place is given to a newer stranger.
     pub(crate) async fn leaves(&self) {
         self.leave.notified().await;
     }
@@ -190,7 +194,8 @@ impl Drop for Stranger {
     }
 }
 
-/// What a provider gives one customer.
+/// Returns the network of an address. For IPv6 it is the /48, the largest network that a provider usually gives one
+/// customer. For IPv4 it is the address itself.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -198,8 +203,9 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Sources and networks with buckets.
+/// Highest number of buckets of sources and networks.
 const MOST_SOURCES: usize = 2048;
+/// Highest number of known sources.
 const MOST_KNOWN: usize = 1024;
 
 #[cfg(test)]
