@@ -34,7 +34,7 @@ use crate::surroundings::Surroundings;
 mod presence;
 mod program;
 
-/// What the table of a tunnel says.
+/// Content of a tunnel's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// MTU of the device in bytes.
@@ -83,16 +83,17 @@ pub struct Hold {
     pub routes: Vec<IpNet>,
 }
 
-/// Whether this host can have a table at all; changes nothing.
+/// Checks that this host supports nftables tables. Changes nothing.
 ///
 /// # Errors
-/// With the remedy in the text, and [`io::ErrorKind::NotFound`], if `nft` is missing; what `nft` says if the kernel cannot.
+/// Returns [`io::ErrorKind::NotFound`], with the remedy in the text, if `nft` is missing. Returns the message of `nft`
+/// if the kernel does not support tables.
 pub fn probe() -> io::Result<()> {
-    // No device has a colon in its name.
+    // No device name contains a colon, so no table is removed.
     remove(":")
 }
 
-/// Makes or replaces the table of the tunnel over device `tun`.
+/// Creates or replaces the table of the tunnel over device `tun`.
 ///
 /// # Errors
 /// Returns [`io::ErrorKind::NotFound`], with the remedy in the text, if `nft` is missing. Otherwise returns the message
@@ -356,7 +357,7 @@ const DENIED_V4: &str = "169.254.0.0/16, 100.100.100.200, 168.63.129.16";
 /// Link-local addresses, and the metadata addresses of AWS and Google.
 const DENIED_V6: &str = "fe80::/10, fd00:ec2::254, fd20:ce::254";
 
-/// Link-local networks, and addresses at which clouds answer with secrets of the machine.
+/// Returns the link-local networks and the addresses of the metadata services of clouds, which hand out credentials.
 pub fn denied() -> impl Iterator<Item = IpNet> {
     [DENIED_V4, DENIED_V6]
         .into_iter()
@@ -368,7 +369,7 @@ pub fn denied() -> impl Iterator<Item = IpNet> {
         })
 }
 
-/// Whether clients of a gateway do not reach `ip`: it is link-local, or the address of a metadata service.
+/// Whether clients of a gateway cannot reach `ip`, because it is link-local or the address of a metadata service.
 pub(crate) fn is_denied(ip: IpAddr) -> bool {
     denied().any(|net| net.contains(&ip))
 }

@@ -86,7 +86,7 @@ impl Plan {
         self.forward || self.kill_switch || !self.masquerade.is_empty()
     }
 
-    /// The routes of families that this host has.
+    /// Returns the routes of the families that this host has.
     fn usable_routes(&self) -> Vec<IpNet> {
         let has_v6 = has_v6();
         let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
@@ -108,9 +108,9 @@ pub struct Setup {
     netlink: Netlink,
     /// Devices from which the host forwarded packets before tunnels ran: IPv4, IPv6.
     others: [Others; 2],
-    /// What the nftables table says; `None`: there is none.
+    /// Content of the nftables table. `None`: there is no table.
     rules: Option<nft::Rules>,
-    /// Whether the kill switch outlives this process: the tunnel has run, in this process or an earlier one.
+    /// Whether the kill switch outlives this process, because the tunnel has run, in this process or an earlier one.
     holds: bool,
     is_undone: bool,
     _lock: Lock,
@@ -212,7 +212,7 @@ impl Setup {
     /// dropping.
     pub fn apply(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.needs_nft() {
-            // Asked first: a host without it stays as it is.
+            // This is checked first, so that a host without nftables is not changed.
             nft::probe()?;
         }
         let has_v6 = has_v6();
@@ -362,8 +362,7 @@ impl Setup {
         rules::empty(&self.netlink, slot, old)
     }
 
-    /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each link
-    /// that comes.
+    /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each new link.
     ///
     /// # Errors
     /// Fails if the setting cannot be changed. A device that is gone is not an error.
@@ -383,7 +382,8 @@ impl Setup {
         if std::mem::replace(&mut self.is_undone, true) {
             return Ok(());
         }
-        // First, so that the next start does not take for a kill switch what could not be removed.
+        // The kill switch is marked as open first. If removing the table fails, the next start then does not mistake
+        // the remaining table for a kill switch.
         let opened = self.set_closed(false);
         let cleared = clear(&self.dir, &self.name, &self.state, &self.netlink);
         let deleted = self.delete_addresses();

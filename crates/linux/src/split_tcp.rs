@@ -80,11 +80,12 @@ impl Interception {
         nft::run(&rules(&self.table, port, families, own, uplinks))
     }
 
-    /// Makes the table again if another program has removed it, as `nft flush ruleset` does. Returns whether it was made; then nothing is
-    /// redirected before the next [`Self::redirect`], and nothing is excluded.
+    /// Restores the table if another program has removed it, for example by `nft flush ruleset`. Returns whether the
+    /// table was restored. A restored table excludes no destinations, and redirects no connections before the next
+    /// [`Self::redirect`].
     ///
     /// # Errors
-    /// The error of the kernel; what `nft` says.
+    /// Returns the error of the kernel if it cannot be asked whether the table exists, or the message of `nft`.
     pub fn restore(&self) -> io::Result<bool> {
         let is_lost = !nft::exists(&self.table)?;
         if is_lost {
@@ -93,7 +94,7 @@ impl Interception {
         Ok(is_lost)
     }
 
-    /// What excludes destinations of this table, for another thread.
+    /// Returns a handle by which another thread can exclude destinations.
     #[must_use]
     pub fn exclusions(&self) -> Exclusions {
         Exclusions {

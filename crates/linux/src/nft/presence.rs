@@ -1,7 +1,7 @@
-//! Whether a table exists, asked of the kernel without `nft`: every few seconds is too often to start a program.
+//! Checks by netlink whether a table exists. This happens every few seconds, which is too often to start `nft` for it.
 //!
-//! One message `NFT_MSG_GETTABLE` of `nfnetlink` (`include/uapi/linux/netfilter/nf_tables.h`) to the network namespace of the calling
-//! thread. The kernel answers with the table or `ENOENT`.
+//! One message `NFT_MSG_GETTABLE` of `nfnetlink` (`include/uapi/linux/netfilter/nf_tables.h`) is sent to the kernel. It
+//! refers to the network namespace of the calling thread. The kernel answers with the table or with `ENOENT`.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -13,13 +13,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Whether the table `inet TABLE` exists.
 ///
 /// # Errors
-/// The error of the kernel, such as a missing `CAP_NET_ADMIN`.
+/// Returns the error of the kernel, for example that `CAP_NET_ADMIN` is missing.
 pub(crate) fn exists(table: &str) -> io::Result<bool> {
     let netlink = Domain::from(libc::AF_NETLINK);
     let netfilter = Protocol::from(libc::NETLINK_NETFILTER);
     let mut socket = Socket::new(netlink, Type::from(libc::SOCK_RAW), Some(netfilter))?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    // A netlink socket without a destination writes to the kernel.
+    // A netlink socket without a destination address sends to the kernel.
     socket.write_all(&request(table)?)?;
     let mut answer = [0; 4096];
     let len = socket.read(&mut answer)?;
@@ -67,7 +67,7 @@ fn parse(answer: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// The kernel answers at once.
+/// Time limit for the kernel's answer, which normally arrives at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Lengths of `nlmsghdr`, `nfgenmsg` and `nlattr`.
 const HEADER: usize = 16;

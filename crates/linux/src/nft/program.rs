@@ -1,4 +1,4 @@
-//! Runs `nft`, which is killed if it does not end in time.
+//! Runs `nft`, and kills it if it does not end in time.
 
 use std::{
     io::{self, Write as _},
@@ -13,10 +13,11 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-/// Runs `nft` with `arguments` and `input`; what it wrote, if it succeeded.
+/// Runs `nft` with `arguments` and `input`. Returns its output if it succeeded.
 ///
 /// # Errors
-/// With the remedy in the text, and [`io::ErrorKind::NotFound`], if `nft` is missing; [`io::ErrorKind::TimedOut`]; what it says.
+/// Returns [`io::ErrorKind::NotFound`], with the remedy in the text, if `nft` is missing, and
+/// [`io::ErrorKind::TimedOut`] if `nft` did not end in time. Otherwise returns the message of `nft`.
 pub(super) fn nft(arguments: &[&str], input: &str) -> io::Result<Output> {
     run("nft", arguments, input, PATIENCE)
 }
@@ -32,14 +33,14 @@ fn run(program: &str, arguments: &[&str], input: &str, patience: Duration) -> io
         let text = format!("cannot run nft: {error}; install the package nftables");
         io::Error::new(error.kind(), text)
     })?;
-    // A kernel without pidfds, and a host without threads, wait without a deadline.
+    // Without a pidfd or a thread, the program runs without a time limit.
     let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
     let (ended, is_over) = mpsc::channel::<()>();
     let watch = pid.and_then(|pid| {
         let watching = move || kill_late(&pid, &is_over, patience);
         thread::Builder::new().spawn(watching).ok()
     });
-    // A write that fails shows in the exit status.
+    // If writing fails, the exit status shows it.
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(input.as_bytes());
     }
@@ -58,13 +59,13 @@ fn run(program: &str, arguments: &[&str], input: &str, patience: Duration) -> io
     Err(io::Error::other(format!("nft: {}", text.trim())))
 }
 
-/// Kills the process if it is not over in time; whether it did.
+/// Kills the process if it does not end within `patience`. Returns whether the process was killed.
 fn kill_late(pid: &OwnedFd, is_over: &Receiver<()>, patience: Duration) -> bool {
     is_over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout)
         && pidfd_send_signal(pid, Signal::KILL).is_ok()
 }
 
-/// A tunnel that stops has five seconds before the service manager kills it.
+/// Time limit for `nft`. The service manager kills a tunnel that has not stopped after five seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn a_program_that_hangs_is_killed() {
         let soon = Duration::from_millis(50);
-        // One that reads, and one that does not: the pipe is full.
+        // `sleep` does not read its input. The second input does not fit into the pipe, so writing it blocks.
         for input in [String::new(), "x".repeat(1 << 20)] {
             let error = run("sleep", &["600"], &input, soon).expect_err("is killed");
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);

@@ -49,8 +49,8 @@ pub(super) fn enable(dir: &StateDir, owner: &str, has_v6: bool) -> io::Result<()
     if !has_v6 {
         return Ok(());
     }
-    // A forwarding device ignores router advertisements, and with them the host's own default route, unless told 2. One that
-    // forwarded before has ignored them, and goes on to.
+    // A forwarding device ignores router advertisements unless its `accept_ra` is 2, so the host would lose its own
+    // default route. A device that forwarded before has ignored them already; its `accept_ra` is not changed.
     let originals = Originals::read(dir)?;
     let is_on = |key: &str| originals.of(key).is_some_and(|value| value == "1");
     let keys: Vec<String> = devices("ipv6")?

@@ -1,10 +1,10 @@
-//! The nftables table of a tunnel while it runs: made, kept up to date, and made again if another program has removed it.
+//! Creates and updates the nftables table of a running tunnel, and restores it if another program has removed it.
 //!
-//! `systemctl restart nftables` and other programs begin with `nft flush ruleset`, which removes the tables of all. So
-//! [`Setup::look_around`] asks the kernel whether the table exists.
+//! `systemctl restart nftables` and other programs begin with `nft flush ruleset`, which removes the tables of all
+//! programs. So each call of [`Setup::look_around`] asks the kernel whether the table exists.
 //!
-//! Limits: until the next look nothing of the table is in force, and the counters start anew. A table that is emptied but not
-//! removed is not noticed.
+//! Limits: between the removal and the next call, no rule of the table is in force. The counters of a restored table
+//! begin at 0. If another program empties the table without removing it, the table is not restored.
 
 use std::{collections::BTreeMap, io};
 
@@ -15,10 +15,10 @@ use crate::{
 };
 
 impl Setup {
-    /// Makes or replaces the nftables table for `plan`, for example after its MTU changed.
+    /// Creates or replaces the nftables table for `plan`, for example after its MTU changed.
     ///
     /// # Errors
-    /// See [`nft::apply`].
+    /// Returns the errors of [`Surroundings::read`] and [`nft::apply`]. Also fails if the state file cannot be written.
     pub fn apply_nft(&mut self, plan: &Plan) -> io::Result<()> {
         let [others_v4, others_v6] = self.others.clone();
         let forward = plan.forward.then_some(Forward {
@@ -42,7 +42,7 @@ impl Setup {
         self.note_nft(true)?;
         if let Err(error) = nft::apply(&self.name, &rules) {
             if is_first {
-                // A transaction that failed has changed nothing: there is nothing to be removed.
+                // A failed transaction changes nothing, so there is no table to remove.
                 self.note_nft(false)?;
             }
             return Err(error);
@@ -51,7 +51,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Writes down whether there may be a table.
+    /// Stores in the state file whether a table can exist.
     fn note_nft(&mut self, has_nft: bool) -> io::Result<()> {
         if self.state.has_nft != has_nft {
             self.state.has_nft = has_nft;
@@ -60,11 +60,13 @@ impl Setup {
         Ok(())
     }
 
-    /// Tells the nftables table what lies around the tunnel now, if that has changed, and makes the table again if another program
-    /// has removed it. Returns whether it was made again. Does nothing without a table.
+    /// Updates the surroundings of the tunnel in the nftables table, if they have changed. Restores the table if
+    /// another program has removed it. Returns whether the table was restored. Does nothing before
+    /// [`Setup::apply_nft`] has created the table.
     ///
     /// # Errors
-    /// See [`Surroundings::read`], [`nft::update`] and [`nft::apply`].
+    /// Returns the errors of [`Surroundings::read`], [`nft::update`] and [`nft::apply`]. Returns the error of the
+    /// kernel if it cannot be asked whether the table exists.
     pub fn look_around(&mut self) -> io::Result<bool> {
         let Some(rules) = &mut self.rules else {
             return Ok(false);
@@ -81,10 +83,10 @@ impl Setup {
         Ok(is_lost)
     }
 
-    /// What the nftables table has dropped, by reason, in packets; empty without a table.
+    /// Returns the number of packets that the nftables table has dropped, by reason. Empty without a table.
     ///
     /// # Errors
-    /// See [`nft::counters`].
+    /// Returns the errors of [`nft::counters`].
     pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
         if self.rules.is_none() {
             return Ok(BTreeMap::new());

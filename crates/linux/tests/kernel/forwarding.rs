@@ -48,7 +48,8 @@ impl Router {
         lines.join("\n")
     }
 
-    /// Whether `device` takes router advertisements: 0, 1 (unless it forwards) or 2.
+    /// Returns `accept_ra` of `device`: whether it accepts router advertisements. 0: never; 1: unless it forwards; 2:
+    /// always.
     fn accepts(&self, device: &str) -> String {
         let key = format!("net.ipv6.conf.{device}.accept_ra");
         let value = self.host.command(&format!("sysctl -n {key}"));

@@ -144,7 +144,7 @@ fn a_table_that_another_program_removes_comes_back() {
         return;
     };
     let base = tempfile::tempdir().expect("tempdir");
-    // More specific than the tunnel's routes.
+    // This route is more specific than the tunnel's routes.
     host.ip("route add 198.51.100.0/24 via 192.0.2.2 dev lan");
     let (mut setup, _tun) = client(&host, base.path(), true);
     let split = host.run(|| Interception::begin(base.path(), "plLtun").expect("begins"));

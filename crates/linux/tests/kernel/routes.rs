@@ -372,9 +372,9 @@ fn change_in_vain() {
     setup.undo().expect("undoes");
 }
 
-/// Runs test `name` of this file as a process in `host`, with `variable` and an `nft` that fails while `base` has a file `refuse`,
-/// or with a file `refuse-chains` if it is asked for a chain.
-/// Returns whether it passed, and what it printed.
+/// Runs test `name` of this file as a process in `host`, with `variable` set and an `nft` that fails on purpose. It
+/// always fails while `base` contains a file `refuse`. While `base` contains a file `refuse-chains`, it fails if its
+/// input contains a chain. Returns whether the test passed, and its output.
 fn in_a_process(host: &Namespace, name: &str, variable: &str, base: &Path) -> (bool, String) {
     let programs = base.join("programs");
     std::fs::create_dir_all(&programs).expect("directory");
@@ -398,7 +398,8 @@ printf '%s\\n' \"$rules\" | nft \"$@\"
     in_a_process_with(host, name, (variable, base), &path)
 }
 
-/// Runs test `name` of this file as a process in `host`, with a variable and a search path.
+/// Runs test `name` of this file as a process in `host`, with `variable` set to `base` and with `path` as search path
+/// for programs. Returns whether the test passed, and its output.
 fn in_a_process_with(
     host: &Namespace,
     name: &str,
@@ -457,7 +458,7 @@ fn a_host_without_nftables_stays_open_however_often_a_kill_switch_is_tried() {
     }
 }
 
-/// Not a test by itself: a client whose kill switch cannot be set.
+/// Helper process, not a test by itself: a client whose kill switch cannot be set.
 #[test]
 fn try_to_close() {
     if let Some(base) = std::env::var_os(TRY_IN) {
@@ -470,7 +471,7 @@ fn try_to_close() {
     }
 }
 
-/// Not a test by itself: a client with a kill switch that is killed.
+/// Helper process, not a test by itself: a client with a kill switch that is killed.
 #[test]
 fn close_and_die() {
     if let Some(base) = std::env::var_os(CLOSE_IN) {
