@@ -74,7 +74,7 @@ enum Command {
     Peer(PeerCommand),
     /// Undo `join`
     Leave(Leave),
-    /// Give back what a killed tunnel has left in this host's network configuration, such as its kill switch
+    /// Undo the changes that a killed tunnel has left in this host's network configuration, for example its kill switch
     Recover {
         /// Configuration file of the tunnel
         file: PathBuf,

@@ -132,7 +132,8 @@ pub(crate) struct StatusReport {
     pub(crate) incompatible: BTreeMap<String, u16>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
-    /// How often a tunnel's nftables table was set again because another program had removed it; none outside of a tunnel.
+    /// Number of times that the tunnel's nftables table was restored after another program had removed it. Absent
+    /// except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_tables: Option<u64>,
 }
@@ -151,7 +152,8 @@ pub(crate) struct SplitTcpStatus {
     pub(crate) failed: u64,
     /// Bytes carried in both directions.
     pub(crate) bytes: u64,
-    /// How often the nftables table that redirects connections was set again because another program had removed it.
+    /// Number of times that the nftables table that redirects connections was restored after another program had
+    /// removed it.
     #[serde(default)]
     pub(crate) restored_tables: u64,
     /// Why the state is `waiting`.

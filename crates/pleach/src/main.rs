@@ -11,7 +11,7 @@
 //! | `events` | the latest log messages, for the API |
 //! | [`rates`] | rates of links, from two statuses |
 //! | [`reasons`] | sentences that say why a link is used or not, and what to do |
-//! | [`recover`] | gives back what a killed tunnel has left |
+//! | [`recover`] | undoes the changes to the host that a killed tunnel has left |
 //! | [`status`] | the `status` command |
 //! | `top` | the `top` command |
 //! | [`watch`] | `status --watch` |

@@ -1,7 +1,7 @@
-//! `pleach recover`: gives back what a killed daemon of a tunnel has left in the host's network configuration.
+//! `pleach recover`: undoes the changes that a killed daemon of a tunnel has left in the host's network configuration.
 //!
-//! The next start of the tunnel does the same. This is for a host on which it is not to start again: without it, a kill switch stays
-//! in force until the host boots.
+//! The next start of the tunnel also undoes these changes. The command is for a host on which the tunnel will not be
+//! started again. Without the command, a kill switch remains in force on this host until the next boot.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::{config, onboard::require_root, run_tunnel::dns};
 /// Runs the command with the configuration `file` of a tunnel. Returns the text to print.
 ///
 /// # Errors
-/// A sentence with the remedy.
+/// If the user is not root, the configuration is invalid, the tunnel runs, or a change cannot be undone.
 pub(crate) fn run(file: &Path) -> anyhow::Result<String> {
     require_root("recover")?;
     let name = config::load(file)?.config.name;
@@ -25,10 +25,11 @@ pub(crate) fn run(file: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// Gives back what a killed daemon of the tunnel `name` has left. `false`: the tunnel runs, and nothing was changed.
+/// Undoes the changes that a killed daemon of the tunnel `name` has left. Returns `false` if the tunnel runs; then
+/// nothing is changed.
 ///
 /// # Errors
-/// What could not be undone.
+/// If a change cannot be undone.
 pub(crate) fn tunnel(name: &str) -> anyhow::Result<bool> {
     let is_stopped = routes::recover(DEFAULT_STATE_DIR.as_ref(), name)
         .with_context(|| format!("routes of the tunnel {name}"))?;

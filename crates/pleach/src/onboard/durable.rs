@@ -150,7 +150,7 @@ fn fill(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let _ = fs::remove_file(path);
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(mode).open(path)?;
-    // Opening took away what the process's umask denies.
+    // The process's umask has removed permissions from the mode given to `open`.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
     file.sync_all()

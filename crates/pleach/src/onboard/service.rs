@@ -105,7 +105,7 @@ pub(crate) fn restart(place: &Place, kind: Kind, name: &str) -> anyhow::Result<S
 /// If the daemon does not stop.
 pub(crate) fn stop(place: &Place, kind: Kind, name: &str) -> anyhow::Result<()> {
     let unit = format!("{}@.service", kind.unit());
-    // Without a unit, the user has started the daemon.
+    // Without a unit, the user has started the daemon by hand.
     if place.is_usual() && has_systemd() && is_installed(&unit) {
         systemctl(&["disable", "--now", &format!("{}@{name}", kind.unit())])?;
         let path = Path::new(UNIT_DIRECTORIES[0]).join(unit);

@@ -141,7 +141,7 @@ impl Budgets {
     }
 }
 
-/// Writes the used bytes to `file`. A package makes its directory; without one it is made here.
+/// Writes the used bytes to `file`. Creates the directory of `file` if no package has created it.
 fn write(file: &Path, accounts: &BTreeMap<String, BTreeMap<i32, u64>>) -> io::Result<()> {
     let bytes = serde_json::to_vec(accounts)?;
     let written = durable::write(file, &bytes, 0o600, Existing::Replace);
@@ -207,7 +207,7 @@ impl DataPath {
             if is_spent {
                 put_aside(&mut settings, link.at_limit);
             }
-            // The rest may have been changed since by a command, such as the weight.
+            // Other settings, such as the weight, are kept, because a command may have changed them.
             self.endpoint.update_links(now, &settings.name, |link| {
                 link.role = settings.role;
                 link.upload = settings.upload;

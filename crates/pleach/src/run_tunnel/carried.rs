@@ -352,7 +352,8 @@ impl Links {
     }
 }
 
-/// Returns how the name of a link's HTTP proxy is looked up: over the link, as the gateway's name is.
+/// Returns the function that resolves the name of a link's HTTP proxy. It sends the queries over the link, as for the
+/// gateway's name.
 fn lookup(place: &Place, fwmark: u32, tunnel: &str) -> Option<Lookup> {
     let proxy = place.proxy.as_ref()?;
     let names = [HostName {

@@ -298,7 +298,7 @@ impl DataPath {
         drop(self.splitting.take());
         self.remember(clock::now());
         if let Some(budgets) = &self.budgets {
-            // After a write of the same file that may be under way.
+            // The host's thread may be writing the same file. As a job of this thread, this write comes afterwards.
             let saving = budgets.saving();
             self.host.run(move |_| saving());
         }
@@ -711,7 +711,7 @@ impl DataPath {
             self.look_at_link(now, index, &snapshot);
         }
         self.snapshot = snapshot;
-        // Before anything is sent: a link that is always carried over TCP sends nothing over UDP.
+        // This call precedes the first packet, so that a link that always uses TCP sends no packet over UDP.
         self.settle_carried(now);
     }
 

@@ -2,9 +2,9 @@
 //!
 //! One of these methods is used, the first that the host supports:
 //!
-//! 1. systemd-resolved, through `resolvectl`, if `/etc/resolv.conf` leads to it: the resolvers are assigned to the tunnel's
-//!    device, and the domain `~.` makes them the only ones for all names. systemd-resolved forgets them with the device, also
-//!    after a crash.
+//! 1. systemd-resolved, through `resolvectl`, if programs that read `/etc/resolv.conf` query systemd-resolved: the
+//!    resolvers are assigned to the tunnel's device, and the domain `~.` makes them the only ones for all names.
+//!    systemd-resolved forgets them with the device, also after a crash.
 //! 2. `resolvconf`, with the interface `tun.NAME`.
 //! 3. `/etc/resolv.conf` itself. Its former content stays in the file, with a mark at the beginning of each line, so
 //!    that it can be restored after a crash and after a reboot.
@@ -102,7 +102,7 @@ impl Drop for Resolvers {
         let undone = match self.way {
             Way::File => give_back_file(Path::new(FILE), tunnel),
             Way::Resolvconf => run("resolvconf", &["-d", &interface(tunnel)], ""),
-            // systemd-resolved has forgotten a device that is gone.
+            // systemd-resolved has already forgotten the resolvers of a device that is gone.
             Way::Resolved if !has_device(tunnel) => Ok(()),
             Way::Resolved => run("resolvectl", &["revert", tunnel], ""),
         };
@@ -199,8 +199,8 @@ fn way() -> Way {
     }
 }
 
-/// Whether programs that read `file` ask systemd-resolved, whose files are in `directory`: `file` is one of these, or names an
-/// address on which it answers.
+/// Whether programs that read `file` query systemd-resolved, whose files are in `directory`. They do if `file` links to
+/// a file in `directory` or names an address on which systemd-resolved answers.
 fn leads_to_resolved(file: &Path, directory: &Path) -> bool {
     if !directory.is_dir() {
         return false;
@@ -214,7 +214,7 @@ fn leads_to_resolved(file: &Path, directory: &Path) -> bool {
     is_its || servers.any(|server| ["127.0.0.53", "127.0.0.54"].contains(&server))
 }
 
-/// Whether the device exists; if the kernel does not say, it does.
+/// Whether the device exists. Returns `true` if the kernel cannot be asked.
 fn has_device(name: &str) -> bool {
     let index = Netlink::open().and_then(|netlink| netlink.link_index(name));
     index.map_or(true, |index| index.is_some())

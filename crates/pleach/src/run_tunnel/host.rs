@@ -26,7 +26,7 @@ pub(super) struct Host {
     running: Option<(Sender<Job>, JoinHandle<Setup>)>,
     /// Jobs that are not done.
     waiting: Arc<AtomicUsize>,
-    /// How often the nftables table was set again.
+    /// Number of times that the nftables table was restored.
     restored: Arc<AtomicU64>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct HostState {
     dropped: Option<(Instant, BTreeMap<String, u64>)>,
     /// Whether the last look around went well.
     is_well: bool,
-    /// How often the nftables table was set again.
+    /// Number of times that the nftables table was restored.
     restored: Arc<AtomicU64>,
 }
 
@@ -91,12 +91,12 @@ impl Host {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
-    /// How often the nftables table was set again because another program had removed it.
+    /// Returns the number of times that the nftables table was restored after another program had removed it.
     pub(super) fn restored_tables(&self) -> u64 {
         self.restored.load(Ordering::Relaxed)
     }
 
-    /// Waits for the jobs and returns what is to be undone; `None` if it was returned before.
+    /// Waits until all jobs are done. Returns the tunnel's [`Setup`], or `None` if the thread has already ended.
     pub(super) fn finish(mut self) -> Option<Setup> {
         self.end()
     }
@@ -131,7 +131,8 @@ impl HostState {
         found
     }
 
-    /// Tells nftables what lies around the tunnel now, and sets the table again if it is gone; a failure is told once.
+    /// Updates the tunnel's nftables table, and restores it if another program has removed it. Of successive failures
+    /// only the first is logged.
     pub(super) fn look_around(&mut self) {
         match self.setup.look_around() {
             Ok(is_restored) => {
@@ -152,8 +153,8 @@ impl HostState {
     }
 }
 
-/// Ends the process if the thread panics while this lives: unwinding would undo the host's configuration under a tunnel that runs. The
-/// next start clears what is left.
+/// Ends the process if the thread panics before this value is dropped. Otherwise unwinding would undo the host's
+/// configuration while the tunnel still runs. The next start of the tunnel undoes the changes that remain.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -166,7 +167,7 @@ impl Drop for AbortOnPanic {
 }
 
 fn run(mut state: HostState, jobs: &Receiver<Job>, waiting: &AtomicUsize) -> Setup {
-    // Dropped before the state.
+    // The guard is dropped before `state`, so that a panic ends the process before `state` is undone.
     let _guard = AbortOnPanic;
     let mut next_look = clock::now() + LOOK_AROUND;
     loop {
@@ -185,7 +186,8 @@ fn run(mut state: HostState, jobs: &Receiver<Job>, waiting: &AtomicUsize) -> Set
     }
 }
 
-/// How long a change that nobody tells of goes unnoticed, such as a bridge's port or a table that was removed.
+/// Interval at which the host is checked for changes that nothing reports, for example a new port of a bridge or a
+/// removed table.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
 /// Counters may be so old: who looks once a second does not start `nft` as often.

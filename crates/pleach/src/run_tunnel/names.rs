@@ -110,7 +110,8 @@ pub(crate) fn look_up(names: &[HostName], fwmark: Option<u32>, tunnel: &str) -> 
     look_up_over(|_| true, names, fwmark, tunnel)
 }
 
-/// Does the same over those devices only that are `wanted`.
+/// Returns the addresses of `names` as [`look_up`] does, but sends queries only over devices for which `wanted` returns
+/// true, and to resolvers on this host.
 pub(super) fn look_up_over(
     wanted: impl Fn(&str) -> bool,
     names: &[HostName],

@@ -1,9 +1,12 @@
 //! The gateway's end: connects to servers for clients of the tunnel.
 //!
-//! It listens on the tunnel's device, so only clients with a session reach it, from addresses that are theirs. Bounds:
-//! [`MAX_CONNECTIONS`] in all and [`MAX_PER_CLIENT`] for each client network, above which a connection is reset; a request comes within [`REQUEST_TIME`], a server
-//! answers within [`CONNECT_TIME`]. Each connection has two sockets, whose buffers the kernel bounds (`tcp_rmem`, `tcp_wmem`),
-//! and a pipe for each direction while its receiver does not keep up: of 512 KiB as long as few are so large, else of 64 KiB.
+//! It listens on the tunnel's device, so only clients with a session reach it, from their own addresses. Bounds:
+//!
+//! - There are at most [`MAX_CONNECTIONS`] connections in total, and [`MAX_PER_CLIENT`] for each client network.
+//!   Further connections are reset.
+//! - A request must arrive within [`REQUEST_TIME`]. A server must answer within [`CONNECT_TIME`].
+//! - Each connection has two sockets, whose buffers the kernel limits (`tcp_rmem`, `tcp_wmem`). A direction whose
+//!   receiver is slow also has a pipe. The first pipes hold 512 KiB each, further pipes 64 KiB.
 //!
 //! The server sees the gateway's address, as it does when the gateway translates addresses (`nat`). Where it does not
 //! translate, the request is answered with [`Answer::Untranslated`].
@@ -95,7 +98,7 @@ struct Far {
     translated: Translated,
     pool: PipePool,
     moved: Arc<AtomicU64>,
-    /// Connections of each client network.
+    /// Number of connections of each client network.
     by_client: RefCell<BTreeMap<IpNet, usize>>,
 }
 
@@ -136,7 +139,8 @@ impl Far {
         target: std::net::SocketAddr,
         source: IpAddr,
     ) -> Result<TcpStream, Answer> {
-        // Over IPv6 the kernel may choose another of the host's addresses for a client than the tunnel's.
+        // `may_reach` checks the source address that the kernel chooses. This is not enough: for the IPv6 address of a
+        // client, the kernel can choose a source address of this host that is not the tunnel's.
         if self.is_of_a_client(target.ip().to_canonical()) {
             return Err(Answer::Denied);
         }
@@ -159,7 +163,7 @@ impl Far {
         }
     }
 
-    /// Whether `ip` is in a network of the tunnel, or of a client whose addresses are translated.
+    /// Whether `ip` is in a network of the tunnel, or in a network of a client whose addresses are translated.
     fn is_of_a_client(&self, ip: IpAddr) -> bool {
         let mut nets = self.settings.addresses.iter();
         nets.any(|net| net.contains(&ip)) || self.is_translated(ip)
@@ -170,10 +174,11 @@ impl Far {
         nets.is_ok_and(|nets| nets.iter().any(|net| net.contains(&source)))
     }
 
-    /// The network of one client that `address` is in, as far as is known: a client may have as many addresses as its network has.
+    /// Returns the translated network of one client that contains `address`, because a client can use all addresses of
+    /// its network. If no such network is known, returns the address itself.
     fn network_of(&self, address: IpAddr) -> IpNet {
         let own = &self.settings.addresses;
-        // All clients have addresses of the tunnel's own networks.
+        // The tunnel's own networks are excluded, because all clients have addresses in them.
         let is_of_one = |net: &&IpNet| {
             net.contains(&address) && own.iter().all(|own| own.trunc() != net.trunc())
         };
@@ -223,7 +228,7 @@ impl Drop for Place {
 
 /// Connections of all clients.
 const MAX_CONNECTIONS: usize = 8192;
-/// Connections of one client network.
+/// Highest number of connections of one client network.
 const MAX_PER_CLIENT: usize = 2048;
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// Linux gives up after 127 s; nobody waits that long.
@@ -263,7 +268,7 @@ mod tests {
             .collect();
         assert!(taken.iter().all(Option::is_some));
         assert!(place("2001:db8:7:9::1").is_none());
-        // Clients have addresses of one network of the tunnel.
+        // Clients with addresses in the tunnel's network are counted separately.
         let one: Vec<_> = (0..MAX_PER_CLIENT).map(|_| place("10.77.0.2")).collect();
         assert!(one.iter().all(Option::is_some) && place("10.77.0.2").is_none());
         assert!(place("10.77.0.3").is_some());

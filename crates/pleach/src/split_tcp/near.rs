@@ -65,7 +65,7 @@ struct Counts {
     carried: AtomicU64,
     /// Connections reset because the far end did not connect.
     failed: AtomicU64,
-    /// How often another program had removed the nftables table.
+    /// Number of times that the nftables table was restored after another program had removed it.
     restored: AtomicU64,
     moved: Arc<AtomicU64>,
     is_redirecting: AtomicBool,
@@ -231,7 +231,7 @@ impl NearEnd {
         }
     }
 
-    /// Waits until the redirect is to be set again; `false`: the sender of `changes` is dropped.
+    /// Waits until the redirection must be set again. Returns `false` if the sender of `changes` is dropped.
     async fn waits(&self, changes: &mut watch::Receiver<Wanted>, is_retried: bool) -> bool {
         let mut retry = pin!(async {
             if is_retried {
@@ -253,7 +253,7 @@ impl NearEnd {
         }
     }
 
-    /// Makes the table again if another program has removed it; whether it did.
+    /// Restores the table if another program has removed it. Returns whether the table was restored.
     async fn restore(&self) -> bool {
         let redirect = Arc::clone(&self.redirect);
         let restored = tokio::task::spawn_blocking(move || redirect.restore()).await;
@@ -430,8 +430,9 @@ fn exclude_on_a_thread(exclusions: Exclusions) -> io::Result<SyncSender<(SocketA
     Ok(sender)
 }
 
-/// The gateway's address in the tunnel's network `own`: the first of it, as `pleach gateway init` chooses. `None`: this host has it; the
-/// next one may be another client's.
+/// Returns the gateway's address in the tunnel's network `own`. It is the first address of the network, as
+/// `pleach gateway init` chooses it. Returns `None` if this host has the first address; the next address may belong to
+/// another client.
 fn gateway_of(own: &IpNet) -> Option<IpAddr> {
     let mut hosts = own.hosts();
     let first = hosts.find(|host| *host != own.network());
@@ -447,7 +448,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a far end that does not serve is asked again.
 const RETRY: Duration = Duration::from_secs(30);
-/// How long it goes unnoticed that another program has removed the table.
+/// Interval at which the client checks whether another program has removed the table.
 const LOOK: Duration = Duration::from_secs(5);
 const GREETING: Duration = Duration::from_secs(5);
 const OPENING: Duration = Duration::from_secs(30);

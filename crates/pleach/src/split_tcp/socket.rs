@@ -98,12 +98,13 @@ async fn both<E>(
     first
 }
 
-/// Moves what `client` sends to `lane` at once, and what `lane` sends to `client` behind its first byte, the far end's
-/// answer. `on_connected` is called when that says so. What breaks afterwards resets both, and so does a reset by the
-/// application at any time, which is no error.
+/// Relays bytes between `client` and `lane`. Bytes from `client` are sent to `lane` at once. The first byte from `lane`
+/// is the far end's answer; the bytes after it are sent to `client`. If the answer says that the far end has connected,
+/// `on_connected` is called. If a connection breaks afterwards, both are reset. A reset by the application, at any
+/// time, also resets both and is not an error.
 ///
 /// # Errors
-/// The far end did not connect: its answer, or `None` if the connection to it broke before.
+/// If the far end did not connect: its answer, or `None` if the connection to the far end broke before the answer.
 pub(super) async fn relay_when(
     pool: &PipePool,
     client: &TcpStream,
@@ -136,7 +137,7 @@ pub(super) async fn relay_when(
             Ok(())
         }
         Err(_) if is_connected.get() => Ok(()),
-        // A socket that was reset has no other end any more.
+        // `peer_addr` fails if the application has reset its connection.
         Err(None) if client.peer_addr().is_err() => Ok(()),
         Err(answer) => Err(answer),
     }
@@ -189,7 +190,7 @@ const BACKLOG: i32 = 512;
 mod tests {
     use super::*;
 
-    /// Both ends of a connection.
+    /// Returns both ends of a new connection.
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let to = listener.local_addr().expect("bound");

@@ -11,8 +11,8 @@ use crate::{
     world::{PATIENCE, World, within},
 };
 
-/// Starts a client whose link `l0` may carry 1 MB, and is used as `at_limit` says then. The figures are kept in `state/l0.budgets` below
-/// the world's directory, which nobody has made.
+/// Starts a client whose link `l0` has a budget of 1 MB. When the budget is spent, `at_limit` applies. The used bytes
+/// are stored in `state/l0.budgets` in the world's directory; the directory `state` does not exist yet.
 fn start(world: &World, at_limit: &str) -> Daemon {
     let l0 = format!(
         "[[link]]\nname = \"l0\"\ndevice = \"l0\"\nbudget = \"1MB\"\nat_limit = \"{at_limit}\"\n"
@@ -48,7 +48,7 @@ fn is_aside(status: &Value, aside: &str) -> bool {
         && state(status, "l1") == "up"
 }
 
-/// A link that has spent its budget is `aside`, and stays so over restarts.
+/// Tests that a link that has spent its budget gets the state `aside`, and has this state again after restarts.
 fn is_put_aside(at_limit: &str, aside: &str) {
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);
@@ -70,7 +70,7 @@ fn is_put_aside(at_limit: &str, aside: &str) {
     let weight = |name| link(&spent, name).expect("a link")["weight"].clone();
     assert_eq!((weight("l0"), weight("l1")), (3.into(), 2.into()));
 
-    // The rest goes over the other link.
+    // Further data is sent over the other link.
     tcp(&world.client, &server, 2_000_000).expect("a transfer");
     let after = client.status().expect("runs");
     assert!(sent(&after, "l0") - sent(&spent, "l0") < 200_000, "{after}");
@@ -79,7 +79,7 @@ fn is_put_aside(at_limit: &str, aside: &str) {
         "{after}"
     );
 
-    // The figure is written when the daemon stops, and when the budget was spent.
+    // The used bytes are stored when the budget is spent, and when the daemon stops.
     let before = used(&after);
     for is_killed in [false, true] {
         if is_killed {

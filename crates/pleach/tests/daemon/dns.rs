@@ -87,7 +87,8 @@ fn the_resolver_is_the_tunnels_while_it_runs_and_after_a_crash_what_it_was() {
     assert_eq!(now(), leased);
 }
 
-/// Runs `pleach up` on the client as the packaged unit does: with its umask, where `/etc` is `etc` and only the unit's paths are writable.
+/// Runs `pleach up` on the client as the packaged unit does, with the unit's umask. `/etc` is a mount of `etc`, of
+/// which only the unit's `ReadWritePaths` are writable.
 fn up_as_a_service(world: &World, file: &Path, etc: &Path) -> Child {
     const UNIT: &str = include_str!("../../../../packaging/pleach@.service");
     let value = |key: &str| {
@@ -139,14 +140,14 @@ fn a_service_sets_the_resolver_again_when_the_file_is_replaced_and_everybody_may
     let mut daemon = up_as_a_service(&world, &file, &etc);
     until("the resolver is set", is_ours);
     assert_eq!(mode(), 0o644);
-    // As NetworkManager and dhclient do.
+    // NetworkManager and dhclient also replace the file by rename.
     replace("nameserver 192.0.2.7\n");
     until("the resolver is set again", is_ours);
     assert_eq!(mode(), 0o644);
     end(&mut daemon, Signal::TERM);
     assert_eq!((now().as_str(), mode()), ("nameserver 192.0.2.7\n", 0o644));
 
-    // There is no such file.
+    // Without the file, the daemon creates it, and removes it at the end.
     fs::remove_file(&resolv).expect("removed");
     let mut daemon = up_as_a_service(&world, &file, &etc);
     until("the resolver is set", is_ours);

@@ -1,5 +1,5 @@
-//! A gateway that is configured by name is found over either link, and again after its address has changed, over UDP and TCP. An
-//! HTTP proxy that is configured by name is found over its link.
+//! Tests that a client resolves the name of its gateway over either link, and again after the gateway's address has
+//! changed, with UDP and with TCP. Also tests that the name of an HTTP proxy is resolved over the proxy's link.
 
 use std::{
     fs,
@@ -56,7 +56,7 @@ impl Resolver {
     }
 }
 
-/// A thread that answers queries on the gateway's host, and its resolver.
+/// A thread that answers DNS queries on the gateway's host, with the `resolv.conf` that names it.
 struct Answering {
     resolver: Arc<Resolver>,
     thread: Option<JoinHandle<()>>,
@@ -64,7 +64,7 @@ struct Answering {
 }
 
 impl Answering {
-    /// Answers with `address`.
+    /// Starts the thread, which answers all queries with `address`.
     fn start(world: &World, address: [u8; 4]) -> Self {
         let resolver = Arc::new(Resolver {
             address: AtomicU32::new(Ipv4Addr::from(address).to_bits()),
@@ -102,7 +102,7 @@ impl Drop for Answering {
     }
 }
 
-/// A client whose host asks the resolver in a file.
+/// A running client whose host uses the resolver of [`Answering`].
 struct Named<'a> {
     world: &'a World,
     file: PathBuf,
@@ -131,7 +131,7 @@ impl<'a> Named<'a> {
         serde_json::from_slice(&output.ok()?.stdout).ok()
     }
 
-    /// Whether all links reach the gateway at `address`.
+    /// Whether both links are up and reach the gateway at `address` over `carrier`.
     fn is_at(&self, address: &str, carrier: &str) -> bool {
         let Some(status) = self.status() else {
             return false;
@@ -157,7 +157,8 @@ impl Drop for Named<'_> {
     }
 }
 
-/// `carrier`: by what links are carried; for `tcp`, the gateway gets no datagrams of the tunnel.
+/// Tests that a named gateway is found, and found again after its address has changed. `carrier`: `udp` or `tcp`. For
+/// `tcp`, the gateway's host drops the tunnel's UDP datagrams.
 fn is_found_and_found_again(carrier: &str) {
     let Some(world) = World::new() else { return };
     let gateway = Gateway {
@@ -220,7 +221,7 @@ fn a_named_http_proxy_is_asked_for_over_its_link() {
     let Some(world) = World::new() else { return };
     let _gateway = Gateway::default().start(&world);
     let answering = Answering::start(&world, [10, 1, 0, 1]);
-    // Only resolver and proxy can be reached.
+    // Only the resolver and the HTTP proxy are reachable.
     let table = "table inet plOnly { chain c { type filter hook input priority 0; iifname { g0, g1 } tcp dport 3128 accept; iifname { g0, g1 } udp dport 53 accept; iifname { g0, g1 } meta l4proto { tcp, udp } drop; }; }";
     crate::world::run(&world.gateway, "nft", &[table]);
     let proxy = run_in(&world.gateway.path(), || TcpListener::bind("10.1.0.1:3128"));
@@ -248,5 +249,6 @@ fn a_named_http_proxy_is_asked_for_over_its_link() {
     named.stop();
 }
 
-/// A session over TCP is found to be dead, and the name is asked again every five seconds.
+/// Time limit for tests in which a session over TCP must be found dead and the name resolved again, which is done every
+/// five seconds.
 const LONG: Duration = Duration::from_secs(40);

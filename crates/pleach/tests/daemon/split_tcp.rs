@@ -14,7 +14,7 @@ use crate::{
     world::{INTERRUPTION, PATIENCE, World, run, until, within},
 };
 
-/// Tables are looked at every five seconds.
+/// Time limit for restoring a removed table. The daemon checks its tables every five seconds.
 const LOOKS: Duration = Duration::from_secs(20);
 
 /// A gateway that masquerades both address families, and a client that splits connections.

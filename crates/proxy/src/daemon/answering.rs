@@ -220,8 +220,9 @@ fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
     (is_own || is_listed) && !(is_here && is_proxy) && !ip.is_unspecified()
 }
 
-/// Whether `net` allows peers to go to `ip`. Loopback and link-local addresses, and those at which clouds hand out credentials, are
-/// this host's own affair: only a network of such addresses means them, not one that is everything.
+/// Whether the entry `net` of `allow` lets peers connect to `ip`. Loopback and link-local addresses and the addresses
+/// of the metadata services of clouds are allowed only by a network within these ranges, not by a larger network such
+/// as `0.0.0.0/0`.
 fn lists(net: &IpNet, ip: IpAddr) -> bool {
     let loopback = ["127.0.0.0/8", "::1/128"];
     let loopback = loopback.iter().filter_map(|text| text.parse().ok());

@@ -28,12 +28,12 @@ pub(crate) struct Pipe {
     _large: Option<Large>,
 }
 
-/// One of the pipes of full size.
+/// Counts one pipe of [`PIPE_BYTES`] until it is dropped.
 #[derive(Debug)]
 struct Large(Arc<AtomicUsize>);
 
 impl Large {
-    /// `None` if there are enough.
+    /// Returns `None` if there are already [`MAX_LARGE`] such pipes.
     fn new(count: &Arc<AtomicUsize>) -> Option<Self> {
         let one = Self(Arc::clone(count));
         (count.fetch_add(1, Ordering::Relaxed) < MAX_LARGE).then_some(one)
@@ -50,9 +50,9 @@ impl Drop for Large {
 #[derive(Debug, Default)]
 pub struct PipePool {
     idle: RefCell<Vec<Pipe>>,
-    /// Pipes of full size, idle or not.
+    /// Number of pipes of [`PIPE_BYTES`], idle or in use.
     large: Arc<AtomicUsize>,
-    /// The kernel refused to splice or to make pipes.
+    /// Whether the kernel has refused to splice or to create pipes.
     is_useless: Cell<bool>,
 }
 
@@ -65,7 +65,8 @@ impl PipePool {
             return Some(pipe);
         }
         let (from, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // A user with many pipes gets small ones (pipe(7)), but not one with CAP_SYS_RESOURCE; they serve, too.
+        // The kernel gives small pipes to a user with many pipes (pipe(7)), but not to a user with CAP_SYS_RESOURCE.
+        // So the number of large pipes is limited here. Small pipes suffice.
         let large = Large::new(&self.large);
         let enlarged = large
             .as_ref()
@@ -259,9 +260,9 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
 
 /// Maximum capacity of a pipe in bytes; a larger one gains nothing on loopback (`./dev bench proxy`).
 const PIPE_BYTES: usize = 512 << 10;
-/// Pipes of that size at a time: 64 MiB in all.
+/// Highest number of pipes of [`PIPE_BYTES`] at a time. Together they hold 64 MiB.
 const MAX_LARGE: usize = 128;
-/// What the kernel gives when it does not give that.
+/// Default capacity of a pipe in bytes, for pipes that are not enlarged to [`PIPE_BYTES`].
 const SMALL_PIPE_BYTES: usize = 64 << 10;
 const COPY_BYTES: usize = 16 << 10;
 /// Maximum number of idle pipes in the pool. Further pipes are closed.

@@ -38,7 +38,7 @@ pub(super) struct PeerSection {
     pub(super) key: SecretKey,
     /// Whether this program has written the section and may replace it.
     pub(super) is_ours: bool,
-    /// Whether the file has a `[[known_peer]]`, which needs the section.
+    /// Whether the file has a `[[known_peer]]`, which needs this section.
     pub(super) has_others: bool,
 }
 
@@ -134,7 +134,8 @@ pub(super) fn text(place: &Place) -> anyhow::Result<Option<String>> {
     read_text(&place.config(FILE))
 }
 
-/// Gives the file the content that it had before [`write`]. `text`: `None` if it did not exist.
+/// Restores the content that the file had before [`write`]. `text`: this content, or `None` if the file did not exist;
+/// the file is then removed.
 ///
 /// # Errors
 /// The disk's errors.
@@ -149,7 +150,7 @@ pub(super) fn restore(place: &Place, text: Option<&str>) -> anyhow::Result<()> {
     replace(&path, text)
 }
 
-/// Whether this program has made the file, and not only a section of it.
+/// Whether this program has made the whole file, not only its section.
 ///
 /// # Errors
 /// The disk's errors.
@@ -216,7 +217,7 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 /// Returns the text without this program's section.
 ///
 /// # Errors
-/// If only one of the two marks is there: nobody knows what lies between them.
+/// If the line at the end of the section is missing: then the end of the section is unknown.
 fn without_section(text: &str) -> anyhow::Result<String> {
     let Some((before, rest)) = text.split_once(BEGIN) else {
         return Ok(text.to_owned());

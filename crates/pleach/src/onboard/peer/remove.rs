@@ -65,7 +65,7 @@ pub(super) fn run(options: &Remove) -> anyhow::Result<String> {
         return Ok(said);
     }
     if file::is_whole(place)? {
-        // It stops as its configuration says, which is therefore removed afterwards.
+        // Stopping the proxy needs its configuration, so the configuration is removed afterwards.
         service::stop(place, Kind::Proxy, NAME)?;
         file::remove(place)?;
         said += "It was the last one: the proxy is stopped, and its configuration removed.\n";

@@ -1,5 +1,5 @@
-//! What a gateway and a client have besides links and sockets, and how it is started: enrolment, the carrier, speed tests, split TCP,
-//! budgets, and the gateway's names.
+//! Starts the services of a gateway (enrolment, TCP carrier, speed tests, split TCP) and of a client (budgets, TCP
+//! carrier, watching of links, resolution of the gateway's names, split TCP).
 
 use std::{net::SocketAddr, os::fd::AsFd as _, sync::Arc};
 
@@ -31,10 +31,10 @@ use crate::{
 };
 
 impl DataPath {
-    /// Starts what a gateway serves.
+    /// Opens the gateway's socket and starts its services.
     ///
     /// # Errors
-    /// What it cannot do without.
+    /// If the socket or the enrolment cannot be started. Other services that cannot be started are only logged.
     pub(super) fn start_gateway(
         &mut self,
         config: &TunnelConfig,
@@ -50,7 +50,7 @@ impl DataPath {
             self.endpoint.set_enrolling(true);
         }
         if let Some(carrier) = &gateway.carrier {
-            // A port that a web server has taken since keeps no client from UDP.
+            // A web server may meanwhile use the port. Clients can still use UDP, so the gateway starts all the same.
             match carried::listen(config, carrier, self.host.fwmark()) {
                 Ok(server) => {
                     self.poller.add(server.waker(), CARRIER)?;
@@ -72,10 +72,11 @@ impl DataPath {
         Ok(())
     }
 
-    /// Starts what a client uses, and takes up its links.
+    /// Starts the services of a client, and adds the configured links.
     ///
     /// # Errors
-    /// What it cannot do without.
+    /// If the TCP carrier, the watching of links or the resolution of names cannot be started. If split TCP cannot be
+    /// started, this is only logged.
     pub(super) fn start_client(
         &mut self,
         config: &TunnelConfig,
@@ -104,7 +105,7 @@ impl DataPath {
         Ok(())
     }
 
-    /// Connects to servers for clients that split TCP connections.
+    /// Starts the thread that connects to servers for clients that split TCP connections.
     fn serve_split_tcp(&self) {
         let settings = FarSettings {
             tunnel: self.config.name.clone(),
@@ -116,14 +117,14 @@ impl DataPath {
         }
     }
 
-    /// Takes the networks whose addresses are translated from the configuration.
+    /// Updates the list of networks whose addresses are translated, according to the configuration.
     pub(in crate::run_tunnel) fn update_translated(&self) {
         if let Ok(mut translated) = self.translated.lock() {
             *translated = crate::run_tunnel::plan(&self.config).masquerade;
         }
     }
 
-    /// Watches the links and their ways to `endpoints`.
+    /// Watches the links and their routes to `endpoints`.
     fn watch_links(&mut self, endpoints: &[SocketAddr]) -> anyhow::Result<()> {
         let targets = Targets {
             addresses: endpoints.iter().map(SocketAddr::ip).collect(),
@@ -135,7 +136,8 @@ impl DataPath {
         Ok(())
     }
 
-    /// Takes the addresses that names stand for now.
+    /// Uses the addresses that a finished lookup of the gateway's names has found. Does nothing if no lookup has
+    /// finished, or if the addresses are unchanged.
     pub(super) fn settle_names(&mut self, now: Instant) -> anyhow::Result<()> {
         let Role::Client(client) = &self.config.role else {
             return Ok(());
@@ -151,14 +153,14 @@ impl DataPath {
         let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
         self.named = found;
         self.endpoint.set_endpoints(now, endpoints.clone());
-        // Connections to the former addresses are given up.
+        // Connections to the former addresses are closed.
         for index in 0..self.links.len() {
             self.carry(now, index);
         }
         self.watch_links(&endpoints)
     }
 
-    /// When names are to be looked up again: only while there is no session.
+    /// Returns when the names are due to be looked up again. `None` while there is a session, or without names.
     pub(super) fn names_due(&self) -> Option<Instant> {
         let names = self.names.as_ref().filter(|_| !self.endpoint.is_up());
         names.map(Names::next_at)
