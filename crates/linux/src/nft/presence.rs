@@ -35,9 +35,9 @@ fn request(table: &str) -> io::Result<Vec<u8>> {
     request.extend(u32::try_from(len).map_err(too_long)?.to_ne_bytes());
     request.extend(GET_TABLE.to_ne_bytes());
     request.extend(REQUEST.to_ne_bytes());
-    // Sequence number and port.
+    // Sequence number and port are 0.
     request.extend([0; 8]);
-    // Family, version and resource.
+    // Address family, version and resource identifier.
     request.extend([INET, 0, 0, 0]);
     request.extend(
         u16::try_from(attribute_len)
@@ -69,14 +69,17 @@ fn parse(answer: &[u8]) -> io::Result<bool> {
 
 /// Time limit for the kernel's answer, which normally arrives at once.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Lengths of `nlmsghdr`, `nfgenmsg` and `nlattr`.
+/// Length in bytes of `nlmsghdr`.
 const HEADER: usize = 16;
+/// Length in bytes of `nfgenmsg`.
 const FAMILY_HEADER: usize = 4;
+/// Length in bytes of `nlattr`.
 const ATTRIBUTE_HEADER: usize = 4;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
-/// `NFNL_SUBSYS_NFTABLES`, with `NFT_MSG_NEWTABLE` and `NFT_MSG_GETTABLE`.
+/// `NFT_MSG_NEWTABLE` of `NFNL_SUBSYS_NFTABLES`.
 const NEW_TABLE: u16 = 10 << 8;
+/// `NFT_MSG_GETTABLE` of `NFNL_SUBSYS_NFTABLES`.
 const GET_TABLE: u16 = NEW_TABLE | 1;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;

@@ -65,7 +65,7 @@ fn kill_late(pid: &OwnedFd, is_over: &Receiver<()>, patience: Duration) -> bool 
         && pidfd_send_signal(pid, Signal::KILL).is_ok()
 }
 
-/// Time limit for `nft`. The service manager kills a tunnel that has not stopped after five seconds.
+/// Time limit for `nft`. It is below the five seconds after which the service manager kills a daemon that should stop.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

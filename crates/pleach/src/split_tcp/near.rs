@@ -238,7 +238,7 @@ impl NearEnd {
                 sleep(RETRY).await;
             } else {
                 self.again.notified().await;
-                // Failures come in crowds.
+                // Many connections often fail at the same time. One retry serves them all.
                 sleep(SETTLING).await;
             }
         });

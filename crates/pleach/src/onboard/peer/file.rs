@@ -38,7 +38,7 @@ pub(super) struct PeerSection {
     pub(super) key: SecretKey,
     /// Whether this program has written the section and may replace it.
     pub(super) is_ours: bool,
-    /// Whether the file has a `[[known_peer]]`, which needs this section.
+    /// Whether the file has a `[[known_peer]]`, which needs `[peer]`.
     pub(super) has_others: bool,
 }
 
@@ -159,7 +159,7 @@ pub(super) fn is_whole(place: &Place) -> anyhow::Result<bool> {
     Ok(text.is_some_and(|text| text.starts_with(HEAD) && text.contains(BEGIN)))
 }
 
-/// Removes this program's section and key, and the file if this program has made it.
+/// Removes this program's section and key. If this program has made the whole file, removes the file.
 ///
 /// # Errors
 /// The disk's errors.
