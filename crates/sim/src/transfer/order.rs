@@ -145,6 +145,15 @@ impl Scheduling {
     }
 }
 
+impl Scheduling {
+    /// A third acknowledgement in a row missed the same packet.
+    pub(super) fn on_event(&mut self) {
+        if let Self::Planner(planner) = self {
+            planner.note_reordering();
+        }
+    }
+}
+
 /// Each flow goes where it is through first, by the rates.
 fn place_flows(lines: &[Line], flows: &[usize], packet: Bytes) -> Vec<usize> {
     let mut through: Vec<Duration> = lines.iter().map(|line| line.settings.delay()).collect();

@@ -240,6 +240,7 @@ impl<'a> Race<'a> {
         }
         if let Some(lost) = self.streams[place.0].acknowledge(missing) {
             self.outcome.events += 1;
+            self.scheduling.on_event();
             let place = (place.0, lost);
             let packet = &mut self.packets[place.0][place.1];
             // It may not have left yet, or wait to be sent again: no need to do more.

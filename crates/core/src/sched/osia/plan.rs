@@ -102,6 +102,21 @@ impl Plan {
         volumes.fold(Bytes::ZERO, |sum, volume| sum + volume)
     }
 
+    /// The least K with which [`keeps_timers_quiet`](Self::keeps_timers_quiet) holds for every chunk, with packets of
+    /// `len`: the largest excess of a round trip over the mean, in mean deviations. Zero if all round trips are equal.
+    #[must_use]
+    pub fn timer_factor(&self, len: Bytes) -> f64 {
+        let factor = |chunk: &Chunk| {
+            let (excess, deviation) = self.round_trips(chunk, len);
+            if excess <= EQUAL {
+                0.0
+            } else {
+                excess / deviation
+            }
+        };
+        self.chunks().iter().map(factor).fold(0.0, f64::max)
+    }
+
     /// Whether no retransmission timer goes off for the spread of round trips alone: theorem 2, for chunk `chunk` and
     /// packets of `len`. `k` is the timer's factor, 4 in TCP; its least value, 200 ms or more, is not counted in.
     ///
@@ -111,22 +126,29 @@ impl Plan {
         let Some(chunk) = self.chunks().get(chunk) else {
             return true;
         };
+        let (excess, deviation) = self.round_trips(chunk, len);
+        excess <= (k * deviation).max(EQUAL)
+    }
+
+    /// For the lines of `chunk`, in seconds: the largest round trip less the mean, and the mean deviation.
+    fn round_trips(&self, chunk: &Chunk, len: Bytes) -> (f64, f64) {
         let open = &self.vessels()[..chunk.open];
         let total: f64 = open.iter().map(|vessel| vessel.rate.as_mbps()).sum();
         let share = |vessel: &Vessel| vessel.rate.as_mbps() / total;
         let round_trip =
             |vessel: &Vessel| (len / vessel.rate).as_secs_f64() + 2.0 * vessel.level.as_secs_f64();
         let mean: f64 = open.iter().map(|v| share(v) * round_trip(v)).sum();
-        let deviation: f64 = open
+        let deviation = open
             .iter()
             .map(|v| share(v) * (round_trip(v) - mean).abs())
             .sum();
-        // Equal round trips, and no more than rounding between them.
-        const EQUAL: f64 = 1e-9;
-        open.iter()
-            .all(|vessel| round_trip(vessel) - mean <= (k * deviation).max(EQUAL))
+        let most = open.iter().map(round_trip).fold(mean, f64::max);
+        (most - mean, deviation)
     }
 }
+
+/// Equal round trips, in seconds: no more than rounding between them.
+const EQUAL: f64 = 1e-9;
 
 const NO_VESSEL: Vessel = Vessel {
     id: PathId(0),

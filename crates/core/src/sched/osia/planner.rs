@@ -41,6 +41,8 @@ pub struct Planner {
     settings: OsiaSettings,
     buckets: Option<Buckets>,
     planned_at: Instant,
+    /// Reordering events since then.
+    events: u32,
     /// The lines in the present period, by id.
     known: [Known; PathId::MAX],
     /// For [`Faucets::Random`].
@@ -67,6 +69,7 @@ impl Planner {
             settings,
             buckets: None,
             planned_at: Instant::ZERO,
+            events: 0,
             known: [Known {
                 is_used: false,
                 rate: MIN_RATE,
@@ -80,11 +83,13 @@ impl Planner {
 
     /// Sets the lines that may be used from now on; of ids of at least [`PathId::MAX`] the remainder counts.
     ///
-    /// Makes a new plan if a period is over, a line came or went, a rate changed by an eighth or a delay by more than
+    /// Makes a new plan if a period is over, more than [`EVENTS_MAX`] reordering events have happened in it, a line came or went, a rate changed by an eighth or a delay by more than
     /// the merge threshold, or a line holds less than the plan put into it, because the data came slower than the
     /// lines carry. O(n log n) then.
     pub fn update(&mut self, now: Instant, lines: impl Iterator<Item = Line> + Clone) {
-        let mut is_old = self.buckets.is_none() || now >= self.planned_at + self.settings.period;
+        let mut is_old = self.buckets.is_none()
+            || now >= self.planned_at + self.settings.period
+            || self.events > EVENTS_MAX;
         let mut used = [false; PathId::MAX];
         for line in lines.clone() {
             let known = &self.known[index(line.id)];
@@ -127,6 +132,13 @@ impl Planner {
         known.passed_at = known.passed_at.max(now) + len / known.rate;
     }
 
+    /// Records a reordering event: a third acknowledgement in a row that misses the same data.
+    ///
+    /// Section 3.3: data of the last chunk are sent until several such events show that the lines have changed.
+    pub fn note_reordering(&mut self) {
+        self.events = self.events.saturating_add(1);
+    }
+
     /// The plan in force.
     #[must_use]
     pub fn plan_in_force(&self) -> Option<&Plan> {
@@ -141,6 +153,7 @@ impl Planner {
         used: [bool; PathId::MAX],
     ) {
         self.planned_at = now;
+        self.events = 0;
         for line in lines {
             let known = &mut self.known[index(line.id)];
             let rate = line.rate.max(MIN_RATE);
@@ -230,6 +243,9 @@ fn differs(known: Bitrate, rate: Bitrate) -> bool {
     let (known, rate) = (known.as_bps(), rate.max(MIN_RATE).as_bps());
     known.abs_diff(rate) > known.max(rate) / 8
 }
+
+/// With more reordering events than this a period ends (section 3.3: "the number of 3 dupACKs beyonds 10").
+const EVENTS_MAX: u32 = 10;
 
 /// Lower rates count as this rate, so that a prediction stays finite.
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);

@@ -69,6 +69,49 @@ fn timers_stay_quiet_up_to_a_ratio_of_seven() {
     }));
 }
 
+#[test]
+fn the_factor_of_theorem_2_is_the_least_with_which_timers_stay_quiet() {
+    for lines in TABLE_1
+        .into_iter()
+        .chain([[(6_900, 10), (1_000, 200)].as_slice()])
+    {
+        let plan = plan_of(lines);
+        let factor = plan.timer_factor(Bytes::new(1_000));
+        let quiet = |k: f64| {
+            (0..lines.len()).all(|chunk| plan.keeps_timers_quiet(chunk, Bytes::new(1_000), k))
+        };
+        assert!(quiet(factor * 1.001 + 1e-9), "{lines:?}: {factor}");
+        assert!(
+            lines.len() == 1 || !quiet(factor * 0.999),
+            "{lines:?}: {factor}"
+        );
+    }
+}
+
+#[test]
+fn more_than_ten_reordering_events_end_a_period() {
+    let mut planner = Planner::new(OsiaSettings::default());
+    let line = |kbps: u64| Line {
+        id: id(0),
+        rate: Bitrate::from_bps(kbps * 1_000),
+        delay: Duration::from_millis(10),
+        waiting: Bytes::ZERO,
+        is_free: false,
+    };
+    let planned = |planner: &Planner| planner.plan_in_force().expect("a line").vessels()[0].rate;
+    planner.update(Instant::ZERO, [line(1_000)].into_iter());
+    for events in 0..=11 {
+        // A tenth more is not enough by itself.
+        planner.update(Instant::from_millis(20), [line(1_100)].into_iter());
+        let expected = if events > 10 { 1_100_000 } else { 1_000_000 };
+        assert_eq!(planned(&planner).as_bps(), expected, "{events} events");
+        planner.note_reordering();
+    }
+    // The count begins anew: the last event was one of the new period.
+    planner.update(Instant::from_millis(40), [line(1_200)].into_iter());
+    assert_eq!(planned(&planner).as_bps(), 1_100_000);
+}
+
 /// Lines that are exactly what the planner is told, and a sender that asks whenever a line is free.
 struct Exact {
     planner: Planner,
