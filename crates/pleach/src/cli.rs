@@ -126,11 +126,20 @@ enum Command {
         #[arg(long = "in", value_name = "WORLD", default_value = "sim")]
         world: ReproduceIn,
         /// Directory for the results; what an earlier call left there stays
-        #[arg(long, value_name = "DIR", required_unless_present = "list")]
+        #[arg(long, value_name = "DIR", required_unless_present_any = ["list", "report"])]
         out: Option<PathBuf>,
         /// Run only what has not run into DIR yet, as after an interruption
         #[arg(long)]
         missing: bool,
+        /// With how many seeds each scenario runs [default: 8 simulated, 1 in the lab]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=pleach_reproduce::SEEDS_MAX))]
+        seeds: Option<u64>,
+        /// Keep the values in sim.json or lab.json of this directory, with commit, date and machine
+        #[arg(long, value_name = "DIR")]
+        keep: Option<PathBuf>,
+        /// Only print docs/reproduce.md from what is kept in this directory
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["list", "keep"])]
+        report: Option<PathBuf>,
         /// Only list what there is, and how long it takes
         #[arg(long)]
         list: bool,
@@ -279,14 +288,30 @@ fn run(command: Command) -> Result<(), Failure> {
             world,
             out,
             missing,
+            seeds,
+            keep,
+            report,
             list,
         } => {
+            if let Some(kept) = report {
+                return Ok(crate::reproduce::report(&kept)?);
+            }
+            let world = match world {
+                ReproduceIn::Lab => pleach_sim::results::World::Lab,
+                ReproduceIn::Sim => pleach_sim::results::World::Sim,
+            };
             let extent = if missing {
                 Extent::Missing
             } else {
                 Extent::All
             };
-            reproduce(&ids, world, extent, out.as_deref(), list)
+            let options = crate::reproduce::Options {
+                world,
+                extent,
+                seeds,
+                keep: keep.as_deref(),
+            };
+            reproduce(&ids, &options, out.as_deref(), list)
         }
         #[cfg(feature = "sim")]
         Command::Sim(SimCommand::Run {
@@ -301,19 +326,14 @@ fn run(command: Command) -> Result<(), Failure> {
 #[cfg(feature = "reproduce")]
 fn reproduce(
     ids: &[String],
-    world: ReproduceIn,
-    extent: Extent,
+    options: &crate::reproduce::Options<'_>,
     out: Option<&std::path::Path>,
     list: bool,
 ) -> Result<(), Failure> {
     let experiments =
         crate::reproduce::select(ids).map_err(|unknown| Failure::Usage(unknown.to_string()))?;
-    let world = match world {
-        ReproduceIn::Lab => pleach_sim::results::World::Lab,
-        ReproduceIn::Sim => pleach_sim::results::World::Sim,
-    };
     match out {
-        Some(out) if !list => Ok(crate::reproduce::run(&experiments, world, extent, out)?),
+        Some(out) if !list => Ok(crate::reproduce::run(&experiments, options, out)?),
         Some(_) | None => Ok(crate::reproduce::list(&experiments)?),
     }
 }

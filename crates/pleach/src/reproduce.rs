@@ -3,13 +3,15 @@
 mod workload;
 
 use std::{
+    fs,
     io::{self, Write as _},
     path::Path,
+    process::Command,
 };
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
-use pleach_reproduce::{Experiment, Extent, Runner, Unknown, dbas::model::Workload};
+use pleach_reproduce::{Experiment, Extent, Kept, Origin, Runner, Unknown, dbas::model::Workload};
 use pleach_sim::{
     results::{Results, World},
     scenario::Scenario,
@@ -33,26 +35,107 @@ pub(crate) fn list(experiments: &[Experiment]) -> anyhow::Result<()> {
     print(&pleach_reproduce::list(experiments))
 }
 
-/// Runs `experiments` in `world`, writes table and page into `out` and prints the table.
+/// How experiments run.
+pub(crate) struct Options<'a> {
+    /// Where.
+    pub(crate) world: World,
+    /// Which cells.
+    pub(crate) extent: Extent,
+    /// How many seeds; `None`: by the world.
+    pub(crate) seeds: Option<u64>,
+    /// Where to keep the values.
+    pub(crate) keep: Option<&'a Path>,
+}
+
+/// Prints the page of documentation of what is kept in `directory`.
+///
+/// # Errors
+/// If that cannot be read, or the page not be printed.
+pub(crate) fn report(directory: &Path) -> anyhow::Result<()> {
+    let kept = Kept::read(directory)?;
+    print(&pleach_reproduce::markdown(&pleach_reproduce::all(), &kept))
+}
+
+/// Runs `experiments`, writes table and page into `out`, keeps the values if asked, and prints the table.
 ///
 /// # Errors
 /// If something does not run or cannot be written.
 pub(crate) fn run(
     experiments: &[Experiment],
-    world: World,
-    extent: Extent,
+    options: &Options<'_>,
     out: &Path,
 ) -> anyhow::Result<()> {
+    let Options {
+        world,
+        extent,
+        keep,
+        ..
+    } = *options;
+    let seeds = options.seeds.unwrap_or(match world {
+        World::Lab => 1,
+        World::Sim => SIM_SEEDS,
+    });
     if world == World::Lab {
         // Before the progress bar starts a thread.
         pleach_lab::netns::prepare()?;
     }
     let progress = ProgressBar::no_length();
     let all = pleach_reproduce::all();
-    let records = pleach_reproduce::run(&all, experiments, world, extent, out, &Worlds, &progress)?;
+    let records = pleach_reproduce::run(
+        &all,
+        experiments,
+        world,
+        extent,
+        seeds,
+        out,
+        &Worlds,
+        &progress,
+    )?;
+    if let Some(kept) = keep {
+        let worlds = pleach_reproduce::Directory::new(out)?.read(experiments)?;
+        let count = pleach_reproduce::keep(kept, experiments, &worlds, world, &origin()?)?;
+        print(&format!("kept: {count} targets in {}\n", kept.display()))?;
+    }
     print(&pleach_reproduce::table(&records))?;
     print(&format!("report: {}\n", out.join("report.html").display()))
 }
+
+/// Of which commit and on which machine the program runs now.
+fn origin() -> anyhow::Result<Origin> {
+    let ask = |program: &str, args: &[&str]| -> anyhow::Result<String> {
+        let output = Command::new(program)
+            .args(args)
+            .output()
+            .with_context(|| format!("--keep: cannot run {program}"))?;
+        anyhow::ensure!(
+            output.status.success(),
+            "--keep: {program} failed; remedy: run it in a clone of the repository"
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| value.trim().to_owned())
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(Origin {
+        commit: ask(
+            "git",
+            &["describe", "--always", "--dirty", "--abbrev=12", "--match="],
+        )?,
+        date: ask("date", &["-u", "+%Y-%m-%d"])?,
+        machine: format!(
+            "{}, {cores} cores, Linux {}",
+            model.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+            ask("uname", &["-r"])?
+        ),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+/// Seeds of simulated scenarios: enough for a spread.
+const SIM_SEEDS: u64 = 8;
 
 /// Simulator and lab.
 struct Worlds;

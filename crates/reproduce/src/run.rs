@@ -21,7 +21,7 @@ use crate::{
     evaluate::{Record, evaluate, name},
     experiment::{Cell, Experiment, Kind, cells_by_name},
     report,
-    runs::Directory,
+    runs::{Directory, SEEDS_MAX},
 };
 
 /// What runs a scenario.
@@ -49,7 +49,7 @@ pub enum Extent {
 }
 
 /// Runs the cells of `chosen` in `world` and judges, with what earlier calls left below `out`, all targets of `all`; the
-/// records of `chosen` are returned. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
+/// records of `chosen` are returned. Each cell runs with `seeds` seeds, from its own on, at most [`SEEDS_MAX`], if its file has one. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
 ///
 /// `chosen` is what [`select`](crate::select) left of `all`. Simulated cells run on all cores, scenarios in the lab one
 /// after the other, then those that may run beside others, `LAB_BESIDE` at a time. After each cell in the lab, and after
@@ -62,32 +62,39 @@ pub fn run(
     chosen: &[Experiment],
     world: World,
     extent: Extent,
+    seeds: u64,
     out: &Path,
     runner: &dyn Runner,
     progress: &ProgressBar,
 ) -> anyhow::Result<Vec<Record>> {
     let directory = Directory::new(out)?;
-    let mut cells: Vec<&Cell> = cells_by_name(chosen, world).into_values().collect();
+    let asked: Vec<&Cell> = cells_by_name(chosen, world).into_values().collect();
     anyhow::ensure!(
-        !cells.is_empty(),
+        !asked.is_empty(),
         "what was asked for runs in the simulator only; leave out `--in lab`"
     );
-    if extent == Extent::Missing {
-        let mut missing = Vec::new();
-        for cell in cells {
-            if !directory.has_run(cell, world)? {
-                missing.push(cell);
+    let mut jobs = Vec::new();
+    for cell in asked {
+        for more in 0..seeds.clamp(1, SEEDS_MAX) {
+            let seeded = match more {
+                0 => Some(cell.clone()),
+                more => cell.seeded(more),
+            };
+            let is_wanted = extent == Extent::All || !directory.has_run(cell, world, more)?;
+            if let Some(seeded) = seeded.filter(|_| is_wanted) {
+                jobs.push(Job { cell, more, seeded });
             }
         }
-        cells = missing;
     }
-    for cell in &cells {
-        directory.write_scenario(cell)?;
+    for job in &jobs {
+        directory.write_scenario(job.cell)?;
     }
+    let cells: Vec<&Cell> = jobs.iter().map(|job| &job.seeded).collect();
     style(progress, &cells, world);
     // One at a time writes the table and the page. How many cells have run.
     let done = Mutex::new(0_usize);
-    let run_one = |cell: &&Cell| -> anyhow::Result<()> {
+    let run_one = |job: &&Job<'_>| -> anyhow::Result<()> {
+        let cell = &job.seeded;
         progress.set_message(cell.name.clone());
         let results = match cell.kind {
             Kind::Played | Kind::Scenario | Kind::Simulated => runner
@@ -107,7 +114,7 @@ pub fn run(
             ..results
         };
         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-        directory.write_run(cell, world, &results)?;
+        directory.write_run(job.cell, world, job.more, &results)?;
         *done += 1;
         if world == World::Lab || done.is_multiple_of(WRITE_EVERY) {
             write(all, &directory)?;
@@ -117,15 +124,18 @@ pub fn run(
     };
     match world {
         World::Lab => {
-            let (besides, alone): (Vec<&Cell>, Vec<&Cell>) =
-                cells.iter().copied().partition(|cell| beside(cell) > 1);
+            let (besides, alone): (Vec<&Job<'_>>, Vec<&Job<'_>>) =
+                jobs.iter().partition(|job| beside(job.cell) > 1);
             alone.iter().try_for_each(run_one)?;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(LAB_BESIDE));
             let pool = pool.build().context("threads")?;
             let each = besides.par_iter().with_max_len(1);
             pool.install(|| each.try_for_each(run_one))?;
         }
-        World::Sim => cells.par_iter().try_for_each(run_one)?,
+        World::Sim => {
+            let each: Vec<&Job<'_>> = jobs.iter().collect();
+            each.par_iter().try_for_each(run_one)?;
+        }
     }
     progress.finish_and_clear();
     let mut records = write(all, &directory)?;
@@ -133,6 +143,14 @@ pub fn run(
     let ids: Vec<&str> = targets.map(|target| target.id).collect();
     records.retain(|record| ids.contains(&record.id.as_str()));
     Ok(records)
+}
+
+/// One run of a cell.
+struct Job<'a> {
+    cell: &'a Cell,
+    /// By how much its seed is raised.
+    more: u64,
+    seeded: Cell,
 }
 
 /// The command that runs `cell` again, from the output directory.

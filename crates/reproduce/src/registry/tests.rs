@@ -10,8 +10,8 @@ fn every_target_is_there_once() {
         .flat_map(|e| e.targets.iter().map(|t| t.id));
     let ids: Vec<&str> = ids.collect();
     let l3 = (1..=16).map(|n| format!("R-L3-{n}"));
-    let os = (1..=5).map(|n| format!("R-OS-{n}"));
-    let csn = (1..=8).map(|n| format!("R-CSN-{n}"));
+    let os = (1..=6).map(|n| format!("R-OS-{n}"));
+    let csn = (1..=9).map(|n| format!("R-CSN-{n}"));
     let db = (1..=8).map(|n| format!("R-DB-{n}"));
     let nat = (1..=10).map(|n| format!("R-NAT-{n}"));
     let wanted: BTreeSet<String> = l3.chain(csn).chain(os).chain(db).chain(nat).collect();
@@ -194,6 +194,6 @@ fn the_list_names_all() {
     );
     assert_eq!(
         list.lines().count(),
-        4 + 16 + 2 + 8 + 3 + 5 + 3 + 8 + 4 + 10
+        4 + 16 + 2 + 9 + 3 + 6 + 3 + 8 + 4 + 10
     );
 }

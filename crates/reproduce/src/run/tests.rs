@@ -45,7 +45,7 @@ fn run_one(out: &Path, world: World, fake: &Fake) -> anyhow::Result<Vec<Record>>
     let all = registry::all();
     let chosen = select(registry::all(), &["R-L3-5".to_owned()])?;
     let hidden = ProgressBar::hidden();
-    run(&all, &chosen, world, Extent::All, out, fake, &hidden)
+    run(&all, &chosen, world, Extent::All, 1, out, fake, &hidden)
 }
 
 #[test]
@@ -75,6 +75,42 @@ fn both_worlds_of_two_calls_stand_in_one_table() {
 }
 
 #[test]
+fn seeds_are_runs_of_their_own_and_stand_as_a_spread() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    let all = registry::all();
+    let chosen = select(registry::all(), &["R-L3-5".to_owned()]).expect("known");
+    let with = |extent, seeds| {
+        let hidden = ProgressBar::hidden();
+        let path = out.path();
+        run(
+            &all,
+            &chosen,
+            World::Sim,
+            extent,
+            seeds,
+            path,
+            &fake,
+            &hidden,
+        )
+        .expect("runs")
+    };
+    let records = with(Extent::All, 3);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 3);
+    let seeds = records[0].headline.sim_spread.map(|spread| spread.seeds);
+    assert_eq!(seeds, Some(3));
+    with(Extent::Missing, 5);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 5, "two more");
+    let cell = &chosen[0].cells[0];
+    let seeded = cell
+        .seeded(2)
+        .expect("a scenario")
+        .scenario()
+        .expect("valid");
+    assert_eq!(seeded.seed, cell.scenario().expect("valid").seed + 2);
+}
+
+#[test]
 fn results_of_another_scenario_do_not_count() {
     let out = tempfile::tempdir().expect("a directory");
     let fake = Fake::default();
@@ -99,6 +135,7 @@ fn workloads_are_played_in_the_lab_as_their_file_says() {
         &chosen,
         World::Lab,
         Extent::All,
+        1,
         out.path(),
         &fake,
         &ProgressBar::hidden(),
@@ -129,6 +166,7 @@ fn an_interrupted_lab_goes_on_where_it_was_and_tells_which_points_ran() {
             &chosen,
             World::Lab,
             extent,
+            1,
             out.path(),
             &fake,
             &hidden,
