@@ -53,9 +53,13 @@ enum Command {
         trace: Option<PathBuf>,
     },
     /// Run the proxy that FILE describes, in the foreground
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Proxy {
         /// Configuration file
-        file: PathBuf,
+        #[arg(required = true)]
+        file: Option<PathBuf>,
+        #[command(subcommand)]
+        command: Option<ProxyCommand>,
     },
     /// Run the equalizer that FILE describes, in the foreground
     Equalize {
@@ -148,6 +152,19 @@ enum Command {
     #[cfg(feature = "sim")]
     #[command(subcommand)]
     Sim(SimCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum ProxyCommand {
+    /// Change scheduler or rules of a running proxy, for connections that come
+    Set {
+        /// Control socket of the proxy [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+        /// scheduler=NAME; or app=NAME, port=N, destination=D with link=LINK, or link=auto to undo
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_pair)]
+        set: Vec<(String, String)>,
+    },
 }
 
 #[cfg(feature = "lab")]
@@ -255,7 +272,17 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file, trace } => up(&file, trace.as_deref()),
-        Command::Proxy { file } => proxy(&file),
+        Command::Proxy {
+            command: Some(ProxyCommand::Set { control, set }),
+            ..
+        } => set_proxy(control, set),
+        Command::Proxy {
+            file: Some(file), ..
+        } => proxy(&file),
+        Command::Proxy {
+            file: None,
+            command: None,
+        } => Err(Failure::Usage("write the configuration file".to_owned())),
         Command::Equalize { file } => equalize(&file),
         Command::Check { file } => {
             for note in check::check(&file)? {
@@ -432,6 +459,25 @@ fn show_status(json: bool, watch: bool, control: Option<PathBuf>) -> Result<(), 
         print(&format!("{text}\n"))
     } else {
         print(&status::render(&report))
+    }
+}
+
+fn set_proxy(control: Option<PathBuf>, pairs: Vec<(String, String)>) -> Result<(), Failure> {
+    let mut set = BTreeMap::new();
+    for (key, value) in pairs {
+        if set.insert(key.clone(), value).is_some() {
+            return Err(Failure::Usage(format!("{key}= is given twice")));
+        }
+    }
+    Ok(control::set(&socket(control)?, set)?)
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected KEY=VALUE".to_owned()),
     }
 }
 

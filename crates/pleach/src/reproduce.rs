@@ -11,7 +11,9 @@ use std::{
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
-use pleach_reproduce::{Experiment, Extent, Kept, Origin, Runner, Unknown, dbas::model::Workload};
+use pleach_reproduce::{
+    Experiment, Extent, Kept, Origin, Runner, Series, Unknown, dbas::model::Workload,
+};
 use pleach_sim::{
     results::{Results, World},
     scenario::Scenario,
@@ -84,9 +86,11 @@ pub(crate) fn run(
     let records = pleach_reproduce::run(
         &all,
         experiments,
-        world,
-        extent,
-        seeds,
+        Series {
+            world,
+            extent,
+            seeds,
+        },
         out,
         &Worlds,
         &progress,

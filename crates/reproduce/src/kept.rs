@@ -109,7 +109,7 @@ pub fn keep(
             let values: BTreeMap<String, Vec<f64>> = (0..target.checks.len())
                 .map(|index| {
                     let what = target.checks[index].what.clone();
-                    (what, worlds.of(target, index, world))
+                    (what, Values::of(worlds, target, index, world))
                 })
                 .filter(|(_, values)| !values.is_empty())
                 .collect();

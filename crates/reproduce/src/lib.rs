@@ -42,5 +42,5 @@ pub use experiment::{
 pub use kept::{Kept, KeptTarget, KeptWorld, Origin, keep};
 pub use registry::{Unknown, all, list, select};
 pub use report::{html, markdown::markdown, table};
-pub use run::{Extent, Runner, run};
+pub use run::{Extent, Runner, Series, run};
 pub use runs::{Directory, Runs, SEEDS_MAX, Worlds};

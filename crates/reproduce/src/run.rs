@@ -48,8 +48,19 @@ pub enum Extent {
     Missing,
 }
 
-/// Runs the cells of `chosen` in `world` and judges, with what earlier calls left below `out`, all targets of `all`; the
-/// records of `chosen` are returned. Each cell runs with `seeds` seeds, from its own on, at most [`SEEDS_MAX`], if its file has one. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
+/// How a series runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Where.
+    pub world: World,
+    /// Which cells.
+    pub extent: Extent,
+    /// With how many seeds each, from its own on, if its file has one; at most [`SEEDS_MAX`].
+    pub seeds: u64,
+}
+
+/// Runs the cells of `chosen` as `series` says and judges, with what earlier calls left below `out`, all targets of `all`; the
+/// records of `chosen` are returned. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
 ///
 /// `chosen` is what [`select`](crate::select) left of `all`. Simulated cells run on all cores, scenarios in the lab one
 /// after the other, then those that may run beside others, `LAB_BESIDE` at a time. After each cell in the lab, and after
@@ -60,13 +71,16 @@ pub enum Extent {
 pub fn run(
     all: &[Experiment],
     chosen: &[Experiment],
-    world: World,
-    extent: Extent,
-    seeds: u64,
+    series: Series,
     out: &Path,
     runner: &dyn Runner,
     progress: &ProgressBar,
 ) -> anyhow::Result<Vec<Record>> {
+    let Series {
+        world,
+        extent,
+        seeds,
+    } = series;
     let directory = Directory::new(out)?;
     let asked: Vec<&Cell> = cells_by_name(chosen, world).into_values().collect();
     anyhow::ensure!(

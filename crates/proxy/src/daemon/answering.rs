@@ -236,6 +236,7 @@ async fn open_target(
         hub.admit_redirected().ok_or(Refusal::Busy)?,
     );
     let purpose = Purpose {
+        dscp: None,
         client: from,
         app: Some(settings.known[who].name.clone()),
         target: Target::from(to),

@@ -45,7 +45,18 @@ fn run_one(out: &Path, world: World, fake: &Fake) -> anyhow::Result<Vec<Record>>
     let all = registry::all();
     let chosen = select(registry::all(), &["R-L3-5".to_owned()])?;
     let hidden = ProgressBar::hidden();
-    run(&all, &chosen, world, Extent::All, 1, out, fake, &hidden)
+    run(
+        &all,
+        &chosen,
+        Series {
+            world,
+            extent: Extent::All,
+            seeds: 1,
+        },
+        out,
+        fake,
+        &hidden,
+    )
 }
 
 #[test]
@@ -86,9 +97,11 @@ fn seeds_are_runs_of_their_own_and_stand_as_a_spread() {
         run(
             &all,
             &chosen,
-            World::Sim,
-            extent,
-            seeds,
+            Series {
+                world: World::Sim,
+                extent,
+                seeds,
+            },
             path,
             &fake,
             &hidden,
@@ -133,9 +146,11 @@ fn workloads_are_played_in_the_lab_as_their_file_says() {
     run(
         &all,
         &chosen,
-        World::Lab,
-        Extent::All,
-        1,
+        Series {
+            world: World::Lab,
+            extent: Extent::All,
+            seeds: 1,
+        },
         out.path(),
         &fake,
         &ProgressBar::hidden(),
@@ -164,9 +179,11 @@ fn an_interrupted_lab_goes_on_where_it_was_and_tells_which_points_ran() {
         run(
             &all,
             &chosen,
-            World::Lab,
-            extent,
-            1,
+            Series {
+                world: World::Lab,
+                extent,
+                seeds: 1,
+            },
             out.path(),
             &fake,
             &hidden,
