@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts by which the structure of the code is judged: `./dev count`. Python's standard library only.
 
-Test code is left out everywhere: files `tests.rs`, folders `tests/`, and items under `#[cfg(test)]`.
+Test code is left out everywhere: files `tests.rs`, folders `tests/`, and items and modules under `#[cfg(test)]`.
 
 Named constants are the `const` and `static` items of crates/core/src, by folder. A constant is *tuned*, that is a number
 that somebody chose and could choose otherwise, if all of these hold:
@@ -111,8 +111,23 @@ def is_test(path):
     return path.name == "tests.rs" or "tests" in path.parts
 
 
+def test_modules(root):
+    """Files and folders of modules that are declared under `#[cfg(test)]`."""
+    declared = re.compile(r"#\[cfg\(test\)\]\s+(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+);")
+    for path in root.rglob("*.rs"):
+        folder = path.parent if path.name in ("lib.rs", "main.rs", "mod.rs") else path.with_suffix("")
+        for name in declared.findall(path.read_text(encoding="utf-8")):
+            yield folder / f"{name}.rs"
+            yield folder / name
+
+
 def sources(root):
-    return [Source(path) for path in sorted(root.rglob("*.rs")) if not is_test(path.relative_to(root))]
+    test_code = set(test_modules(root))
+    return [
+        Source(path)
+        for path in sorted(root.rglob("*.rs"))
+        if not is_test(path.relative_to(root)) and not test_code.intersection((path, *path.parents))
+    ]
 
 
 def constants(source, module):

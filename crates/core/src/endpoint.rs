@@ -45,7 +45,8 @@ use crate::{
     tunnel::{Incoming, Shared, Tunnel, TunnelStatus, buffer_bytes},
     wire::{
         handshake::{
-            CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_RESPONSE,
+            CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_REACH_ANSWER,
+            KIND_REACH_QUESTION, KIND_RESPONSE,
         },
         header::{DATA_OVERHEAD, Header},
     },
@@ -59,6 +60,7 @@ mod handshakes;
 mod index;
 mod initiating;
 pub mod kept;
+mod reaching;
 mod reconfiguring;
 pub mod work;
 
@@ -167,6 +169,11 @@ pub enum Event {
         /// Bytes of the longest inner packet.
         mtu: usize,
     },
+    /// The gateway has answered the latest [question](Endpoint::reach_question).
+    Reached {
+        /// By which link.
+        path: PathId,
+    },
     /// The health of a path changed.
     Path {
         /// The peer's name.
@@ -205,6 +212,8 @@ pub struct Endpoint {
     /// The timestamp of our last initiation.
     last_time: u64,
     connector: Option<Connector>,
+    /// The latest question that is not answered: by which link, and its nonce.
+    asked: Option<(PathId, [u8; 16])>,
     pool: Pool,
     delivered: VecDeque<PacketBuf>,
     drops: Drops,
@@ -245,6 +254,8 @@ struct Peer {
     recent: RecentInitiations,
     /// Limits the number of its handshakes that are answered.
     allowance: Bucket,
+    /// The same for initiations that are not fresh.
+    not_fresh: Bucket,
     /// The addresses that it has proved, by a cookie or by the first datagram of a session, the newest first.
     sources: [Option<Source>; KNOWN_SOURCES],
     /// Whether the addresses of its paths are registered as addresses from which parity is expected.
@@ -281,6 +292,7 @@ impl Peer {
             newest: 0,
             recent: RecentInitiations::new(),
             allowance: Bucket::FULL,
+            not_fresh: Bucket::FULL,
             sources: [None; KNOWN_SOURCES],
             expects_parity: false,
             is_active: false,
@@ -347,6 +359,7 @@ impl Endpoint {
             started_at: now,
             last_time: 0,
             connector,
+            asked: None,
             pool,
             delivered: VecDeque::new(),
             drops: Drops::default(),
@@ -407,6 +420,8 @@ impl Endpoint {
             Some(&KIND_RESPONSE) => self.handle_response(now, incoming, datagram),
             Some(&KIND_COOKIE_REPLY) => self.handle_cookie_reply(now, incoming, datagram),
             Some(&KIND_BUSY) => self.handle_busy(now, incoming, datagram),
+            Some(&KIND_REACH_QUESTION) => self.handle_reach_question(incoming, datagram),
+            Some(&KIND_REACH_ANSWER) => self.handle_reach_answer(incoming, datagram),
             _ => self.handle_transport(now, incoming, datagram),
         };
         if let Err(reason) = result {

@@ -81,7 +81,22 @@ impl Seq {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn order_is_that_of_distances_below_half_of_all(base: u32, ahead in 1..1_u32 << 31) {
+            let (base, later) = (Seq(base), Seq(base).plus(ahead));
+            prop_assert!(later.is_after(base) && !base.is_after(later) && !base.is_after(base));
+            prop_assert_eq!(i64::from(later.distance_from(base)), i64::from(ahead));
+            prop_assert_eq!(later.minus(ahead), base);
+            prop_assert_eq!(base.distance_from(later), -later.distance_from(base));
+        }
+    }
 
     #[test]
     fn order_survives_the_wrap() {

@@ -24,6 +24,6 @@ pub struct Found {
     pub is_small: bool,
 }
 
-/// A class: its index among the configured classes, followed by the built-in ones.
+/// A class. A change of the classes gives them new numbers, so that packets marked before keep their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassId(pub u8);

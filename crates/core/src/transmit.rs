@@ -9,7 +9,8 @@ use core::net::{IpAddr, SocketAddr};
 /// Where a datagram leaves and where it goes: link, source and destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The client's link, by path number; 0 on a gateway, which has one socket for all.
+    /// The client's link, by path number. On a gateway 0, which has one socket for all, or a number of the host's for what does
+    /// not come over that socket.
     pub link: u8,
     /// The destination.
     pub remote: SocketAddr,

@@ -168,7 +168,8 @@ impl Tunnel {
 
     /// Sets the user's traffic classes and resets their counters.
     pub fn set_classes(&mut self, classes: Vec<Class>) {
-        self.outbound.lanes.services = Services::new(classes, self.placement.profile());
+        let services = &mut self.outbound.lanes.services;
+        services.replace(classes, self.placement.profile());
     }
 
     /// Applies another policy with its profile, from the next packet on, and other classes. Resets the counters of
@@ -886,6 +887,7 @@ impl Tunnel {
             queued: lanes.len(),
             kept_bytes: self.kept_bytes(),
             refused: self.effort.refused(),
+            steps: self.effort.steps(),
             packets_in: paths.usage.packets_in(),
             packets_out: paths.usage.packets_out(),
             reinjected: self.repair.reinjected(),

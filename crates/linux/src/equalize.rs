@@ -48,7 +48,7 @@ use crate::{
         clsact::LOOPBACK,
         hops::{Answer, HopRoute},
     },
-    routes,
+    routes::{self, rules::Bank},
     state::{Lock, StateDir},
     sysctl,
 };
@@ -444,7 +444,7 @@ impl Equalizer {
     }
 
     fn prepare(&mut self, links: usize) -> io::Result<()> {
-        for rule in routes::rules(DESTINATIONS_SLOT, &self.destinations)? {
+        for rule in routes::rules::rules(DESTINATIONS_SLOT, Bank::First, &self.destinations)? {
             self.netlink.add_rule(&rule)?;
         }
         if let Splitter::Nft(splitter) = &self.splitter {
@@ -627,7 +627,7 @@ fn has_link_addresses(device: &str) -> bool {
 
 /// Undoes all that `state` stands for, then forgets it. Everything is tried; the first error is returned.
 fn clear(dir: &StateDir, state: &State, netlink: &Netlink) -> io::Result<()> {
-    let rules = netlink.delete_rules(routes::priorities(DESTINATIONS_SLOT), table());
+    let rules = netlink.delete_rules(routes::rules::priorities(DESTINATIONS_SLOT), table());
     let flushed = netlink.flush_table(table());
     let nft = if state.has_nft {
         nft::clear(netlink)
@@ -672,13 +672,13 @@ fn told(error: &io::Error, destination: &IpNet, device: &str) -> io::Error {
 
 /// The table with routes to the destinations.
 fn table() -> u32 {
-    routes::table(DESTINATIONS_SLOT)
+    routes::rules::table(DESTINATIONS_SLOT)
 }
 
 /// Behind the tunnels' slots; asked after those of the marks.
-const DESTINATIONS_SLOT: u32 = routes::SLOTS + 1;
+const DESTINATIONS_SLOT: u32 = routes::rules::SLOTS + 1;
 /// Rules for marks of the nftables back end.
-const MARKS_SLOT: u32 = routes::SLOTS;
+const MARKS_SLOT: u32 = routes::rules::SLOTS;
 /// Metric of the routes over the first link.
 const METRIC: u32 = 100;
 /// No device, and so no tunnel, has a colon in its name.

@@ -24,6 +24,7 @@ use rtnetlink::{Handle, IpVersion, LinkMessageBuilder, LinkUnspec, RouteMessageB
 use tokio::runtime::Runtime;
 
 pub(crate) mod clsact;
+mod devices;
 pub(crate) mod hops;
 pub(crate) mod lookup;
 pub(crate) mod watch;
@@ -292,7 +293,7 @@ impl Netlink {
     }
 
     /// Removes the rules with a priority in `priorities` that ask `table`, or the main table without its short prefixes,
-    /// both families. Others in that range are somebody else's.
+    /// both families, the last first. Others in that range are somebody else's.
     ///
     /// # Errors
     /// The error of the kernel.
@@ -305,7 +306,7 @@ impl Netlink {
                 .any(|attribute| *attribute == RuleAttribute::Table(table))
                 || attributes.any(suppresses)
         };
-        for rule in self.rules(&priorities)?.into_iter().filter(is_ours) {
+        for rule in self.rules(&priorities)?.into_iter().rev().filter(is_ours) {
             let request = self.handle.rule().del(rule);
             absent_is_none(self.runtime.block_on(request.execute()))?;
         }

@@ -22,13 +22,14 @@
 //! With [`Plan::kill_switch`] each route of the tunnel's table has an unreachable one behind it. When the process dies its device
 //! and the routes over it go, but the rules and the unreachable routes stay: what would go into the tunnel goes nowhere, also what a
 //! host behind this one sends. Local networks, for which the main table
-//! has routes of its own, stay reachable, as while the tunnel runs. A clean stop ([`Setup::undo`]) opens the host again; dropping the
-//! value after a failure does not. The next start closes a gap of its own: the last priority of the slot is a rule that asks the
-//! tunnel's table for everything, from before the old rules are removed until the new ones stand.
+//! has routes of its own, stay reachable, as while the tunnel runs. The nftables table, which stays as well, drops what would leave
+//! by another device all the same, by a route that a DHCP server has announced or from a socket that is bound to it; see [`nft`]. So
+//! a host with a kill switch needs `nft`. A clean stop ([`Setup::undo`]) opens the host again; dropping the
+//! value after a failure does not. The next start leaves rules and unreachable routes in force
+//! until its own stand (`routes/rules.rs`), so that a start that fails neither opens the host nor cuts off the LAN.
 //!
 //! Limits: what is not routed into the tunnel (IPv6, if `allowed_ips` has none) is not held back, and a host that boots is open until
-//! the tunnel has first started. A program that binds its socket to a link's device goes past the tunnel while that runs, and past
-//! the unreachable routes as well.
+//! the tunnel has first started. Networks that devices come to be connected to while the daemon is dead are not reached.
 //!
 //! # Undoing
 //!
@@ -37,17 +38,23 @@
 //! does the same for what a crashed process of that name left. If the file is lost, too, the slot of the name is
 //! cleared unless its table has routes: routes end with the device, so routes mean that another tunnel lives there.
 //!
-//! Limits: at most 49 different prefix lengths per family. Restoring `forwarding` of IPv6 restores it for all
-//! interfaces, as the kernel does.
+//! Limit: at most 49 different prefix lengths per family.
 
-use std::{io, ops::RangeInclusive, path::Path};
+mod forwarding;
+pub(crate) mod rules;
+
+use std::{collections::BTreeMap, io, path::Path};
 
 use ipnet::IpNet;
 
+pub use rules::TABLE_BASE;
+use rules::{Bank, SLOTS, preferred_slot, priorities, table};
+
 use crate::{
-    netlink::{Netlink, Rule},
-    nft::{self, Forward},
+    netlink::Netlink,
+    nft::{self, Forward, Hold, Others},
     state::{Lock, StateDir, TunnelState},
+    surroundings::Surroundings,
     sysctl,
 };
 
@@ -70,6 +77,19 @@ pub struct Plan {
     pub kill_switch: bool,
 }
 
+impl Plan {
+    /// The routes of families that this host has.
+    fn usable_routes(&self) -> Vec<IpNet> {
+        let has_v6 = has_v6();
+        let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
+        self.routes.iter().filter(is_usable).copied().collect()
+    }
+}
+
+fn has_v6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
+}
+
 /// A tunnel's hold on the host's configuration, given back when dropped.
 #[derive(Debug)]
 pub struct Setup {
@@ -78,8 +98,10 @@ pub struct Setup {
     state: TunnelState,
     addresses: Vec<IpNet>,
     netlink: Netlink,
-    /// Which families were not forwarded before tunnels were: IPv4, IPv6.
-    was_closed: [bool; 2],
+    /// What a gateway's host forwarded before tunnels were: IPv4, IPv6.
+    others: [Others; 2],
+    /// What the nftables table knows of them; `None`: there is none.
+    surroundings: Option<Surroundings>,
     /// Whether the kill switch outlives this process: the tunnel has run, in this process or an earlier one.
     holds: bool,
     is_undone: bool,
@@ -109,7 +131,9 @@ impl Setup {
         }
         let state = match left {
             Some(state) if state.is_closed => {
-                clear_closed(&dir, name, &state, &netlink)?;
+                // What keeps the host closed stays until `apply` has replaced it.
+                rules::empty(&netlink, state.slot, state.bank.other())?;
+                sysctl::release(&dir, name)?;
                 state
             }
             left => {
@@ -122,6 +146,7 @@ impl Setup {
                     slot: free_slot(&dir, name, &netlink)?,
                     has_nft: false,
                     is_closed: false,
+                    bank: Bank::default(),
                 };
                 dir.write(&state_file(name), &state)?;
                 drop(slots_lock);
@@ -135,7 +160,8 @@ impl Setup {
             state,
             addresses: Vec::new(),
             netlink,
-            was_closed: [false; 2],
+            others: [Others::All, Others::All],
+            surroundings: None,
             holds: state_is_closed,
             is_undone: false,
             _lock: lock,
@@ -173,7 +199,7 @@ impl Setup {
     /// # Errors
     /// With the step that failed in the text. What was done till then is undone by [`Setup::undo`] or dropping.
     pub fn apply(&mut self, plan: &Plan) -> io::Result<()> {
-        let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
+        let has_v6 = has_v6();
         let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
         let link = self.netlink.link_index(&self.name)?;
         let link = link.ok_or_else(|| {
@@ -204,8 +230,7 @@ impl Setup {
             let added = self.netlink.add_address(link, address);
             added.map_err(|error| context(&error, &format!("address {address}")))?;
         }
-        let routes: Vec<IpNet> = plan.routes.iter().filter(is_usable).copied().collect();
-        let rules = rules(self.state.slot, &routes)?;
+        let routes = plan.usable_routes();
         if plan.kill_switch {
             self.set_closed(true)?;
             for &route in &routes {
@@ -213,31 +238,20 @@ impl Setup {
                 added.map_err(|error| context(&error, &format!("kill switch for {route}")))?;
             }
         }
-        for &route in &routes {
-            let added = self.netlink.add_route(route, link, self.table());
-            added.map_err(|error| context(&error, &format!("route {route}")))?;
-        }
-        for rule in &rules {
-            let added = self.netlink.add_rule(rule);
-            added.map_err(|error| context(&error, &format!("rule {}", rule.priority)))?;
-        }
+        self.add_routes(routes.iter())?;
+        self.exchange_rules(&routes)?;
         // What an earlier process left of its kill switch is not needed any more.
         let kept = if plan.kill_switch { &*routes } else { &[] };
         self.netlink.delete_unreachable(self.table(), kept)?;
-        self.netlink.delete_rules(
-            guard_priority(self.state.slot)..=guard_priority(self.state.slot),
-            self.table(),
-        )?;
         self.set_closed(plan.kill_switch)?;
         if plan.forward {
             // The rules come first: nothing is forwarded without them.
-            self.was_closed = FORWARDING
-                .map(|key| sysctl::original(&self.dir, key).is_ok_and(|value| value == "0"));
+            self.others = forwarding::others(&self.dir, &self.name)?;
             self.apply_nft(plan)?;
-            return self.enable_forwarding(has_v6);
+            return forwarding::enable(&self.dir, &self.name, has_v6);
         }
         let applied = self.apply_nft(plan);
-        if !plan.masquerade.is_empty() {
+        if !plan.masquerade.is_empty() || plan.kill_switch {
             return applied;
         }
         if let Err(error) = applied {
@@ -251,43 +265,90 @@ impl Setup {
         Ok(())
     }
 
-    /// Changes routes and masquerading from those of `before`, which were [applied](Self::apply), to those of `after`.
-    ///
-    /// Rules are the same as long as the prefixes have the same lengths; else packets find none of them for a moment.
+    /// Changes routes and masquerading from those of `before`, which were [applied](Self::apply), to those of `after`. At no moment
+    /// does a packet that both plans route miss its route.
     ///
     /// # Errors
-    /// With the step that failed in the text.
+    /// With the step that failed in the text, and whether the state of `before` is in force again.
     pub fn change_routes(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
-        let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
-        let usable = |plan: &Plan| -> Vec<IpNet> {
-            let is_usable = |network: &&IpNet| has_v6 || network.addr().is_ipv4();
-            plan.routes.iter().filter(is_usable).copied().collect()
+        let Err(error) = self.step(before, after) else {
+            return Ok(());
         };
-        let (old, new) = (usable(before), usable(after));
-        let table = self.table();
-        let link = self.netlink.link_index(&self.name)?;
-        let link = link.ok_or(io::ErrorKind::NotFound)?;
-        for &route in new.iter().filter(|route| !old.contains(route)) {
-            let added = self.netlink.add_route(route, link, table);
-            added.map_err(|error| context(&error, &format!("route {route}")))?;
-        }
-        let wanted = rules(self.state.slot, &new)?;
-        if wanted != rules(self.state.slot, &old)? {
-            self.netlink
-                .delete_rules(priorities(self.state.slot), table)?;
-            for rule in &wanted {
-                let added = self.netlink.add_rule(rule);
-                added.map_err(|error| context(&error, &format!("rule {}", rule.priority)))?;
-            }
-        }
-        for &route in old.iter().filter(|route| !new.contains(route)) {
-            let deleted = self.netlink.delete_route(route, table);
-            deleted.map_err(|error| context(&error, &format!("route {route}")))?;
+        let state = match self.step_back(before, after) {
+            Ok(()) => "the former routes are in force again".to_owned(),
+            Err(second) => format!("nor can the former routes be restored: {second}"),
+        };
+        Err(io::Error::new(error.kind(), format!("{error}; {state}")))
+    }
+
+    fn step(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
+        let (old, new) = (before.usable_routes(), after.usable_routes());
+        self.add_routes(new.iter().filter(|route| !old.contains(route)))?;
+        if !self.have_equal_rules(&old, &new)? {
+            self.exchange_rules(&new)?;
         }
         if before.masquerade != after.masquerade {
             self.apply_nft(after)?;
         }
+        self.delete_routes(old.iter().filter(|route| !new.contains(route)))
+    }
+
+    /// Undoes whatever part of [`Self::step`] was done.
+    fn step_back(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
+        let (old, new) = (before.usable_routes(), after.usable_routes());
+        self.add_routes(old.iter())?;
+        // Too many prefix lengths never came into force.
+        let is_exchanged = self.have_equal_rules(&old, &new).is_ok_and(|equal| !equal);
+        let rules = if is_exchanged {
+            self.exchange_rules(&old)
+        } else {
+            Ok(())
+        };
+        let routes = self.delete_routes(new.iter().filter(|route| !old.contains(route)));
+        // A transaction that failed has changed nothing.
+        rules.and(routes)
+    }
+
+    fn have_equal_rules(&self, old: &[IpNet], new: &[IpNet]) -> io::Result<bool> {
+        let of = |routes| rules::rules(self.state.slot, self.state.bank, routes);
+        Ok(of(old)? == of(new)?)
+    }
+
+    fn add_routes<'a>(&self, routes: impl Iterator<Item = &'a IpNet>) -> io::Result<()> {
+        let link = self.netlink.link_index(&self.name)?;
+        let link = link.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("device {} does not exist", self.name),
+            )
+        })?;
+        for &route in routes {
+            let added = self.netlink.add_route(route, link, self.table());
+            added.map_err(|error| context(&error, &format!("route {route}")))?;
+        }
         Ok(())
+    }
+
+    fn delete_routes<'a>(&self, routes: impl Iterator<Item = &'a IpNet>) -> io::Result<()> {
+        for &route in routes {
+            let deleted = self.netlink.delete_route(route, self.table());
+            deleted.map_err(|error| context(&error, &format!("route {route}")))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the rules for `routes` in force instead of those that are, without a gap. If it fails, the former stay in force.
+    fn exchange_rules(&mut self, routes: &[IpNet]) -> io::Result<()> {
+        let (slot, old) = (self.state.slot, self.state.bank);
+        rules::empty(&self.netlink, slot, old.other())?;
+        rules::fill(&self.netlink, slot, old.other(), routes)?;
+        self.state.bank = old.other();
+        if let Err(error) = self.dir.write(&state_file(&self.name), &self.state) {
+            self.state.bank = old;
+            rules::empty(&self.netlink, slot, old.other())?;
+            return Err(error);
+        }
+        rules::empty(&self.netlink, slot, old)
     }
 
     /// Makes or replaces the nftables table for `plan`, for example after its MTU changed.
@@ -299,17 +360,55 @@ impl Setup {
             self.state.has_nft = true;
             self.dir.write(&state_file(&self.name), &self.state)?;
         }
+        let [others_v4, others_v6] = self.others.clone();
         let forward = plan.forward.then_some(Forward {
             isolate: plan.isolate,
-            nothing_else: self.was_closed,
+            others_v4,
+            others_v6,
         });
+        let hold = plan.kill_switch.then(|| Hold {
+            mark: self.fwmark(),
+            routes: plan.routes.clone(),
+        });
+        let surroundings = Surroundings::read(&self.netlink, &self.name)?;
         let rules = nft::Rules {
             mtu: plan.mtu,
             addresses: plan.addresses.clone(),
             masquerade: plan.masquerade.clone(),
             forward,
+            hold,
+            surroundings: surroundings.clone(),
         };
-        nft::apply(&self.name, &rules)
+        nft::apply(&self.name, &rules)?;
+        self.surroundings = Some(surroundings);
+        Ok(())
+    }
+
+    /// Tells the nftables table what lies around the tunnel now, if that has changed. Does nothing without a table.
+    ///
+    /// # Errors
+    /// See [`Surroundings::read`] and [`nft::update`].
+    pub fn look_around(&mut self) -> io::Result<()> {
+        let Some(known) = &self.surroundings else {
+            return Ok(());
+        };
+        let now = Surroundings::read(&self.netlink, &self.name)?;
+        if *known != now {
+            nft::update(&self.name, &now)?;
+            self.surroundings = Some(now);
+        }
+        Ok(())
+    }
+
+    /// What the nftables table has dropped, by reason, in packets; empty without a table.
+    ///
+    /// # Errors
+    /// See [`nft::counters`].
+    pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
+        if self.surroundings.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        nft::counters(&self.name)
     }
 
     /// Sets the reverse path filter of `device`, a link of the tunnel, from strict to loose. Call it for each link
@@ -319,24 +418,6 @@ impl Setup {
     /// If the setting cannot be changed. A device that is gone is no error.
     pub fn loosen_reverse_path(&self, device: &str) -> io::Result<()> {
         loosen_reverse_path(&self.dir, &self.name, device)
-    }
-
-    fn enable_forwarding(&self, has_v6: bool) -> io::Result<()> {
-        let set = |key: &str, value: &str| sysctl::set(&self.dir, &self.name, key, value);
-        let [v4, v6] = FORWARDING;
-        set(v4, "1")?;
-        if !has_v6 {
-            return Ok(());
-        }
-        // A forwarding host ignores router advertisements, and with them its own default route, unless told 2.
-        for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf")? {
-            let device = entry?.file_name();
-            let key = format!("net/ipv6/conf/{}/accept_ra", device.to_string_lossy());
-            if sysctl::read(&key).is_ok_and(|value| value == "1") {
-                set(&key, "2")?;
-            }
-        }
-        set(v6, "1")
     }
 
     /// Gives everything back. The device itself goes when it is closed, before or after.
@@ -380,6 +461,14 @@ impl Drop for Setup {
             tracing::error!(name = self.name, %error, "cannot undo the network configuration");
         }
     }
+}
+
+/// The mark of the own sockets of tunnel `name`, which lets packets past its kill switch; `None` if nothing of that tunnel is set up.
+#[must_use]
+pub fn fwmark_of(base: &Path, name: &str) -> Option<u32> {
+    check_name(name).ok()?;
+    let state: TunnelState = StateDir::open(base).ok()?.read(&state_file(name))?;
+    Some(table(state.slot))
 }
 
 /// Clears what a crashed process left under `name`; `Ok(false)` if a tunnel of that name runs.
@@ -427,43 +516,6 @@ fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> 
     dir.remove(&state_file(name))
 }
 
-/// Undoes what a process with a kill switch left, but for what keeps the host closed; that is reduced to one rule.
-fn clear_closed(
-    dir: &StateDir,
-    name: &str,
-    state: &TunnelState,
-    netlink: &Netlink,
-) -> io::Result<()> {
-    let (table, guard) = (table(state.slot), guard_priority(state.slot));
-    for is_v6 in [false, true] {
-        let rule = Rule {
-            is_v6,
-            priority: guard,
-            not_fwmark: Some(table),
-            table,
-            suppress_prefix_len: None,
-        };
-        match netlink.add_rule(&rule) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // A host without IPv6.
-            Err(_) if is_v6 => {}
-            added => added?,
-        }
-    }
-    let others = *priorities(state.slot).start()..=guard - 1;
-    let rules = netlink.delete_rules(others, table);
-    let sysctls = sysctl::release(dir, name);
-    let nft = if state.has_nft {
-        nft::remove(name)
-    } else {
-        Ok(())
-    };
-    rules.and(nft).and(sysctls)
-}
-
-/// The switches of forwarding, IPv4 and IPv6.
-const FORWARDING: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
-
 /// The slot of `name`, or the next one that nobody uses.
 fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
     let taken: Vec<u32> = dir.others(name)?.iter().map(|other| other.slot).collect();
@@ -484,61 +536,6 @@ fn free_slot(dir: &StateDir, name: &str, netlink: &Netlink) -> io::Result<u32> {
         "all routing tables from {TABLE_BASE} to {} are in use",
         TABLE_BASE + SLOTS - 1
     )))
-}
-
-/// The rules that ask for `routes` in the table of `slot`; see the module's head.
-pub(crate) fn rules(slot: u32, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
-    let mut rules = Vec::new();
-    for is_v6 in [false, true] {
-        let of_family = routes
-            .iter()
-            .filter(|route| route.addr().is_ipv6() == is_v6);
-        let mut lens: Vec<u8> = of_family.map(IpNet::prefix_len).collect();
-        lens.sort_unstable_by(|a, b| b.cmp(a));
-        lens.dedup();
-        let mut priorities = *priorities(slot).start()..=guard_priority(slot) - 2;
-        for len in lens {
-            let mut rule = |table, not_fwmark, suppress_prefix_len| {
-                let priority = priorities.next().ok_or_else(|| {
-                    let text = "allowed_ips has more than 49 different prefix lengths: use fewer";
-                    io::Error::new(io::ErrorKind::InvalidInput, text)
-                })?;
-                rules.push(Rule {
-                    is_v6,
-                    priority,
-                    not_fwmark,
-                    table,
-                    suppress_prefix_len,
-                });
-                Ok::<(), io::Error>(())
-            };
-            rule(MAIN_TABLE, None, Some(len))?;
-            rule(table(slot), Some(table(slot)), len.checked_sub(1))?;
-        }
-    }
-    Ok(rules)
-}
-
-/// FNV-1a, so that a name has the same slot in every run.
-fn preferred_slot(name: &str) -> u32 {
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    hash % SLOTS
-}
-
-pub(crate) fn table(slot: u32) -> u32 {
-    TABLE_BASE + slot
-}
-
-pub(crate) fn priorities(slot: u32) -> RangeInclusive<u32> {
-    let first = PRIORITY_BASE + slot * PRIORITIES_PER_SLOT;
-    first..=first + PRIORITIES_PER_SLOT - 1
-}
-
-/// The priority of the rule that keeps a host closed while others are exchanged.
-fn guard_priority(slot: u32) -> u32 {
-    *priorities(slot).end()
 }
 
 fn state_file(name: &str) -> String {
@@ -565,86 +562,12 @@ fn context(error: &io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}{remedy}"))
 }
 
-/// Table and mark of slot 0: the letters "pl".
-pub const TABLE_BASE: u32 = 0x706c;
-/// How many tunnels a namespace can have.
-pub(crate) const SLOTS: u32 = 100;
-/// Priority of the first rule of slot 0: after rules of the administrator, before the main table (32766).
-const PRIORITY_BASE: u32 = 20_000;
-/// Two rules for each prefix length.
-const PRIORITIES_PER_SLOT: u32 = 100;
-const MAIN_TABLE: u32 = 254;
 /// Held while a slot is chosen. No device has a colon in its name.
 const SLOTS_LOCK: &str = "slots:";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn networks(texts: &[&str]) -> Vec<IpNet> {
-        let parse = |text: &&str| text.parse().expect("literal");
-        texts.iter().map(parse).collect()
-    }
-
-    #[test]
-    fn a_default_route_needs_the_two_rules_of_wg_quick() {
-        let rules = rules(3, &networks(&["0.0.0.0/0"])).expect("few lengths");
-        let [main, own] = rules[..] else {
-            panic!("{rules:?}");
-        };
-        assert_eq!((main.table, main.suppress_prefix_len), (254, Some(0)));
-        assert_eq!(main.not_fwmark, None);
-        assert_eq!((own.table, own.suppress_prefix_len), (0x706f, None));
-        assert_eq!(own.not_fwmark, Some(0x706f));
-        assert!(main.priority < own.priority);
-    }
-
-    #[test]
-    fn longer_prefixes_are_asked_first_in_either_table() {
-        let routes = networks(&[
-            "0.0.0.0/0",
-            "10.0.0.0/8",
-            "10.2.0.0/16",
-            "10.3.0.0/16",
-            "fd00::/8",
-        ]);
-        let rules = rules(0, &routes).expect("few lengths");
-        let of = |is_v6| {
-            let rules = rules.iter().filter(move |rule| rule.is_v6 == is_v6);
-            rules
-                .map(|rule| (rule.table, rule.suppress_prefix_len))
-                .collect::<Vec<_>>()
-        };
-        let own = TABLE_BASE;
-        let v4 = [
-            (254, Some(16)),
-            (own, Some(15)),
-            (254, Some(8)),
-            (own, Some(7)),
-            (254, Some(0)),
-            (own, None),
-        ];
-        assert_eq!(of(false), v4);
-        assert_eq!(of(true), [(254, Some(8)), (own, Some(7))]);
-    }
-
-    #[test]
-    fn too_many_prefix_lengths_are_refused() {
-        let routes: Vec<_> = (20..70)
-            .map(|len| IpNet::new("fd00::".parse().expect("literal"), len).expect("length"))
-            .collect();
-        assert!(rules(0, &routes).is_err());
-        assert!(rules(0, &routes[1..]).is_ok());
-    }
-
-    #[test]
-    fn slots_share_nothing() {
-        for slot in 1..SLOTS {
-            assert!(priorities(slot).start() > priorities(slot - 1).end());
-        }
-        assert!(*priorities(SLOTS - 1).end() < 32_766);
-        assert_eq!(preferred_slot("pleach0"), preferred_slot("pleach0"));
-    }
 
     #[test]
     fn names_that_are_paths_are_refused() {

@@ -14,7 +14,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::netns;
+use crate::{netns, routes::rules::Bank};
 
 /// Where state files lie unless told otherwise.
 pub const DEFAULT_STATE_DIR: &str = "/run/pleach";
@@ -35,6 +35,9 @@ pub(crate) struct TunnelState {
     /// Whether what it routes must go no other way while it does not run.
     #[serde(default)]
     pub(crate) is_closed: bool,
+    /// Which half of its priorities has the rules in force.
+    #[serde(default)]
+    pub(crate) bank: Bank,
 }
 
 /// A lock that ends with the value or the process.

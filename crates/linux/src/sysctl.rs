@@ -29,18 +29,32 @@ type Entries = BTreeMap<String, Entry>;
 /// # Errors
 /// If the setting does not exist or may not be written.
 pub fn set(dir: &StateDir, owner: &str, key: &str, value: &str) -> io::Result<()> {
+    read(key)?;
+    set_all(dir, owner, &[key.to_owned()], value)
+}
+
+/// Sets all `keys`, as [`set`]. Settings that are gone, with their devices for example, are left out.
+///
+/// # Errors
+/// If a setting may not be written.
+pub(crate) fn set_all(dir: &StateDir, owner: &str, keys: &[String], value: &str) -> io::Result<()> {
     let _lock = dir.lock(LOCK)?;
     let mut entries = load(dir);
-    let original = read(key)?;
-    let entry = entries.entry(key.to_owned()).or_insert_with(|| Entry {
-        original,
-        value: value.to_owned(),
-        users: BTreeSet::new(),
-    });
-    entry.users.insert(owner.to_owned());
-    entry.value = value.to_owned();
+    for key in keys {
+        let Ok(original) = read(key) else { continue };
+        let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
+            original,
+            value: value.to_owned(),
+            users: BTreeSet::new(),
+        });
+        entry.users.insert(owner.to_owned());
+        entry.value = value.to_owned();
+    }
     dir.write(FILE, &entries)?;
-    write(key, value)
+    for key in keys {
+        write_unless_gone(key, value)?;
+    }
+    Ok(())
 }
 
 /// Releases all that `owner` has set; restores what nobody else needs.
@@ -53,11 +67,19 @@ pub fn release(dir: &StateDir, owner: &str) -> io::Result<()> {
     if !entries.values().any(|entry| entry.users.contains(owner)) {
         return Ok(());
     }
+    let mut due = Vec::new();
     for (key, entry) in &mut entries {
         let was_user = entry.users.remove(owner);
         let is_ours = read(key).is_ok_and(|now| now == entry.value);
-        if was_user && entry.users.is_empty() && is_ours && entry.original != entry.value {
-            write(key, &entry.original)?;
+        if was_user && entry.users.is_empty() && is_ours {
+            due.push((key.as_str(), entry.original.as_str()));
+        }
+    }
+    // A switch for all devices sets those of each: what each had comes after it.
+    due.sort_by_key(|(key, _)| !is_for_all(key));
+    for (key, original) in due {
+        if read(key).is_ok_and(|now| now != original) {
+            write_unless_gone(key, original)?;
         }
     }
     entries.retain(|_, entry| !entry.users.is_empty());
@@ -68,15 +90,39 @@ pub fn release(dir: &StateDir, owner: &str) -> io::Result<()> {
     }
 }
 
-/// The value that `key` has, or had before the first tunnel changed it.
-///
-/// # Errors
-/// If the setting does not exist.
-pub(crate) fn original(dir: &StateDir, key: &str) -> io::Result<String> {
-    let _lock = dir.lock(LOCK)?;
-    match load(dir).remove(key) {
-        Some(entry) => Ok(entry.original),
-        None => read(key),
+fn is_for_all(key: &str) -> bool {
+    key == "net/ipv4/ip_forward" || key.contains("/conf/all/")
+}
+
+fn write_unless_gone(key: &str, value: &str) -> io::Result<()> {
+    match write(key, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// What settings had before the first tunnel changed them.
+pub(crate) struct Originals(Entries);
+
+impl Originals {
+    /// Reads the record.
+    ///
+    /// # Errors
+    /// If it cannot be locked.
+    pub(crate) fn read(dir: &StateDir) -> io::Result<Self> {
+        let _lock = dir.lock(LOCK)?;
+        Ok(Self(load(dir)))
+    }
+
+    /// Whether a tunnel has changed `key`.
+    pub(crate) fn is_recorded(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// The value that `key` has, or had before the first tunnel changed it; `None` if there is no such setting.
+    pub(crate) fn of(&self, key: &str) -> Option<String> {
+        let recorded = self.0.get(key).map(|entry| entry.original.clone());
+        recorded.or_else(|| read(key).ok())
     }
 }
 

@@ -45,7 +45,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{
     config::{Listen, ViewConfig},
-    control::server::{Asker, Slot, StartError},
+    control::server::{Asker, Slot},
 };
 
 /// The interface of this daemon. Dropping it ends the thread.
@@ -63,43 +63,64 @@ struct Handed {
 
 /// A listener of TCP.
 struct Door {
-    listener: TcpListener,
+    /// `None`: the address is taken, or not there yet.
+    listener: Option<TcpListener>,
     listen: Arc<Listen>,
     /// Whether there are but metrics.
     is_metrics: bool,
 }
 
+impl Door {
+    /// Listens at `listen`; if that fails, tells so once.
+    fn new(listen: &Listen, is_metrics: bool) -> Self {
+        let mut door = Self {
+            listener: None,
+            listen: Arc::new(listen.clone()),
+            is_metrics,
+        };
+        if let Err(error) = door.open() {
+            let what = door.what();
+            tracing::warn!(
+                "cannot listen on {} for {what}: {}; everything else runs, and this is tried again: set another `listen`, or end what listens there",
+                listen.address,
+                crate::config::plain(&error)
+            );
+        }
+        door
+    }
+
+    fn open(&mut self) -> io::Result<()> {
+        let listener = TcpListener::bind(self.listen.address)?;
+        listener.set_nonblocking(true)?;
+        tracing::info!(listen = %self.listen.address, "{} ready", self.what());
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    const fn what(&self) -> &'static str {
+        if self.is_metrics {
+            "[metrics]"
+        } else {
+            "[dashboard]"
+        }
+    }
+}
+
 impl Api {
-    /// Listens where `view` says.
+    /// Listens where `view` says. An address that is taken is tried again by the thread.
     ///
     /// # Errors
-    /// An address is taken, or no thread can be made.
-    pub(crate) fn start(asker: &Arc<Asker>, view: &ViewConfig) -> Result<Self, StartError> {
-        let mut doors = Vec::new();
-        for (listen, what) in [
-            (&view.dashboard, "[dashboard]"),
-            (&view.metrics, "[metrics]"),
-        ] {
-            let Some(listen) = listen else { continue };
-            let fail = |error| StartError::Listen(listen.address, what, error);
-            let listener = TcpListener::bind(listen.address).map_err(fail)?;
-            listener.set_nonblocking(true).map_err(fail)?;
-            tracing::info!(listen = %listen.address, "{what} ready");
-            doors.push(Door {
-                listener,
-                listen: Arc::new(listen.clone()),
-                is_metrics: what == "[metrics]",
-            });
-        }
+    /// No thread can be made.
+    pub(crate) fn start(asker: &Arc<Asker>, view: &ViewConfig) -> io::Result<Self> {
+        let dashboard = view.dashboard.iter().map(|listen| Door::new(listen, false));
+        let metrics = view.metrics.iter().map(|listen| Door::new(listen, true));
+        let doors: Vec<Door> = dashboard.chain(metrics).collect();
         let this = Self {
             asker: Arc::clone(asker),
             thread: Mutex::new(None),
         };
-        if let Some(first) = doors.first() {
-            let address = first.listen.address;
-            let started = this.start_thread(doors, view.history.clone());
-            let sender = started.map_err(|error| StartError::Listen(address, "HTTP", error))?;
-            *this.lock() = Some(sender);
+        if !doors.is_empty() {
+            *this.lock() = Some(this.start_thread(doors, view.history.clone())?);
         }
         Ok(this)
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use zeroize::Zeroizing;
@@ -24,7 +24,9 @@ use crate::{
     control::{self, WEIGHTS},
     doctor::{self, Doctor},
     keys::{self, SecretKey},
-    onboard::{self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave},
+    onboard::{
+        self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave, peer::PeerCommand,
+    },
     run_equalizer, run_proxy, run_tunnel,
     speedtest::{self, Speedtest},
     status, watch,
@@ -71,8 +73,22 @@ enum Command {
     Gateway(GatewayCommand),
     /// Make this host a client, by a token of `pleach gateway invite`
     Join(Join),
+    /// Have two hosts' proxies know each other, so that connections between them take all links
+    #[command(subcommand)]
+    Peer(PeerCommand),
     /// Undo `join`
     Leave(Leave),
+    /// Print what a shell needs to complete this program's command line
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages, one a command, into DIR
+    #[command(hide = true)]
+    Man {
+        /// Directory, which must be there
+        dir: PathBuf,
+    },
     /// Find what keeps a tunnel from working, and what to do; exit code 1 if there is anything
     Doctor(Doctor),
     /// Check the configuration FILE and what it asks of this host
@@ -266,7 +282,18 @@ pub(crate) fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Gateway(command) => print(&onboard::gateway::run(command)?),
+        Command::Peer(command) => print(&onboard::peer::run(&command)?),
         Command::Join(options) => print(&onboard::join::run(&options)?),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "pleach", &mut text);
+            print(&String::from_utf8_lossy(&text))
+        }
+        Command::Man { dir } => {
+            let written = clap_mangen::generate_to(Cli::command(), &dir);
+            let shown = dir.display().to_string();
+            Ok(written.with_context(|| format!("{shown}: manual pages cannot be written"))?)
+        }
         Command::Leave(options) => print(&onboard::leave::run(&options)?),
         Command::Doctor(options) => diagnose(&options),
         Command::Genkey => genkey(),
@@ -400,7 +427,7 @@ fn proxy(file: &std::path::Path) -> Result<(), Failure> {
     let loaded = config::load_proxy(file)?;
     let absent_devices = check::before_proxy(&loaded)?;
     tell(&loaded.notes, &absent_devices);
-    Ok(run_proxy::run(loaded.config)?)
+    Ok(run_proxy::run(loaded.config, file)?)
 }
 
 fn equalize(file: &std::path::Path) -> Result<(), Failure> {

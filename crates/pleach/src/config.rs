@@ -5,6 +5,8 @@
 //! ones before anything else of their table, so that a typing mistake is reported as such. What depends on the host
 //! (devices, ports) is not looked at here but in [`crate::check`].
 
+mod budget;
+mod carrier;
 mod classes;
 mod equalizer;
 mod network;
@@ -26,12 +28,16 @@ use std::{
 };
 
 use ipnet::IpNet;
+use pleach_carrier::{choice::Mode, http_proxy::HttpProxy};
 use pleach_core::{class::Class, units::Bitrate};
+use pleach_proxy::budget::Budget;
 use toml::{Spanned, de::DeTable};
 
+pub(crate) use budget::AtLimit;
+pub(crate) use carrier::{ClientCarrier, GatewayCarrier, TrustConfig};
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
-pub(crate) use proxy::{LoadedProxy, ProxyConfig};
+pub(crate) use proxy::{LoadedProxy, ProxyConfig, StripeConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};
 pub(crate) use tunnel::RUN_DIRECTORY;
@@ -41,7 +47,10 @@ pub(crate) use view::Listen;
 pub(crate) use view::Token;
 pub(crate) use view::ViewConfig;
 
-use crate::keys::{KEY_LEN, SecretKey};
+use crate::{
+    keys::{KEY_LEN, SecretKey},
+    split_tcp::SplitTcp,
+};
 use source::Source;
 use table::Table;
 
@@ -65,6 +74,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) parity: Option<pleach_core::sec::Code>,
     /// Whether what links carry is kept for the next start.
     pub(crate) remember: bool,
+    /// When a client ends TCP connections itself; whether a gateway serves such clients: unless `off`.
+    pub(crate) split_tcp: SplitTcp,
     /// What rules the packets this end sends.
     pub(crate) scheduler: SchedulerConfig,
     /// Traffic that is served in its own way.
@@ -94,8 +105,12 @@ pub(crate) struct ClientConfig {
     pub(crate) links: Vec<LinkConfig>,
     /// What is routed into the tunnel goes no other way while the daemon is dead.
     pub(crate) kill_switch: bool,
+    /// How datagrams travel where UDP does not get through.
+    pub(crate) carrier: ClientCarrier,
     /// Resolvers of the host while the tunnel runs, at most three; none: those it has.
     pub(crate) dns: Vec<IpAddr>,
+    /// Where it is kept what links have carried of their budgets; `None`: the usual place.
+    pub(crate) state: Option<PathBuf>,
 }
 
 /// A name that stands for addresses of the gateway.
@@ -137,6 +152,14 @@ pub(crate) struct LinkConfig {
     pub(crate) upload: Option<Bitrate>,
     /// Never let the gateway send faster.
     pub(crate) download: Option<Bitrate>,
+    /// Whether TCP carries it; `None`: as `[carrier]` says.
+    pub(crate) carrier: Option<Mode>,
+    /// The proxy on its way.
+    pub(crate) http_proxy: Option<HttpProxy>,
+    /// What it may carry in a month.
+    pub(crate) budget: Option<Budget>,
+    /// What becomes of it when it has carried that; of tunnels only.
+    pub(crate) at_limit: AtLimit,
 }
 
 /// When a link may carry packets.
@@ -155,6 +178,8 @@ pub(crate) enum Cost {
 pub(crate) struct GatewayConfig {
     /// Outer address to listen on; the port is not zero.
     pub(crate) listen: SocketAddr,
+    /// Where it listens for links that TCP carries, if it does.
+    pub(crate) carrier: Option<GatewayCarrier>,
     /// What is masqueraded.
     pub(crate) nat: Nat,
     /// Clients do not reach each other.
@@ -174,6 +199,8 @@ pub(crate) struct InvitationsConfig {
     pub(crate) store: PathBuf,
     /// Outer addresses of this gateway that tokens name; at least one, distinct.
     pub(crate) endpoints: Vec<SocketAddr>,
+    /// Resolvers that invited clients use while their tunnel runs.
+    pub(crate) dns: Vec<IpAddr>,
 }
 
 /// What a gateway masquerades of its clients' packets to the outside.

@@ -133,6 +133,9 @@ pub(crate) struct StatusReport {
     /// What packets under way take of this end's memory, and what peers asked of it beyond their share; none outside of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bounds: Option<BoundsReport>,
+    /// TCP connections that a client ends and carries to the gateway; none if `split_tcp` is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) split_tcp: Option<SplitTcpStatus>,
     /// Repair of losses by this end; none outside of a tunnel; of a gateway, of all clients together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repair: Option<RepairStatus>,
@@ -141,6 +144,25 @@ pub(crate) struct StatusReport {
     pub(crate) incompatible: BTreeMap<String, u16>,
     /// Packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
+}
+
+/// TCP connections that a client ends and carries to the gateway (`docs/split-tcp.md`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct SplitTcpStatus {
+    /// `on`: new connections are split; `off`: it would not help; `waiting`: it would, but the gateway does not serve.
+    pub(crate) state: String,
+    /// Connections now.
+    pub(crate) connections: u64,
+    /// Connections carried since the start.
+    pub(crate) carried: u64,
+    /// Connections that were reset because the server was not reached.
+    pub(crate) failed: u64,
+    /// Bytes carried in both directions.
+    pub(crate) bytes: u64,
+    /// Why the state is `waiting`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trouble: Option<String>,
 }
 
 /// Memory and work that peers take, with their bounds (`docs/wire.md`, section 9).
@@ -198,6 +220,12 @@ pub(crate) struct LinkStatus {
     /// The longest inner packet it takes on the way out, in bytes, as far as is known; none outside of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mtu: Option<usize>,
+    /// By what its datagrams travel, `udp` or `tcp`; none outside of a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) carrier: Option<String>,
+    /// Why TCP does not carry it although UDP does not get through: a fixed word and a sentence, separated by a colon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) carrier_error: Option<String>,
     /// Why it has carried no packet for a second, as a fixed word; `None` if it has, or outside of a tunnel.
     #[serde(default)]
     pub(crate) idle_reason: Option<String>,
@@ -226,6 +254,8 @@ impl LinkStatus {
             rx_bytes: 0,
             weight: 1,
             mtu: None,
+            carrier: None,
+            carrier_error: None,
             idle_reason: None,
             why: None,
             advice: None,

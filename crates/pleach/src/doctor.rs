@@ -21,12 +21,14 @@ use std::{
 };
 
 use anyhow::Context as _;
+use pleach_carrier::choice::Mode;
 use pleach_core::session::{
     handshake::{NO_PSK, StaticKeys},
     secret::Secret,
 };
 use pleach_linux::{
-    clock,
+    clock, routes,
+    state::DEFAULT_STATE_DIR,
     watch::{LinkSnapshot, Targets},
 };
 use serde::Serialize;
@@ -124,11 +126,11 @@ pub(crate) fn run(options: &Doctor) -> anyhow::Result<(String, Report)> {
     let text = render(&report);
     if let Some(bundle) = &options.bundle {
         texts.push((
-            "version.txt",
+            "version.txt".to_owned(),
             format!("pleach {}\n", env!("CARGO_PKG_VERSION")),
         ));
-        texts.push(("doctor.txt", text.clone()));
-        texts.push(("doctor.json", json(&report)?));
+        texts.push(("doctor.txt".to_owned(), text.clone()));
+        texts.push(("doctor.json".to_owned(), json(&report)?));
         bundle::write(bundle, &texts)?;
     }
     let shown = if options.json { json(&report)? } else { text };
@@ -160,7 +162,7 @@ fn render(report: &Report) -> String {
 fn look_at_file(
     file: &Path,
     report: &mut Report,
-    texts: &mut Vec<(&'static str, String)>,
+    texts: &mut Vec<(String, String)>,
 ) -> anyhow::Result<()> {
     let secrets = checks::files::observe(file);
     let open = checks::files::open_to_others(&secrets);
@@ -179,7 +181,10 @@ fn look_at_file(
     // The first of these already keeps the file from being loaded.
     report.problems.extend(open);
     if let Ok(text) = std::fs::read_to_string(file).map(Zeroizing::new) {
-        texts.push(("configuration.toml", String::clone(&text)));
+        texts.push((
+            entry(texts, file, "configuration.toml"),
+            String::clone(&text),
+        ));
     }
     let Ok(AnyLoaded::Tunnel(loaded)) = loaded else {
         return Ok(());
@@ -237,15 +242,36 @@ fn look_at_file(
                     .extend(checks::throttling::verdict(before, after));
             }
         }
+        if let Role::Client(client) = &config.role {
+            for link in &later.links {
+                let own = client.links.iter().find(|own| own.name == link.name);
+                let mode = own.and_then(|own| own.carrier);
+                let is_wanted = mode.unwrap_or(client.carrier.mode) == Mode::Tcp;
+                report
+                    .problems
+                    .extend(checks::carrier::verdict(link, is_wanted));
+            }
+        }
         if is_gateway {
             report
                 .problems
                 .extend(checks::peers::verdicts(status, later));
         }
         let text = serde_json::to_string_pretty(later).context("JSON")?;
-        texts.push(("status.json", text));
+        texts.push((entry(texts, file, "status.json"), text));
     }
     Ok(())
+}
+
+/// What `name` of the configuration `file` is called in a bundle: `name` itself for the first configuration.
+fn entry(texts: &[(String, String)], file: &Path, name: &str) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let numbered = (2..).map(|number: u32| format!("{stem}-{number}-{name}"));
+    let mut names = [name.to_owned(), format!("{stem}-{name}")]
+        .into_iter()
+        .chain(numbered);
+    let is_free = |name: &String| texts.iter().all(|(there, _)| there != name);
+    names.find(is_free).unwrap_or_default()
 }
 
 /// The daemon at one moment; nothing if it does not run.
@@ -297,6 +323,12 @@ fn look_at_client(
         .problems
         .extend(checks::names::verdict(&client.gateway.names, endpoints));
     let addresses: Vec<IpAddr> = endpoints.iter().map(SocketAddr::ip).collect();
+    // A kill switch lets nothing else leave by a link.
+    let mark = if client.kill_switch {
+        routes::fwmark_of(Path::new(DEFAULT_STATE_DIR), &config.name).unwrap_or(0)
+    } else {
+        0
+    };
     let targets = Targets {
         addresses: addresses.clone(),
         fwmark: None,
@@ -343,7 +375,7 @@ fn look_at_client(
                     Some((endpoint, ways.find(|way| way.target == endpoint.ip())?))
                 })?;
                 Some(scope.spawn(move || {
-                    reach::ask(&uplink.label, &uplink.link, *endpoint, way, handshake)
+                    reach::ask(&uplink.label, &uplink.link, *endpoint, way, handshake, mark)
                 }))
             })
             .collect();
@@ -455,3 +487,30 @@ const WATCHED: Duration = Duration::from_millis(1500);
 const SUSPICIOUS_WATCHED: Duration = Duration::from_secs(11);
 /// A gateway answers an initiation a second.
 const PROBED: Duration = Duration::from_millis(3500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_configuration_has_entries_of_its_own_in_a_bundle() {
+        let mut texts = Vec::new();
+        for file in [
+            "/etc/pleach/client.toml",
+            "/etc/pleach/gateway.toml",
+            "/tmp/gateway.toml",
+        ] {
+            let name = entry(&texts, Path::new(file), "status.json");
+            texts.push((name, String::new()));
+        }
+        let names: Vec<&str> = texts.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "status.json",
+                "gateway-status.json",
+                "gateway-2-status.json"
+            ]
+        );
+    }
+}

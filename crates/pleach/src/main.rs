@@ -50,6 +50,7 @@ mod scenarios;
 #[cfg(feature = "sim")]
 mod sim;
 mod speedtest;
+mod split_tcp;
 mod status;
 #[cfg(feature = "dashboard")]
 mod top;

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`gateway`] | `pleach gateway init`, `invite`, `clients`, `remove` |
 //! | [`join`], [`leave`] | the client's side |
+//! | [`peer`] | `pleach peer invite`, `accept`, `remove`: two proxies |
 //! | [`token`], [`code`] | the line of text that a client is given, and as a QR code |
 //! | [`store`] | a gateway's invitations and enrolled clients |
 //! | [`probe`], [`uplinks`] | enrolment over all links; what people call these |
@@ -25,6 +26,7 @@ pub(crate) mod join;
 pub(crate) mod leave;
 mod networks;
 pub(crate) mod outer;
+pub(crate) mod peer;
 mod place;
 pub(crate) mod probe;
 mod service;

@@ -188,6 +188,8 @@ fn link_status(link: &LinkReport) -> LinkStatus {
         rx_bytes: link.rx_bytes,
         weight: link.view.weight,
         mtu: None,
+        carrier: None,
+        carrier_error: None,
         idle_reason: None,
         why: Some(reasons::by_state(&link.name, state)),
         advice: None,

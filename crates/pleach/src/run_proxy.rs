@@ -6,7 +6,7 @@
 mod set;
 pub(crate) mod store;
 
-use std::{io, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use pleach_core::session::handshake::StaticKeys;
@@ -17,7 +17,7 @@ use pleach_linux::{
 };
 use pleach_proxy::{
     budget::Standing,
-    daemon::{Change, Daemon, Settings, StripeSettings, report},
+    daemon::{Change, Daemon, KnownPeer, Settings, StripeSettings, known::Known, report},
     stripe,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -25,20 +25,20 @@ use store::Store;
 use tokio::{task::LocalSet, time};
 
 use crate::{
-    config::ProxyConfig,
+    config::{self, ProxyConfig, StripeConfig},
     control::{
         ApplicationStatus, BudgetStatus, ConnectionStatus, ControlRequest, LaneStatus, LinkState,
-        LinkStatus, SchedulerStatus, StatusReport, StripedStatus,
+        LinkStatus, ReloadReport, SchedulerStatus, StatusReport, StripedStatus,
         server::{ControlServer, StartError},
     },
-    reasons,
+    keys, onboard, reasons,
 };
 
 /// Runs the proxy that `config` describes until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// Whatever keeps the daemon from starting or going on.
-pub(crate) fn run(config: ProxyConfig) -> anyhow::Result<()> {
+pub(crate) fn run(config: ProxyConfig, file: &Path) -> anyhow::Result<()> {
     // Before any thread starts, so that all of them leave signals to the poller.
     let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -47,16 +47,17 @@ pub(crate) fn run(config: ProxyConfig) -> anyhow::Result<()> {
         .build()
         .context("runtime")?;
     let tasks = LocalSet::new();
-    let result = runtime.block_on(tasks.run_until(serve(config, signals)));
+    let result = runtime.block_on(tasks.run_until(serve(config, file, signals)));
     // Connections end here; threads that still look up names are not waited for.
     drop(tasks);
     runtime.shutdown_background();
     result
 }
 
-async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> {
+async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow::Result<()> {
     let signalled = Readiness::of(&signals).context("signals")?;
-    let settings = settings(&config);
+    let settings = settings(&config)?;
+    let file = std::path::absolute(file).context("configuration")?;
     let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
@@ -101,7 +102,7 @@ async fn serve(config: ProxyConfig, mut signals: Signals) -> anyhow::Result<()> 
                 ready.context("control socket")?;
                 waker.clear();
                 let requests = control.iter().flat_map(|(_, requests)| requests.try_iter());
-                requests.for_each(|request| answer(&daemon, &name, request));
+                requests.for_each(|request| answer(&daemon, &name, (&config, &file), request));
             }
         }
     }
@@ -129,7 +130,69 @@ fn save(store: Option<&mut Store>, daemon: &Daemon) {
     }
 }
 
-fn settings(config: &ProxyConfig) -> Settings {
+/// Reads the file again: peers are brought in line with it at once, the rest with the next start.
+///
+/// # Errors
+/// There is a mistake in it; then nothing changes.
+fn reload(daemon: &Daemon, running: &ProxyConfig, file: &Path) -> anyhow::Result<ReloadReport> {
+    let fresh = config::load_proxy(file)?.config;
+    let peers = fresh.stripe.as_ref().map(known).transpose()?;
+    let rest = |config: &ProxyConfig| {
+        let mut config = config.clone();
+        if let Some(stripe) = &mut config.stripe {
+            stripe.known.clear();
+        }
+        // Secrets are not shown, but a changed key file is told apart by its public half.
+        let key = config.stripe.as_ref();
+        let key = key.map(|stripe| keys::public_of(&stripe.private_key));
+        format!("{config:?}{key:?}")
+    };
+    let needs_restart = if rest(&fresh) == rest(running) {
+        Vec::new()
+    } else {
+        vec!["what the file says beside [[known_peer]]".to_owned()]
+    };
+    Ok(ReloadReport {
+        applied: daemon.set_known(peers.unwrap_or_default()),
+        needs_restart,
+    })
+}
+
+/// All peers: those of the file, and those of the store that the file does not name.
+fn known(stripe: &StripeConfig) -> anyhow::Result<Vec<KnownPeer>> {
+    let mut known = stripe.known.clone();
+    if let Some(path) = &stripe.store {
+        let kept = onboard::peer::known::peers(path);
+        for peer in kept.with_context(|| format!("peers in {}", path.display()))? {
+            let is_same =
+                |other: &KnownPeer| other.name == peer.name || other.public_key == peer.public_key;
+            if !known.iter().any(is_same) {
+                known.push(peer);
+            }
+        }
+    }
+    Ok(known)
+}
+
+fn stripe_settings(
+    stripe: &StripeConfig,
+    max_connections: usize,
+) -> anyhow::Result<StripeSettings> {
+    let public_key = keys::public_of(&stripe.private_key);
+    let store = stripe.store.as_ref();
+    Ok(StripeSettings {
+        keys: StaticKeys::from_private(stripe.private_key.expose()).into(),
+        known: Known::new(known(stripe)?),
+        enrolment: store.map(|path| onboard::peer::known::enrolment(path.clone(), public_key)),
+        striping: stripe.striping,
+        ask_port: stripe.ask_port,
+        listen: stripe.listen,
+        allow: stripe.allow.clone(),
+        max: (max_connections / 2).clamp(1, MAX_STRIPED),
+    })
+}
+
+fn settings(config: &ProxyConfig) -> anyhow::Result<Settings> {
     let descriptors = raise_descriptor_limit();
     // Two sockets each, half as many that wait to be used again, half as many that bring parts of answers, and half as many that
     // bring what a client waits for whose first connection is lost; pipes only while something waits in them.
@@ -149,29 +212,24 @@ fn settings(config: &ProxyConfig) -> Settings {
             "descriptors are enough for fewer connections only; raise `ulimit -n`"
         );
     }
-    Settings {
+    let stripe = config.stripe.as_ref();
+    let stripe = stripe.map(|stripe| stripe_settings(stripe, max_connections));
+    let stripe = stripe.transpose()?;
+    Ok(Settings {
         listen: config.listen,
         allow: config.allow.clone(),
         max_connections,
         idle: config.idle,
         placer: config.placer.clone(),
         links: config.links.clone(),
-        stripe: config.stripe.as_ref().map(|stripe| StripeSettings {
-            keys: StaticKeys::from_private(stripe.private_key.expose()).into(),
-            known: stripe.known.clone(),
-            striping: stripe.striping,
-            ask_port: stripe.ask_port,
-            listen: stripe.listen,
-            allow: stripe.allow.clone(),
-            max: (max_connections / 2).clamp(1, MAX_STRIPED),
-        }),
+        stripe,
         transparent: config.transparent.clone(),
         probes: config.probes.clone(),
         save_energy: config.save_energy,
         short_queues: config.short_queues,
         ranges: config.ranges,
         state_dir: DEFAULT_STATE_DIR.into(),
-    }
+    })
 }
 
 /// Lets this process open as many descriptors as it may; returns how many.
@@ -187,13 +245,14 @@ fn raise_descriptor_limit() -> u64 {
     }
 }
 
-fn answer(daemon: &Daemon, name: &str, request: ControlRequest) {
+/// `source`: the configuration that runs, and its file.
+fn answer(daemon: &Daemon, name: &str, source: (&ProxyConfig, &Path), request: ControlRequest) {
     match request {
         ControlRequest::Only(_, reply) => reply.send(Err("this is a proxy, no tunnel".to_owned())),
         ControlRequest::Reload(reply) => {
-            reply.send(Err(
-                "a proxy reads its file at the start only: restart it".to_owned()
-            ));
+            let (config, file) = source;
+            let done = reload(daemon, config, file);
+            reply.send(done.map_err(|error| format!("{error:#}")));
         }
         ControlRequest::RemoveClient(_, reply) => {
             reply.send(Err("this is a proxy, no gateway".to_owned()));
@@ -334,6 +393,8 @@ fn link_status(link: &report::LinkReport) -> LinkStatus {
         rx_bytes: link.rx_bytes,
         weight: link.weight.map_or(1, u32::from),
         mtu: None,
+        carrier: None,
+        carrier_error: None,
         idle_reason: None,
         why: Some(reasons::by_state(&link.name, state)),
         advice: None,

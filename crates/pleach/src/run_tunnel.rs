@@ -2,15 +2,19 @@
 //!
 //! One thread moves packets ([`data_path`]): it waits for the TUN, the sockets, link changes, requests and signals, hands
 //! what has come to the engine, and sends what the engine has to say. Which sockets there are is the matter of
-//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]), the enrolment of invited clients another ([`enrolled`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
+//! [`sockets`]; the arithmetic of handshakes has a thread of its own ([`handshaker`]), the enrolment of invited clients another ([`enrolled`]),
+//! and changes of the host a third ([`host`]); which links a client has, of [`links`]; what `pleach status` shows, of [`report`].
 //!
 //! Whatever changes in the host's configuration is undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
+mod budgets;
+mod carried;
 mod data_path;
 pub(crate) mod dns;
 mod enrolled;
 mod handshaker;
+mod host;
 mod links;
 mod memory;
 pub(crate) mod names;
@@ -18,6 +22,7 @@ mod reload;
 pub(crate) mod report;
 mod sockets;
 mod solo;
+mod splitting;
 
 use std::{num::NonZeroUsize, path::Path};
 
@@ -33,6 +38,7 @@ use pleach_linux::{
     entropy::KernelEntropy,
     poll::{self, Signals},
     routes::{Plan, Setup},
+    split_tcp,
     tun::Tun,
 };
 
@@ -69,6 +75,10 @@ pub(crate) fn run(
     let plan = plan(&config);
     let mut setup = Setup::begin(state_directory(), &config.name)
         .with_context(|| format!("tunnel {}: host configuration", config.name))?;
+    // Before the device exists, so that what an earlier run left redirects nothing. Without `nft` there is nothing left.
+    if let Err(error) = split_tcp::recover(&config.name) {
+        tracing::debug!(%error, "redirected connections of an earlier run");
+    }
     let tun = Tun::create(&config.name, plan.mtu)
         .with_context(|| format!("tunnel {}: device", config.name))?;
     setup

@@ -3,7 +3,9 @@
 use core::fmt::Write;
 
 use crate::{
-    control::{ConnectionStatus, LinkState, LinkStatus, SplitterStatus, StatusReport},
+    control::{
+        ConnectionStatus, LinkState, LinkStatus, SplitTcpStatus, SplitterStatus, StatusReport,
+    },
     reasons,
 };
 
@@ -60,11 +62,16 @@ pub(crate) fn render(report: &StatusReport) -> String {
     }
     push_table(&mut text, &rows);
     push_classes(&mut text, report);
+    if let Some(split) = &report.split_tcp {
+        push_split_tcp(&mut text, split);
+    }
     if let Some(splitter) = &report.splitter {
         push_splitter(&mut text, splitter);
     }
     if report.mode == "proxy" {
         push_connections(&mut text, report);
+    } else {
+        push_budgets(&mut text, report);
     }
     text
 }
@@ -94,6 +101,31 @@ pub(crate) fn push_sentences(
     });
     for (client, link) in links.take(MAX_SHOWN_CONNECTIONS) {
         push(&format!("{client}: "), link);
+    }
+}
+
+/// TCP connections that this end carries, if any or if something keeps it from that.
+fn push_split_tcp(text: &mut String, split: &SplitTcpStatus) {
+    let SplitTcpStatus {
+        state,
+        connections,
+        carried,
+        failed,
+        bytes: moved,
+        trouble,
+    } = split;
+    match trouble {
+        Some(trouble) => {
+            let _ = writeln!(text, "split TCP: {state}, {}", printable(trouble));
+        }
+        None if state == "on" || *carried > 0 => {
+            let _ = writeln!(
+                text,
+                "split TCP: {state}, {connections} connections now, {carried} since the start, {failed} failed, {}",
+                bytes(*moved)
+            );
+        }
+        None => {}
     }
 }
 
@@ -175,15 +207,16 @@ fn push_splitter(text: &mut String, splitter: &SplitterStatus) {
     }
 }
 
-/// A proxy's connections, the ones that move most first.
-fn push_connections(text: &mut String, report: &StatusReport) {
-    let count = report.connection_count.unwrap_or_default();
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{count} connections");
+/// How links stand to their budgets.
+fn push_budgets(text: &mut String, report: &StatusReport) {
+    let is_proxy = report.mode == "proxy";
     for (link, budget) in &report.budgets {
         let means = match budget.standing.as_str() {
-            "ahead" => ", more than it has earned so far: used where others are not enough",
-            "spent" => ": used while no other link is up",
+            "ahead" if is_proxy => {
+                ", more than it has earned so far: used where others are not enough"
+            }
+            "spent" if is_proxy => ": used while no other link is up",
+            "spent" => ": put aside as its at_limit says",
             _ => "",
         };
         let _ = writeln!(
@@ -194,6 +227,14 @@ fn push_connections(text: &mut String, report: &StatusReport) {
             bytes(budget.bytes)
         );
     }
+}
+
+/// A proxy's connections, the ones that move most first.
+fn push_connections(text: &mut String, report: &StatusReport) {
+    let count = report.connection_count.unwrap_or_default();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{count} connections");
+    push_budgets(text, report);
     for (link, count) in &report.bound_sockets {
         let _ = writeln!(
             text,
@@ -292,10 +333,15 @@ fn row(link: &LinkStatus) -> Vec<String> {
         LinkState::Suspect => "suspect",
         LinkState::Up => "up",
     };
+    let by_tcp = if link.carrier.as_deref() == Some("tcp") {
+        " (tcp)"
+    } else {
+        ""
+    };
     vec![
         printable(&link.name),
         printable(&link.device),
-        state.to_owned(),
+        format!("{state}{by_tcp}"),
         link.rtt_ms
             .map_or("-".to_owned(), |ms| format!("{ms:.1} ms")),
         link.capacity_mbps.map_or("-".to_owned(), rate),

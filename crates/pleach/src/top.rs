@@ -244,6 +244,8 @@ mod tests {
                 },
                 LinkStatus {
                     state: LinkState::Down,
+                    carrier: None,
+                    carrier_error: None,
                     idle_reason: Some("down".to_owned()),
                     why: Some("sat is down: nothing comes back over it".to_owned()),
                     advice: Some("Check cable, modem or signal.".to_owned()),

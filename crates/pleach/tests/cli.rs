@@ -346,3 +346,28 @@ fn a_proxys_file_is_checked_and_started_by_its_own_command() {
     let error = one_line(&pleach(&["check", absent.to_str().expect("text")], b""), 2);
     assert!(error.contains("no device \"prx-none\""), "{error}");
 }
+
+#[test]
+fn manual_pages_and_completions_know_every_command() {
+    let help = stdout(&pleach(&["help"], b""));
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands = commands.take_while(|line| !line.is_empty());
+    let names: Vec<&str> = commands
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(names.contains(&"peer") && !names.contains(&"man"), "{help}");
+    let files = Files::new();
+    let pages = files.0.path().to_str().expect("UTF-8");
+    assert_eq!(stderr(&pleach(&["man", pages], b"")), "");
+    for name in names {
+        let page = fs::read_to_string(files.0.path().join(format!("pleach-{name}.1")));
+        assert!(page.expect("a page").contains(".SH SYNOPSIS"), "{name}");
+        for shell in ["bash", "fish", "zsh"] {
+            let text = stdout(&pleach(&["completions", shell], b""));
+            assert!(text.contains(name), "{name} in {shell}");
+        }
+    }
+    let missing = pleach(&["man", "/nowhere"], b"");
+    assert!(one_line(&missing, 1).contains("/nowhere"));
+}

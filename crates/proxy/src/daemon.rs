@@ -12,6 +12,7 @@
 //! | `links` | devices of the host → where links lead |
 //! | `client` | one client, from its first byte on |
 //! | `peers`, `dialing`, `answering` | other pleaches: connections through them; the lanes to them; answering them |
+//! | [`known`], [`enrolling`] | whom this end trusts; becoming a peer by an invitation |
 //! | `kept` | connections that a client's next plain HTTP request may use |
 //! | `connect` | racing connections over addresses and links |
 //! | `resolve` | names → addresses |
@@ -30,9 +31,11 @@ pub(crate) mod client;
 pub(crate) mod connect;
 mod dialing;
 pub(crate) mod drops;
+pub mod enrolling;
 mod flows;
 pub(crate) mod hub;
 pub(crate) mod kept;
+pub mod known;
 mod learnt;
 mod links;
 mod listening;
@@ -159,6 +162,23 @@ impl Daemon {
     #[must_use]
     pub fn learnt(&self) -> report::Learnt {
         report::learnt(&self.hub)
+    }
+
+    /// Trusts exactly `peers` from now on. Connections to peers that are no longer trusted end. Returns the changes, one
+    /// sentence each.
+    pub fn set_known(&self, peers: Vec<KnownPeer>) -> Vec<String> {
+        let Some(settings) = &self.hub.settings.stripe else {
+            return Vec::new();
+        };
+        let (put, removed) = settings.known.replace(peers);
+        for (number, _) in &removed {
+            self.hub.peering.forget(*number);
+        }
+        let put = put.iter().map(|name| format!("peer {name} is known"));
+        let removed = removed
+            .iter()
+            .map(|(_, name)| format!("peer {name} is removed"));
+        put.chain(removed).collect()
     }
 
     /// Takes back what an earlier run had learnt.

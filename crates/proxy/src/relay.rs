@@ -13,7 +13,7 @@
 pub(crate) mod answer;
 mod meter;
 mod parts;
-pub(crate) mod pipe;
+pub mod pipe;
 pub(crate) mod stream;
 pub(crate) mod stripe;
 pub(crate) mod udp;

@@ -332,6 +332,8 @@ pub struct TunnelSpec {
     pub compression: bool,
     /// By which code parity is made and carried by another path.
     pub parity: Option<Code>,
+    /// When daemons split TCP connections: `[tunnel] split_tcp` of both; `None`: as they do by default. In the lab only.
+    pub split_tcp: Option<String>,
     /// Classes of traffic, each with its keys as they stand in the file: `[[class]]` of both daemons.
     pub classes: Vec<toml::Table>,
 }

@@ -1,6 +1,7 @@
 //! Finds a packet's class.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use super::{
     Class, Duplicate, MAX_CLASSES, Match, Service,
@@ -18,6 +19,10 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Classifier {
     classes: Vec<Served>,
+    /// The id of the first class; the others follow it.
+    first: u8,
+    /// Ids of earlier classes, which packets still carry, with the index of the class that has that name now.
+    former: BTreeMap<u8, usize>,
     /// Index of the class for voice.
     voice: Option<usize>,
     flows: Flows,
@@ -62,9 +67,51 @@ impl Classifier {
         };
         Self {
             classes: classes.into_iter().map(served).collect(),
+            first: 0,
+            former: BTreeMap::new(),
             voice,
             flows: Flows::default(),
         }
+    }
+
+    /// The same classifier after `earlier`, whose ids are on packets that wait: such a packet belongs to the class of the same
+    /// name, or to none. Ids come again after 256 / [`MAX_CLASSES`] changes.
+    #[must_use]
+    pub fn succeeding(mut self, earlier: &Self) -> Self {
+        let step = |index: usize| u8::try_from(index).unwrap_or(u8::MAX);
+        let ids = (0..earlier.classes.len())
+            .map(|index| (earlier.first.wrapping_add(step(index)), index));
+        let former = earlier.former.iter().map(|(id, index)| (*id, *index));
+        for (id, index) in former.chain(ids) {
+            let name = &earlier.classes[index].class.name;
+            let mut classes = self.classes.iter();
+            if let Some(now) = classes.position(|served| served.class.name == *name) {
+                self.former.insert(id, now);
+            }
+        }
+        self.first = earlier.first.wrapping_add(step(earlier.classes.len()));
+        for index in 0..self.classes.len() {
+            self.former.remove(&self.first.wrapping_add(step(index)));
+        }
+        self
+    }
+
+    /// The index of a class; `None` if there is no such class any more.
+    fn index(&self, id: ClassId) -> Option<usize> {
+        let index = usize::from(id.0.wrapping_sub(self.first));
+        if index < self.classes.len() {
+            return Some(index);
+        }
+        self.former.get(&id.0).copied()
+    }
+
+    fn served(&self, id: ClassId) -> Option<&Served> {
+        self.classes.get(self.index(id)?)
+    }
+
+    fn served_mut(&mut self, id: ClassId) -> Option<&mut Served> {
+        let index = self.index(id)?;
+        self.classes.get_mut(index)
     }
 
     /// The class of a packet of a flow; `None` if it matches none. Must be called once for each packet.
@@ -85,7 +132,7 @@ impl Classifier {
         let earned = len as u64 * u64::from(served.class.service.share_percent);
         served.credit = (served.credit + earned).min(BURST_CENTIBYTES.max(earned));
         Some(Found {
-            id: ClassId(u8::try_from(fits).ok()?),
+            id: ClassId(self.first.wrapping_add(u8::try_from(fits).ok()?)),
             is_small: flow.rate() < SMALL,
         })
     }
@@ -93,7 +140,7 @@ impl Classifier {
     /// How packets of a class are served.
     #[must_use]
     pub fn service(&self, id: ClassId) -> Option<&Service> {
-        let served = self.classes.get(usize::from(id.0))?;
+        let served = self.served(id)?;
         Some(&served.class.service)
     }
 
@@ -107,13 +154,13 @@ impl Classifier {
     /// Whether a copy of `len` bytes may be sent.
     #[must_use]
     pub fn may_copy(&self, id: ClassId, len: usize) -> bool {
-        let served = self.classes.get(usize::from(id.0));
+        let served = self.served(id);
         served.is_some_and(|served| served.credit >= len as u64 * 100)
     }
 
     /// A copy of `len` bytes was sent.
     pub fn on_copied(&mut self, id: ClassId, len: usize) {
-        if let Some(served) = self.classes.get_mut(usize::from(id.0)) {
+        if let Some(served) = self.served_mut(id) {
             served.credit = served.credit.saturating_sub(len as u64 * 100);
             served.counts.copies += 1;
             served.counts.copied_bytes += Bytes::of_len(len);
@@ -122,7 +169,7 @@ impl Classifier {
 
     /// A packet was dropped because it could no longer arrive in time.
     pub fn on_expired(&mut self, id: ClassId) {
-        if let Some(served) = self.classes.get_mut(usize::from(id.0)) {
+        if let Some(served) = self.served_mut(id) {
             served.counts.expired += 1;
         }
     }

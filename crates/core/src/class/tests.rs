@@ -175,3 +175,51 @@ fn copies_never_cost_more_than_their_share() {
     assert_eq!(counts.copied_bytes, Bytes::new(copied));
     assert!(copied > 100_000, "{copied}");
 }
+
+#[test]
+fn a_packet_keeps_its_class_by_name_when_classes_change() {
+    let bytes = packet((40_000, 5_004), 34, 500);
+    let view = PacketView::parse(&bytes).expect("a packet");
+    let of_port = |name: &str, port, share| {
+        let matches = Match {
+            ports: vec![port..=port],
+            ..Match::default()
+        };
+        class(name, matches, share)
+    };
+    let find = |classifier: &mut Classifier| {
+        let found = classifier.find(Instant::from_millis(1), &view, FlowId::of_hash(5));
+        found.expect("its class").id
+    };
+    let mut classifier =
+        Classifier::new(vec![of_port("a", 1, 1), of_port("video", 5_004, 2)], true);
+    let waiting = find(&mut classifier);
+    // The class of that place is another now, and its own has another place and service.
+    let others = vec![
+        of_port("new", 5_004, 3),
+        of_port("a", 1, 4),
+        of_port("video", 7, 5),
+    ];
+    let mut changed = Classifier::new(others, true).succeeding(&classifier);
+    let share =
+        |classifier: &Classifier, id| classifier.service(id).map(|service| service.share_percent);
+    assert_eq!(share(&changed, waiting), Some(5));
+    changed.on_expired(waiting);
+    let expired: Vec<u64> = changed.counts().map(|(_, counts)| counts.expired).collect();
+    assert_eq!(expired, [0, 0, 1, 0]);
+    let second = find(&mut changed);
+    assert_eq!(share(&changed, second), Some(3));
+    // Without it the packet has none, whatever takes the places.
+    let without = Classifier::new(vec![of_port("b", 9, 6)], true).succeeding(&changed);
+    assert_eq!(
+        (share(&without, waiting), share(&without, second)),
+        (None, None)
+    );
+    // Ids wrap around.
+    for _ in 0..300 {
+        classifier =
+            Classifier::new(vec![of_port("video", 5_004, 7)], true).succeeding(&classifier);
+        let id = find(&mut classifier);
+        assert_eq!(share(&classifier, id), Some(7));
+    }
+}

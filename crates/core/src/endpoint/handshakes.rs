@@ -11,7 +11,7 @@
 //!    who is unknown may show an [invitation](super::enrolment);
 //! 6. whether it is fresh: its time is not before the start of this gateway, and after all of this peer that were answered.
 //!    If not, it needs a proof of its address, so that a client whose clock is wrong pays one round trip, no more;
-//! 7. the peer's own bucket; then three X25519 operations to answer.
+//! 7. the peer's own bucket, one for fresh initiations and a smaller one for others; then three X25519 operations to answer.
 //!
 //! Nothing changes until a datagram opens under the new keys.
 //!
@@ -196,8 +196,14 @@ impl Endpoint {
             self.limiter.on_wasted(now);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
-        let rate = self.limiter.limits().client;
-        if let Err(wait) = peer.allowance.take(now, rate) {
+        // Who records initiations can prove its own address with them; they must not use up what the client has for its own.
+        let limits = self.limiter.limits();
+        let (allowance, rate) = if is_fresh {
+            (&mut peer.allowance, limits.client)
+        } else {
+            (&mut peer.not_fresh, limits.not_fresh)
+        };
+        if let Err(wait) = allowance.take(now, rate) {
             if !arrival.is_proved {
                 self.limiter.on_wasted(now);
             }

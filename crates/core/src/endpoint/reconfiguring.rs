@@ -27,16 +27,15 @@ impl Endpoint {
     }
 
     /// Sets new addresses of a client's gateway, for example after a DNS change. Paths to an address that is still
-    /// among them are not affected.
+    /// among them are not affected; a path whose link reaches none of them has no route.
     pub fn set_endpoints(&mut self, now: Instant, endpoints: Vec<SocketAddr>) {
         let Some(connector) = &mut self.connector else {
             return;
         };
         connector.set_endpoints(now, endpoints);
         for id in (0..PathId::MAX).filter_map(|id| u8::try_from(id).ok().map(PathId)) {
-            if let Some(route) = connector.route_of(id) {
-                self.peers[0].tunnel.set_route(now, id, Some(route));
-            }
+            let route = connector.route_of(id);
+            self.peers[0].tunnel.set_route(now, id, route);
         }
         self.activate(0);
     }

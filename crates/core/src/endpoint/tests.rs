@@ -6,6 +6,7 @@ use crate::session::entropy::Seeded;
 
 mod enrolment;
 mod hostile;
+mod reaching;
 mod reconfiguring;
 mod under_load;
 

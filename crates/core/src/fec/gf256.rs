@@ -117,6 +117,32 @@ mod tests {
     }
 
     #[test]
+    fn every_byte_doubles_in_every_place_whatever_stands_beside_it() {
+        for neighbours in [0, u64::MAX, 0x8080_8080_8080_8080, 0x7f7f_7f7f_7f7f_7f7f] {
+            for place in 0..8 {
+                for byte in 0..=255_u8 {
+                    let mut bytes = neighbours.to_le_bytes();
+                    bytes[place] = byte;
+                    let doubled = double_each(u64::from_le_bytes(bytes)).to_le_bytes();
+                    assert_eq!(doubled, bytes.map(|byte| slow_mul(byte, 2)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn multiplication_is_associative_and_distributes_over_addition() {
+        for a in 0..=255 {
+            for b in (0..=255).step_by(7) {
+                for c in (0..=255).step_by(5) {
+                    assert_eq!(mul(a, mul(b, c)), mul(mul(a, b), c));
+                    assert_eq!(mul(a, b ^ c), mul(a, b) ^ mul(a, c));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn eight_bytes_double_like_one() {
         let mut rng = Rng::new(1);
         for _ in 0..1000 {

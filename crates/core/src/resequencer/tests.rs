@@ -198,7 +198,7 @@ fn what_was_lost_before_a_datagram_without_a_packet_is_waited_for() {
         assert_eq!(h.delivered(), given_up, "{repairs:?}, {is_skipped}");
         if waits {
             h.wait(repair - BUDGET - Duration::from_millis(1));
-            assert_eq!(h.delivered(), []);
+            assert!(h.delivered().is_empty());
             h.wait(Duration::from_millis(1));
             assert_eq!(h.delivered(), [2], "not for ever");
         }

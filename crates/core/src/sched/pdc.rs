@@ -110,7 +110,7 @@ impl Pdc {
 pub(super) const MOVED_MAX: usize = 2;
 
 /// The position of a packet in its block, for policies that see one packet at a time. A block is what leaves the
-/// tunnel queue in one burst, up to [`BLOCK`](super::consn::BLOCK) packets.
+/// tunnel queue in one burst, up to [`BLOCK`] packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     packets: usize,

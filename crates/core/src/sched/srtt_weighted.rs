@@ -329,9 +329,11 @@ mod tests {
         let picks = (0..20)
             .rev()
             .map(|left| policy.pick(Instant::ZERO, paths, &behind(left)));
-        let index = |pick| match pick {
-            Pick::One(index) => index,
-            other => panic!("{other:?}"),
+        let index = |pick| {
+            let Pick::One(index) = pick else {
+                panic!("{pick:?}");
+            };
+            index
         };
         picks.map(index).collect()
     }

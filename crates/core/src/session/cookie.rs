@@ -76,6 +76,13 @@ pub fn recognition(public: &[u8; 32], nonce: &[u8; 16]) -> [u8; 16] {
     mac128(&key, &[nonce])
 }
 
+/// What a question over UDP is made of, and its answer: whether the owner of `public` hears. Like [`recognition`], it proves
+/// that the sender knows `public`, nothing else.
+pub(crate) fn reach_mac(public: &[u8; 32], label: &[u8; 8], nonce: &[u8; 16]) -> [u8; MAC_LEN] {
+    let key = mac256(&LABEL_KEY, &[label, public]);
+    mac128(&key, &[nonce])
+}
+
 /// The responder's side: checks macs, makes cookies.
 pub struct CookieJar {
     /// Keys that follow from our public key alone, kept because every stranger makes us need the first.

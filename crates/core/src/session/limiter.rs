@@ -55,6 +55,9 @@ pub struct Limits {
     pub unproved_reads: Rate,
     /// From one client, once its static key is known.
     pub client: Rate,
+    /// From one client, of those that are not fresh: the client's clock is wrong, or they are recorded ones, sent by
+    /// somebody who proved another address.
+    pub not_fresh: Rate,
 }
 
 impl Limits {
@@ -68,6 +71,7 @@ impl Limits {
             source: Rate::new(20, 20),
             unproved_reads: Rate::new(5, 5),
             client: Rate::new(20, 10),
+            not_fresh: Rate::new(2, 5),
         }
     }
 }

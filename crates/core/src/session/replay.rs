@@ -108,6 +108,8 @@ const fn position(counter: u64) -> (usize, u64) {
 mod tests {
     use std::collections::BTreeSet;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::rng::Rng;
 
@@ -135,6 +137,67 @@ mod tests {
                 }
                 assert_eq!(window.highest(), twin.highest);
             }
+        }
+    }
+
+    #[test]
+    fn all_short_sequences_of_counters_around_the_edges_agree_with_a_set() {
+        const BITS: u64 = 64 * WORDS as u64;
+        let steps = [
+            0,
+            1,
+            63,
+            64,
+            BITS - WINDOW,
+            WINDOW - 1,
+            WINDOW,
+            WINDOW + 1,
+            BITS - 1,
+            BITS,
+            BITS + 64,
+            3 * BITS,
+        ];
+        for start in [0, 5, 64, (1 << 32) - 70, u64::MAX - 3 * BITS] {
+            let counters = steps.map(|step| start + step);
+            for sequence in 0..counters.len().pow(4) {
+                let mut window = ReplayWindow::starting_at(start);
+                let mut twin = SlowTwin {
+                    highest: start,
+                    seen: BTreeSet::new(),
+                };
+                let mut rest = sequence;
+                for _ in 0..4 {
+                    let counter = counters[rest % counters.len()];
+                    rest /= counters.len();
+                    assert_eq!(
+                        window.accept(counter),
+                        twin.accept(counter),
+                        "sequence {sequence} from {start}"
+                    );
+                    assert_eq!(window.highest(), twin.highest);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 20_000, ..Default::default() })]
+
+        #[test]
+        fn the_extension_of_a_number_is_the_nearest_counter(
+            high in prop_oneof![0..3_u64, Just(u64::from(u32::MAX)), any::<u64>().prop_map(|high| high >> 32)],
+            near in prop_oneof![0..4_u32, (0..4_u32).prop_map(|n| (1 << 31) - 2 + n), (0..4_u32).prop_map(|n| u32::MAX - n), any::<u32>()],
+            seq in prop_oneof![0..4_u32, (0..4_u32).prop_map(|n| (1 << 31) - 2 + n), (0..4_u32).prop_map(|n| u32::MAX - n), any::<u32>()],
+        ) {
+            let highest = high << 32 | u64::from(near);
+            let counter = extend(highest, Seq(seq));
+            prop_assert_eq!(Seq::of_counter(counter), Seq(seq));
+            let distance = i128::from(counter) - i128::from(highest);
+            let is_nearest = (-(1_i128 << 31)..1 << 31).contains(&distance);
+            // Otherwise the nearest one would lie outside the range.
+            let wanted = distance - (1_i128 << 32) * if distance > 0 { 1 } else { -1 };
+            let nearest = i128::from(highest) + wanted;
+            prop_assert!(is_nearest || !(0..=i128::from(u64::MAX)).contains(&nearest));
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) struct Effort {
     paid_at: Instant,
     /// The number of datagrams and frames refused.
     refused: u64,
+    /// All steps ever recorded, free ones as well.
+    steps: u64,
 }
 
 impl Effort {
@@ -32,6 +34,11 @@ impl Effort {
 
     /// Records `steps` of work.
     pub(super) fn spend(&mut self, now: Instant, steps: u64) {
+        self.steps = self.steps.saturating_add(steps);
+        self.owe(now, steps);
+    }
+
+    fn owe(&mut self, now: Instant, steps: u64) {
         let time = Duration::from_nanos(steps.saturating_mul(NANOS_PER_STEP));
         self.paid_at = self.paid_at.max(now) + time;
     }
@@ -39,12 +46,18 @@ impl Effort {
     /// Charges the `steps` of a data datagram. Each datagram pays for [`FREE_STEPS`] of them; steps that it does not need pay off debt,
     /// so the budget of a peer grows with the data it sends.
     pub(super) fn spend_on_data(&mut self, now: Instant, steps: u64) {
+        self.steps = self.steps.saturating_add(steps);
         if steps > FREE_STEPS {
-            self.spend(now, steps - FREE_STEPS);
+            self.owe(now, steps - FREE_STEPS);
         } else {
             let unused = (FREE_STEPS - steps).saturating_mul(NANOS_PER_STEP);
             self.paid_at = self.paid_at - Duration::from_nanos(unused);
         }
+    }
+
+    /// The work recorded so far, in steps.
+    pub(super) const fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Datagrams and frames refused so far.

@@ -35,6 +35,15 @@ impl Services {
         }
     }
 
+    /// Other classes after these. Packets that wait belong to the class of the same name, or to none.
+    pub(super) fn replace(&mut self, classes: Vec<Class>, profile: &Profile) {
+        let classifier = Classifier::new(classes, profile.voice).succeeding(&self.classifier);
+        *self = Self {
+            classifier,
+            in_order: profile.in_order,
+        };
+    }
+
     /// The requirements of the class of a packet from the host; `None` if it has no class. `least_delay`: the one-way
     /// delay of the quickest path.
     pub(super) fn mark(

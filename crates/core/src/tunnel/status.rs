@@ -69,6 +69,8 @@ pub struct TunnelStatus {
     pub kept_bytes: u64,
     /// The number of datagrams and frames refused because the peer had caused too much work.
     pub refused: u64,
+    /// The work that the peer has caused beside its datagrams' own, in steps of some nanoseconds (`docs/wire.md`, section 10).
+    pub steps: u64,
     /// Packets received from the host, and packets sent; copies and retransmissions count.
     pub packets_in: u64,
     /// See `packets_in`.

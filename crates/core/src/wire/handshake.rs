@@ -27,6 +27,9 @@
 //!
 //! Busy reply (28 bytes): `0` kind 6, `1` version, `2..4` reserved, `4..8` receiver index, `8..12` milliseconds to wait,
 //! `12..28` mac.
+//!
+//! Reach question and answer (36 bytes): `0` kind 7 or 8, `1` version, `2..4` reserved, `4..20` nonce, `20..36` mac. An answer repeats
+//! the nonce of its question.
 
 use thiserror::Error;
 
@@ -38,6 +41,10 @@ pub const KIND_RESPONSE: u8 = 2;
 pub const KIND_COOKIE_REPLY: u8 = 3;
 /// Kind byte of a busy reply. Kinds 4 and 5 are transport datagrams.
 pub const KIND_BUSY: u8 = 6;
+/// Kind byte of a reach question.
+pub const KIND_REACH_QUESTION: u8 = 7;
+/// Kind byte of a reach answer.
+pub const KIND_REACH_ANSWER: u8 = 8;
 /// Version of the datagram layout; an end that reads another version drops the datagram.
 pub const VERSION: u8 = 1;
 /// Longest handshake datagram in bytes: passes every link that carries IPv6 (RFC 8200 section 5) with room to spare.
@@ -52,6 +59,8 @@ pub const COOKIE_NONCE_LEN: usize = 24;
 pub const SEALED_COOKIE_LEN: usize = 32;
 /// Length of a busy reply in bytes.
 pub const BUSY_LEN: usize = 12 + MAC_LEN;
+/// Length of a reach question and of its answer in bytes.
+pub const REACH_LEN: usize = 4 + 16 + MAC_LEN;
 /// Length of a cookie reply in bytes.
 pub const COOKIE_REPLY_LEN: usize = 8 + COOKIE_NONCE_LEN + SEALED_COOKIE_LEN;
 

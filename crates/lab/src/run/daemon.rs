@@ -76,8 +76,12 @@ impl Daemons {
             Some(Code::Bch) => "parity = \"bch\"\n",
             Some(Code::Hamming) => "parity = \"hamming\"\n",
         };
+        let split_tcp = tunnel
+            .split_tcp
+            .as_ref()
+            .map_or_else(String::new, |mode| format!("split_tcp = {mode:?}\n"));
         let tunnel_keys = format!(
-            "{mtu}compression = {}\nremember = false\n{parity}",
+            "{mtu}compression = {}\nremember = false\n{parity}{split_tcp}",
             tunnel.compression
         );
         client.configure(&format!(

@@ -48,7 +48,7 @@ impl Splitter {
     ) -> io::Result<()> {
         nft::run(&ruleset(links, destinations))?;
         let has_v6 = std::path::Path::new("/proc/sys/net/ipv6").exists();
-        for (link, priority) in (0..links).zip(routes::priorities(MARKS_SLOT)) {
+        for (link, priority) in (0..links).zip(routes::rules::priorities(MARKS_SLOT)) {
             netlink.add_mark_rule(false, priority, mark(link), mark(link))?;
             if has_v6 {
                 netlink.add_mark_rule(true, priority, mark(link), mark(link))?;
@@ -140,7 +140,7 @@ pub(super) fn clear(netlink: &Netlink) -> io::Result<()> {
     // Adding first makes deleting safe when there is none.
     let mut first_error = nft::run(&format!("table inet {TABLE}\ndelete table inet {TABLE}\n"));
     for link in 0..MAX_LINKS {
-        let rules = netlink.delete_rules(routes::priorities(MARKS_SLOT), mark(link));
+        let rules = netlink.delete_rules(routes::rules::priorities(MARKS_SLOT), mark(link));
         let flushed = netlink.flush_table(mark(link));
         first_error = first_error.and(rules).and(flushed);
     }

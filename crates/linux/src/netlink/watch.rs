@@ -290,7 +290,7 @@ fn snapshot(message: &LinkMessage) -> Option<LinkSnapshot> {
 }
 
 /// The address of ours in `message`, if packets may be sent from it.
-fn address(message: &AddressMessage) -> Option<IpNet> {
+pub(super) fn address(message: &AddressMessage) -> Option<IpNet> {
     let mut own = None;
     for attribute in &message.attributes {
         if let AddressAttribute::Local(ip) = attribute {

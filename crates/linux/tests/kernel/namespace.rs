@@ -65,6 +65,19 @@ impl Namespace {
         output.is_ok_and(|output| output.status.success())
     }
 
+    /// Whether an echo request to `address` is answered. One that is not expected to be is asked once, for a moment.
+    pub(crate) fn pings(&self, address: &str, is_expected: bool) -> bool {
+        let patience = if is_expected {
+            ["-i", "0.05", "-w", "5"]
+        } else {
+            ["-c", "1", "-W", "0.3"]
+        };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, "ping", "-n", "-c", "1"]);
+        command.args(patience).arg(address);
+        command.output().is_ok_and(|output| output.status.success())
+    }
+
     /// Waits until there is no `device`.
     pub(crate) fn until_gone(&self, device: &str) {
         until("the device goes", || !self.ip("link show").contains(device));

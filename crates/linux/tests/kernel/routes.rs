@@ -1,6 +1,16 @@
 //! What a tunnel changes in the host is undone exactly, also after it was killed.
 
-use std::{net::UdpSocket as StdSocket, path::Path, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::UdpSocket as StdSocket,
+    path::Path,
+    process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use pleach_core::packet::{Ecn, PacketView, Pool};
 use pleach_linux::{
@@ -64,9 +74,13 @@ fn host() -> Option<(Namespace, Namespace)> {
 }
 
 fn apply(base: &Path, name: &str) -> (Setup, Tun) {
+    apply_plan(base, name, &plan())
+}
+
+fn apply_plan(base: &Path, name: &str, plan: &Plan) -> (Setup, Tun) {
     let mut setup = Setup::begin(base, name).expect("begins");
     let tun = Tun::create(name, 1400).expect("root makes TUNs");
-    setup.apply(&plan()).expect("applies");
+    setup.apply(plan).expect("applies");
     setup.loosen_reverse_path("lan").expect("sets");
     (setup, tun)
 }
@@ -128,15 +142,8 @@ fn what_a_killed_process_left_is_found_and_cleared() {
     let base = tempfile::tempdir().expect("tempdir");
     settle(&host);
     let before = configuration(&host);
-    let status = Command::new("ip")
-        .args(["netns", "exec", &host.name])
-        .arg(std::env::current_exe().expect("this test"))
-        .args(["--exact", "routes::apply_and_die"])
-        .env(DIE_IN, base.path())
-        .output()
-        .expect("ip runs")
-        .status;
-    assert!(!status.success());
+    let (is_whole, _) = in_a_process(&host, "routes::apply_and_die", DIE_IN, base.path());
+    assert!(!is_whole);
     host.until_gone("plLtun");
     settle(&host);
     assert_ne!(configuration(&host), before);
@@ -220,6 +227,201 @@ fn own_datagrams_leave_by_the_link_and_others_enter_the_tunnel() {
     );
 }
 
+#[test]
+fn a_kill_switch_keeps_the_lan_reachable_if_the_next_start_fails() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    settle(&host);
+    let before = configuration(&host);
+    let (is_whole, _) = in_a_process(&host, "routes::close_and_die", CLOSE_IN, base.path());
+    assert!(!is_whole);
+    host.until_gone("plLtun");
+    let is_held = || {
+        assert!(host.ip("route get 192.0.2.2").contains("dev lan"));
+        assert!(host.ip("-6 route get 2001:db8::2").contains("dev lan"));
+        assert!(
+            !host.try_ip("route get 198.51.100.1"),
+            "{}",
+            host.ip("rule")
+        );
+        assert!(!host.try_ip("route get 10.9.1.1"));
+    };
+    is_held();
+    // Starts that fail before and after the device is there.
+    let begun = host.run(|| Setup::begin(base.path(), "plLtun").expect("begins"));
+    is_held();
+    host.run(|| drop(begun));
+    is_held();
+    let mut begun = host.run(|| Setup::begin(base.path(), "plLtun").expect("begins"));
+    let error = host.run(|| begun.apply(&closed_plan()));
+    assert!(error.is_err(), "there is no device");
+    is_held();
+    host.run(|| drop(begun));
+    is_held();
+    // One that does not.
+    let (setup, tun) = host.run(|| apply_plan(base.path(), "plLtun", &closed_plan()));
+    assert!(host.ip("route get 198.51.100.1").contains("dev plLtun"));
+    assert!(host.ip("route get 192.0.2.2").contains("dev lan"));
+    host.run(|| setup.undo().expect("undoes"));
+    drop(tun);
+    host.until_gone("plLtun");
+    settle(&host);
+    assert_eq!(configuration(&host), before);
+}
+
+#[test]
+fn routes_change_without_a_moment_on_a_link() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    let (mut setup, _tun) = host.run(|| apply(base.path(), "plLtun"));
+    let one = plan();
+    let mut other = plan();
+    other.routes = ["0.0.0.0/0", "10.8.0.0/14", "fd00::/8", "::/0"]
+        .map(|text| text.parse().expect("literal"))
+        .into();
+    let (is_over, sources) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            host.run(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let socket = StdSocket::bind("0.0.0.0:0").expect("binds");
+                    let source = socket
+                        .connect("198.51.100.1:9")
+                        .and_then(|()| socket.local_addr())
+                        .map_or_else(|error| error.to_string(), |own| own.ip().to_string());
+                    sources.lock().expect("no panic").insert(source);
+                }
+            });
+        });
+        host.run(|| {
+            for _ in 0..50 {
+                setup.change_routes(&one, &other).expect("changes");
+                setup.change_routes(&other, &one).expect("changes back");
+            }
+        });
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let sources = sources.into_inner().expect("no panic");
+    assert_eq!(sources, BTreeSet::from(["10.77.0.1".to_owned()]));
+    assert!(host.ip("route get 10.9.1.1").contains("dev plLtun"));
+    host.run(|| setup.undo().expect("undoes"));
+}
+
+#[test]
+fn a_change_of_routes_that_fails_changes_nothing() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    let (is_whole, output) = in_a_process(&host, "routes::change_in_vain", CHANGE_IN, base.path());
+    assert!(is_whole, "{output}");
+}
+
+/// Not a test by itself: the process with an `nft` that can be made to fail.
+#[test]
+fn change_in_vain() {
+    let Some(base) = std::env::var_os(CHANGE_IN) else {
+        return;
+    };
+    let base = Path::new(&base);
+    let command = |line: &str| {
+        let mut words = line.split_whitespace();
+        let program = words.next().expect("a program");
+        let output = Command::new(program).args(words).output().expect("runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let picture = || {
+        [
+            "ip rule",
+            "ip -6 rule",
+            "ip route show table all",
+            "nft list ruleset",
+        ]
+        .map(command)
+    };
+    let (mut setup, _tun) = apply(base, "plLtun");
+    let before = picture();
+    let mut after = plan();
+    after.routes = vec!["10.8.0.0/14".parse().expect("literal")];
+    after.masquerade = Vec::new();
+    std::fs::write(base.join("refuse"), "").expect("file");
+    let error = setup
+        .change_routes(&plan(), &after)
+        .expect_err("nft refuses");
+    let text = error.to_string();
+    assert!(
+        text.contains("refused") && text.contains("in force again"),
+        "{text}"
+    );
+    std::fs::remove_file(base.join("refuse")).expect("file");
+    // Rules may have other priorities.
+    let words = |rules: &str| -> Vec<String> {
+        let lines = rules.lines();
+        lines
+            .map(|line| {
+                line.split_once(':')
+                    .map_or(line, |(_, rest)| rest)
+                    .to_owned()
+            })
+            .collect()
+    };
+    let now = picture();
+    for (before, now) in before.iter().zip(&now) {
+        assert_eq!(words(before), words(now));
+    }
+    setup.change_routes(&plan(), &after).expect("nft does it");
+    assert!(!command("nft list ruleset").contains("masquerade"));
+    setup.undo().expect("undoes");
+}
+
+/// Runs test `name` of this file as a process in `host`, with `variable` and an `nft` that fails while `base` has a file `refuse`.
+/// Returns whether it passed, and what it printed.
+fn in_a_process(host: &Namespace, name: &str, variable: &str, base: &Path) -> (bool, String) {
+    let programs = base.join("programs");
+    std::fs::create_dir_all(&programs).expect("directory");
+    let path = std::env::var("PATH").expect("a search path");
+    let script = format!(
+        "#!/bin/sh\ntest -e {base}/refuse && {{ echo refused >&2; exit 1; }}\nPATH={path} exec nft \"$@\"\n",
+        base = base.display()
+    );
+    let nft = programs.join("nft");
+    std::fs::write(&nft, script).expect("script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&nft, mode).expect("mode");
+    let output = Command::new("ip")
+        .args(["netns", "exec", &host.name])
+        .arg(std::env::current_exe().expect("this test"))
+        .args(["--exact", name, "--nocapture"])
+        .env(variable, base)
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .output()
+        .expect("ip runs");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+/// A client's plan with a kill switch.
+fn closed_plan() -> Plan {
+    Plan {
+        forward: false,
+        isolate: false,
+        masquerade: Vec::new(),
+        kill_switch: true,
+        ..plan()
+    }
+}
+
+/// Not a test by itself: a client with a kill switch that is killed.
+#[test]
+fn close_and_die() {
+    if let Some(base) = std::env::var_os(CLOSE_IN) {
+        let (mut setup, _tun) = apply_plan(Path::new(&base), "plLtun", &closed_plan());
+        setup.hold();
+        std::process::abort();
+    }
+}
+
 /// Not a test by itself: the process that is killed in another one.
 #[test]
 fn apply_and_die() {
@@ -229,6 +431,8 @@ fn apply_and_die() {
     }
 }
 
+const CHANGE_IN: &str = "PLEACH_TEST_CHANGE_IN";
+const CLOSE_IN: &str = "PLEACH_TEST_CLOSE_IN";
 const DIE_IN: &str = "PLEACH_TEST_DIE_IN";
 
 fn recovered(host: &Namespace, base: &Path) {

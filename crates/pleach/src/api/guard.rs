@@ -4,6 +4,8 @@
 //!
 //! - `Host` must be an address, `localhost` or a name of the configuration, and `Origin`, if there is one, the same: a page of
 //!   another site, or a name that an attacker has made to point here (DNS rebinding), gets nothing. No CORS header is ever sent.
+//! - Browsers send no `Origin` with many GETs, but say where a request comes from (`Sec-Fetch-Site`, Fetch Metadata): only the page
+//!   itself and its user may ask. A link on another site may open the page.
 //! - With a token file, each request for data carries `Authorization: Bearer TOKEN` (RFC 6750). The dashboard's files need
 //!   none: there is nothing in them.
 //! - Without, which is possible on loopback only, everybody on this host may read, and nobody may change anything.
@@ -60,7 +62,7 @@ impl Access {
         if !is_known_host(host, &listen.hosts) {
             return Err(refusal(
                 StatusCode::MISDIRECTED_REQUEST,
-                "this name is not served; use the address, or add the name to `hosts` in [dashboard]",
+                "this name is not served; use the address, or add the name to `hosts` in [dashboard] or [metrics]",
             ));
         }
         if let Some(origin) = headers.get(header::ORIGIN) {
@@ -72,6 +74,12 @@ impl Access {
                     "a page of another site may not ask",
                 ));
             }
+        }
+        if is_of_another_site(headers, super::files::is_open(path)) {
+            return Err(refusal(
+                StatusCode::FORBIDDEN,
+                "a page of another site may not ask",
+            ));
         }
         let right = if listen.tokens.is_empty() {
             Right::Read
@@ -102,6 +110,17 @@ impl Access {
         }
         Ok(right)
     }
+}
+
+/// Whether a browser says that a page of another origin asks. `is_open`: for a file with nothing in it, which a link may lead to.
+fn is_of_another_site(headers: &HeaderMap, is_open: bool) -> bool {
+    let said = |name: &str| headers.get(name).map(|value| value.as_bytes().to_vec());
+    let is_own = match said("sec-fetch-site").as_deref() {
+        None | Some(b"same-origin" | b"none") => true,
+        Some(_) => false,
+    };
+    let follows_a_link = said("sec-fetch-mode").as_deref() == Some(b"navigate");
+    !(is_own || (is_open && follows_a_link))
 }
 
 fn refusal(status: StatusCode, text: &str) -> Box<Response> {

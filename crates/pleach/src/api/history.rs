@@ -9,16 +9,20 @@
 //! Seconds are collected in memory and written once a [`FLUSH_SECONDS`], in one transaction, to spare flash; minutes and hours are made of them
 //! there. So a crash loses a minute. Some 0.6 MB a link; [`MAX_LINKS`] links have a history.
 //!
-//! A file that is damaged or something else is set aside under the name `….damaged`, and the history begins anew. Rows of the
-//! future, which a clock that was set back leaves behind, are deleted.
+//! A file that is damaged or no database is set aside under the name `….damaged`, and the history begins anew. Any other failure,
+//! such as no permission or another daemon that has the file, leaves it alone, and no history is kept.
+//!
+//! The clock is not trusted: at boot it may say 1970, or years ahead. So rows go because there are more than their number, never
+//! because of their age; those of the future of the moment, which are nobody's to read, are counted by themselves.
 
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use rusqlite::{Connection, Result, params};
+use rusqlite::{Connection, ErrorCode, Result, params};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -62,19 +66,24 @@ impl History {
     /// Opens the file at `path`, and makes it and its directory if they are missing. The second value: where a damaged one was put.
     ///
     /// # Errors
-    /// It can neither be opened nor be set aside.
+    /// It cannot be opened, or is damaged and cannot be set aside.
     pub(super) fn open(path: &Path) -> anyhow::Result<(Self, Option<PathBuf>)> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
         let (connection, aside) = match connect(path) {
             Ok(connection) => (connection, None),
-            Err(error) if path.exists() => {
+            Err(error) if is_damage(&error) => {
                 let mut name = path.as_os_str().to_owned();
                 name.push(".damaged");
                 let aside = PathBuf::from(name);
                 fs::rename(path, &aside).map_err(|_| error)?;
                 (connect(path)?, Some(aside))
+            }
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                return Err(anyhow::Error::new(error).context(
+                    "another daemon keeps its history there; set another `history` in [dashboard]",
+                ));
             }
             Err(error) => return Err(error.into()),
         };
@@ -119,11 +128,9 @@ impl History {
     /// The database's; then the file is as it was, and what was pending is forgotten.
     pub(super) fn flush(&mut self, now: i64) -> Result<()> {
         let pending = core::mem::take(&mut self.pending);
-        let oldest = pending
-            .iter()
-            .map(|(_, moment)| moment.at)
-            .min()
-            .unwrap_or(now);
+        let times = pending.iter().map(|(_, moment)| moment.at);
+        let oldest = times.clone().min().unwrap_or(now);
+        let newest = times.max().unwrap_or(now);
         let transaction = self.connection.transaction()?;
         {
             let mut insert = transaction.prepare(
@@ -146,14 +153,21 @@ impl History {
                     .prepare(
                         "INSERT OR REPLACE INTO history
                          SELECT ?1, at / ?1 * ?1 AS start, link, avg(tx), avg(rx), avg(rtt), max(queue), avg(loss), avg(capacity)
-                         FROM history WHERE step = ?2 AND at >= ?3 GROUP BY start, link",
+                         FROM history WHERE step = ?2 AND at >= ?3 AND at <= ?4 GROUP BY start, link",
                     )?
-                    .execute(params![step, fine, oldest.div_euclid(step) * step])?;
+                    .execute(params![step, fine, oldest.div_euclid(step) * step, newest])?;
             }
             for (step, kept) in KEPT {
-                transaction
-                    .prepare("DELETE FROM history WHERE step = ?1 AND (at < ?2 OR at > ?3)")?
-                    .execute(params![step, now - kept, now + FUTURE_SECONDS])?;
+                let most = kept / step;
+                for (side, order, beyond) in [("<=", "DESC", "<="), (">", "ASC", ">=")] {
+                    transaction
+                        .prepare(&format!(
+                            "DELETE FROM history WHERE step = ?1 AND at {side} ?2 AND at {beyond} (
+                                 SELECT DISTINCT at FROM history WHERE step = ?1 AND at {side} ?2
+                                 ORDER BY at {order} LIMIT 1 OFFSET ?3)"
+                        ))?
+                        .execute(params![step, now + FUTURE_SECONDS, most])?;
+                }
             }
         }
         transaction.commit()
@@ -165,6 +179,7 @@ impl History {
     /// # Errors
     /// The database's.
     pub(super) fn read(&self, now: i64, from: i64, to: i64) -> Result<Excerpt> {
+        let to = to.min(now + FUTURE_SECONDS);
         let fits = |(step, kept): &(i64, i64)| {
             from >= now - kept - step && (to - from) / step <= MAX_STEPS
         };
@@ -226,18 +241,32 @@ impl Excerpt {
     }
 }
 
-/// Opens, or makes, a history that is whole.
+/// Whether `error` means that the file is no database, or a broken one.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    let is_broken = matches!(
+        code,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    );
+    is_broken || matches!(error, rusqlite::Error::InvalidQuery)
+}
+
+/// Opens, or makes, a history that is whole, for this process alone.
 fn connect(path: &Path) -> Result<Connection> {
     let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
     // Losing the last minute is better than waiting for a slow disk.
     connection.execute_batch(
-        "PRAGMA journal_mode = TRUNCATE;
+        "PRAGMA locking_mode = EXCLUSIVE;
+         PRAGMA journal_mode = TRUNCATE;
          PRAGMA synchronous = NORMAL;
          PRAGMA auto_vacuum = FULL;
          CREATE TABLE IF NOT EXISTS history (
              step INTEGER NOT NULL, at INTEGER NOT NULL, link TEXT NOT NULL, tx REAL NOT NULL, rx REAL NOT NULL,
              rtt REAL, queue REAL, loss REAL NOT NULL, capacity REAL, PRIMARY KEY (step, at, link)
-         ) WITHOUT ROWID;",
+         ) WITHOUT ROWID;
+         BEGIN EXCLUSIVE;
+         COMMIT;",
     )?;
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if verdict == "ok" {
@@ -247,8 +276,11 @@ fn connect(path: &Path) -> Result<Connection> {
     }
 }
 
-/// Resolution and age that is kept, in seconds, finest first.
+/// Resolution, and time of which steps are kept, in seconds, finest first.
 const KEPT: [(i64, i64); 3] = [(1, 3600), (60, 2 * 86_400), (3600, 30 * 86_400)];
+
+/// How long somebody else may have the file when it is opened.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// Seconds between two writes.
 const FLUSH_SECONDS: u64 = 60;
@@ -259,7 +291,7 @@ const MAX_PENDING: usize = MAX_LINKS * 64;
 /// Links with a history.
 const MAX_LINKS: usize = 64;
 
-/// Rows of the future beyond this are of a clock that was wrong.
+/// Rows of the future beyond this are of a clock that is, or was, wrong.
 const FUTURE_SECONDS: i64 = 3600;
 
 /// Steps of an answer, a link: an hour in seconds, two days in minutes.
@@ -386,6 +418,60 @@ mod tests {
         let bytes = fs::read(&path).expect("file");
         fs::write(&path, &bytes[..bytes.len() / 2]).expect("file");
         assert!(History::open(&path).expect("begins anew").1.is_some());
+    }
+
+    #[test]
+    fn a_wrong_clock_at_boot_erases_nothing() {
+        let (_directory, _path, mut history) = fresh();
+        let end = START + 7200;
+        for second in START..end {
+            history.take(&live(second, 1, 4.0)).expect("writes");
+        }
+        history.flush(end).expect("writes");
+        let known = |history: &History| {
+            let lens = [end - 3000, end - 7000, START - 20 * 86_400].map(|from| {
+                let read = history.read(end, from, end).expect("reads");
+                (read.step, read.links["l0"].len())
+            });
+            lens.to_vec()
+        };
+        let before = known(&history);
+        // 1970, and years ahead, for ten minutes each. They displace as many seconds as ten minutes always do.
+        for boot in [0, START + 10 * 365 * 86_400] {
+            for second in 0..600 {
+                history.take(&live(boot + second, 1, 1.0)).expect("writes");
+            }
+            history.flush(boot + 600).expect("writes");
+        }
+        assert_eq!(known(&history), before);
+        // And it is bounded all the same.
+        let rows: i64 = history
+            .connection
+            .query_row("SELECT count(*) FROM history WHERE step = 1", [], |row| {
+                row.get(0)
+            })
+            .expect("counts");
+        assert!(rows <= 2 * 3700, "{rows}");
+    }
+
+    #[test]
+    fn only_a_damaged_file_is_set_aside() {
+        let (_directory, path, mut history) = fresh();
+        history.take(&live(START, 1, 1.0)).expect("works");
+        history.flush(START).expect("works");
+        // Another daemon has it.
+        let error = History::open(&path).err().expect("taken");
+        assert!(format!("{error:#}").contains("another daemon"), "{error:#}");
+        drop(history);
+        let (history, aside) = History::open(&path).expect("free again");
+        assert_eq!(aside, None);
+        let read = history.read(START, START - 10, START).expect("reads");
+        assert_eq!(read.links["l0"].len(), 1);
+        // What cannot be opened at all.
+        let directory = path.with_extension("d");
+        fs::create_dir(&directory).expect("directory");
+        assert!(History::open(&directory).is_err());
+        assert!(directory.is_dir(), "left alone");
     }
 
     #[test]

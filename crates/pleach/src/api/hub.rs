@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 
 use pleach_core::time::Instant;
@@ -30,8 +30,8 @@ pub(super) struct Hub {
     state: Mutex<State>,
     /// Event streams that may be.
     pub(super) streams: Arc<Semaphore>,
-    /// What is kept over restarts, if anything; used by threads that may wait.
-    pub(super) history: Option<Arc<std::sync::Mutex<History>>>,
+    /// What is kept over restarts, if anything. Whoever waits for it does so before taking a thread that may wait.
+    pub(super) history: Option<Arc<Mutex<History>>>,
 }
 
 /// A status and what is known only from the one before.
@@ -60,7 +60,7 @@ impl Hub {
             asker,
             state: Mutex::default(),
             streams: Arc::new(Semaphore::new(super::routes::MAX_STREAMS)),
-            history: history.map(|history| Arc::new(std::sync::Mutex::new(history))),
+            history: history.map(|history| Arc::new(Mutex::new(history))),
         }
     }
 
@@ -86,9 +86,8 @@ impl Hub {
         &self,
         work: impl FnOnce(&mut History) -> rusqlite::Result<T> + Send + 'static,
     ) -> Option<Result<T, String>> {
-        let history = Arc::clone(self.history.as_ref()?);
+        let mut history = Arc::clone(self.history.as_ref()?).lock_owned().await;
         let done = tokio::task::spawn_blocking(move || {
-            let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
             work(&mut history).map_err(|error| error.to_string())
         });
         Some(
@@ -304,6 +303,37 @@ mod tests {
         let late = state.take(at(60_000), 60_000, status(10));
         assert_eq!(late.live.links[0].tx_mbps, None, "nobody looked");
         assert_eq!(state.past.len(), 5);
+    }
+
+    #[test]
+    fn readers_of_the_history_leave_a_thread_for_the_status() {
+        let directory = tempfile::tempdir().expect("directory");
+        let (history, _) = History::open(&directory.path().join("h.db")).expect("opens");
+        let hub = Arc::new(Hub::new(Arc::new(Asker::unheard()), Some(history)));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(2)
+            .build()
+            .expect("runtime");
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let ended = Arc::new(std::sync::Mutex::new(ended));
+        let answer = runtime.block_on(async {
+            for _ in 0..4 {
+                let (hub, ended) = (Arc::clone(&hub), Arc::clone(&ended));
+                tokio::spawn(async move {
+                    let wait = move |_: &mut History| {
+                        let _ = ended.lock().map(|ended| ended.recv());
+                        Ok(())
+                    };
+                    hub.with_history(wait).await
+                });
+            }
+            tokio::task::yield_now().await;
+            let answer = hub.run(|_| Ok(7));
+            tokio::time::timeout(Duration::from_secs(5), answer).await
+        });
+        drop(end);
+        assert_eq!(answer, Ok(Ok(7)));
     }
 
     #[test]

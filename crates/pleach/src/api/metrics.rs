@@ -159,7 +159,7 @@ fn links(page: &mut Page, status: &StatusReport) {
     page.gauges(
         "link_loss",
         "Recent loss on the way out, 0 to 1",
-        Some(Unit::Ratios),
+        Some(ratio()),
         gauges(&|link| Some(link.loss)),
     );
     page.gauges(
@@ -369,7 +369,7 @@ fn equalizer(page: &mut Page, status: &StatusReport) {
     page.gauges(
         "share_wanted",
         "Share of the weights, 0 to 1",
-        Some(Unit::Ratios),
+        Some(ratio()),
         wanted,
     );
     let sent = splitter.links.iter();
@@ -377,7 +377,7 @@ fn equalizer(page: &mut Page, status: &StatusReport) {
     page.gauges(
         "share_sent",
         "Share of bytes since the last change of weights, 0 to 1",
-        Some(Unit::Ratios),
+        Some(ratio()),
         sent,
     );
 }
@@ -408,6 +408,12 @@ const fn state(state: LinkState) -> &'static str {
         LinkState::Suspect => "suspect",
         LinkState::Up => "up",
     }
+}
+
+/// The unit of shares, 0 to 1. Units are base units in the singular where OpenMetrics names one: `ratio` (section "Units and base
+/// units").
+fn ratio() -> Unit {
+    Unit::Other("ratio".to_owned())
 }
 
 /// Of OpenMetrics 1.0.

@@ -40,18 +40,13 @@ pub(super) async fn run(
     }
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     for door in doors {
-        let access = Access::tcp(door.listen);
+        let access = Access::tcp(Arc::clone(&door.listen));
         let router = if door.is_metrics {
             routes::metrics_only(&hub, access)
         } else {
             routes::all(&hub, access)
         };
-        match TcpListener::from_std(door.listener) {
-            Ok(listener) => {
-                tokio::spawn(accept(listener, router, Arc::clone(&room)));
-            }
-            Err(error) => tracing::warn!(%error, "HTTP is not served"),
-        }
+        tokio::spawn(receive(door, router, Arc::clone(&room)));
     }
     let router = routes::all(&hub, Access::owner());
     while let Some(Handed { stream, slot }) = handed.recv().await {
@@ -102,6 +97,21 @@ async fn keep(hub: Arc<Hub>) {
             Err(_) => BREATHER,
         };
         sleep(wait + BREATHER / 20).await;
+    }
+}
+
+/// Serves what comes by `door`, once its address can be had.
+async fn receive(mut door: Door, router: Router, room: Arc<Semaphore>) {
+    let listener = loop {
+        if let Some(listener) = door.listener.take() {
+            break listener;
+        }
+        sleep(RETRY).await;
+        let _ = door.open();
+    };
+    match TcpListener::from_std(listener) {
+        Ok(listener) => accept(listener, router, room).await,
+        Err(error) => tracing::warn!(%error, "HTTP is not served"),
     }
 }
 
@@ -212,6 +222,9 @@ pub(super) const MAX_CONNECTIONS: usize = 64;
 
 /// Head of a request; hyper takes no less than 8 KiB.
 pub(super) const MAX_HEAD_BYTES: usize = 16 << 10;
+
+/// Between two attempts at an address that is taken.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Pause after a failed accept.
 const BREATHER: Duration = Duration::from_millis(100);

@@ -44,6 +44,8 @@ fn sample() -> StatusReport {
         tx_bytes: 5000,
         rx_bytes: 7000,
         mtu: Some(1400),
+        carrier: None,
+        carrier_error: None,
         idle_reason: Some("too-late-for-its-flows".to_owned()),
         why: Some(format!("{name} is too far")),
         advice: Some("Nothing.".to_owned()),
@@ -618,20 +620,67 @@ fn what_is_no_http_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told_and_freed_with_the_daemon() {
+fn an_address_is_freed_with_the_daemon() {
     let (address, view) = dashboard(Vec::new());
     let mut daemon = Daemon::start(&view);
-    let directory = TempDir::new().expect("directory");
-    let second = ControlServer::start(&directory.path().join("t.sock"), &view, || {});
-    let error = second.expect_err("taken").to_string();
-    assert!(
-        error.contains(&address.to_string()) && error.contains("[dashboard]"),
-        "{error}"
-    );
+    TcpStream::connect(address).expect("served");
     daemon.server = None;
     let is_free = (0..100).any(|_| {
         thread::park_timeout(Duration::from_millis(20));
         TcpStream::connect(address).is_err()
     });
     assert!(is_free, "still served");
+}
+
+#[test]
+fn a_taken_port_keeps_nothing_else_from_running_and_is_tried_again() {
+    let (address, view) = dashboard(Vec::new());
+    let holder = std::net::TcpListener::bind(address).expect("free");
+    let daemon = Daemon::start(&view);
+    assert_eq!(
+        daemon.ask("GET /v1/status", None).0,
+        200,
+        "over the control socket"
+    );
+    drop(holder);
+    let host = address.to_string();
+    let deadline = pleach_linux::clock::now() + Duration::from_secs(20);
+    let answer = loop {
+        if let Ok(stream) = TcpStream::connect(address) {
+            break ask(stream, "GET /v1/status", &[("Host", &host)], None);
+        }
+        assert!(pleach_linux::clock::now() < deadline, "never tried again");
+        thread::park_timeout(Duration::from_millis(50));
+    };
+    assert_eq!(answer.0, 200);
+}
+
+#[test]
+fn a_page_of_another_site_gets_nothing_of_loopback() {
+    let (address, view) = dashboard(Vec::new());
+    let _daemon = Daemon::start(&view);
+    let host = address.to_string();
+    let get = |path: &str, headers: &[(&str, &str)]| {
+        let headers: Vec<_> = [("Host", host.as_str())]
+            .into_iter()
+            .chain(headers.iter().copied())
+            .collect();
+        let stream = TcpStream::connect(address).expect("connects");
+        ask(stream, &format!("GET {path}"), &headers, None).0
+    };
+    for site in ["same-origin", "none"] {
+        assert_eq!(
+            get("/v1/status", &[("Sec-Fetch-Site", site)]),
+            200,
+            "{site}"
+        );
+    }
+    for site in ["cross-site", "same-site", "unheard-of"] {
+        for path in ["/v1/status", "/metrics", "/"] {
+            assert_eq!(get(path, &[("Sec-Fetch-Site", site)]), 403, "{site} {path}");
+        }
+        let link = [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "navigate")];
+        assert_eq!(get("/", &link), 200, "a link to the page");
+        assert_eq!(get("/v1/status", &link), 403);
+    }
 }

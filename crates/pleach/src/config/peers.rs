@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use pleach_core::{ids::PathId, units::Bitrate};
 
 use super::{
-    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig,
+    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig, budget, carrier,
     network::{self, Place as Where},
     scheduler, secret,
     source::{ConfigError, Note, Place},
@@ -24,8 +24,25 @@ pub(super) const GATEWAY_KEYS: &[&str] = &[
     "allowed_ips",
 ];
 
-/// Keys of `[[link]]`.
+/// Keys of `[[link]]` in every mode.
 pub(super) const LINK_KEYS: &[&str] = &["name", "device", "cost", "weight", "upload", "download"];
+
+/// The same of a tunnel.
+pub(super) const TUNNEL_LINK_KEYS: &[&str] = &[
+    "name",
+    "device",
+    "cost",
+    "weight",
+    "upload",
+    "download",
+    "budget",
+    "billing_day",
+    "at_limit",
+    "carrier",
+    "http_proxy",
+    "http_proxy_user",
+    "http_proxy_password_file",
+];
 
 /// Keys of `[[client]]`.
 const CLIENT_KEYS: &[&str] = &[
@@ -64,7 +81,7 @@ pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>,
     if root.optional("invitations").is_none() {
         return Ok(None);
     }
-    let table = root.table("invitations", &["store", "endpoints"])?;
+    let table = root.table("invitations", &["store", "endpoints", "dns"])?;
     let store = table.required("store", "store = \"/var/lib/pleach/gateway\"")?;
     let path = store.text("a directory", "write a path as a string")?;
     if path.is_empty() || path.contains('\0') {
@@ -77,6 +94,10 @@ pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>,
     Ok(Some(InvitationsConfig {
         store: root.source().directory().join(path),
         endpoints: outer_addresses(&endpoints)?,
+        dns: tunnel::resolvers(&table)?
+            .into_iter()
+            .map(|(server, _)| server)
+            .collect(),
     }))
 }
 
@@ -103,7 +124,7 @@ fn places(list: &Value<'_>) -> Result<(Vec<SocketAddr>, Vec<HostName>), ConfigEr
 }
 
 /// Outer addresses of a gateway, at least one, distinct.
-fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, ConfigError> {
+pub(super) fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, ConfigError> {
     let mut addresses = Vec::new();
     for item in list.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
         let address = network::endpoint(&item)?;
@@ -120,7 +141,7 @@ fn outer_addresses(list: &Value<'_>) -> Result<Vec<SocketAddr>, ConfigError> {
 /// # Errors
 /// The first mistake in them, a name or device given twice, or too many of them.
 pub(super) fn links(root: &Table<'_>) -> Result<Vec<(LinkConfig, Place)>, ConfigError> {
-    links_with(root, LINK_KEYS)
+    links_with(root, TUNNEL_LINK_KEYS)
 }
 
 /// The same for tables that may have the keys `known`.
@@ -200,7 +221,10 @@ fn link(
             "write a share such as 64; cost = \"never\" switches a link off",
         )
     });
+    let (carrier, http_proxy) = carrier::of_link(table)?;
     let link = LinkConfig {
+        carrier,
+        http_proxy,
         name,
         device,
         cost: table
@@ -210,6 +234,8 @@ fn link(
         weight: weight.transpose()?.unwrap_or(1),
         upload: table.optional("upload").as_ref().map(rate).transpose()?,
         download: table.optional("download").as_ref().map(rate).transpose()?,
+        budget: budget::budget(table)?,
+        at_limit: budget::at_limit(table)?,
     };
     Ok((link, device_value.place()))
 }

@@ -7,9 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use pleach_core::units::Bytes;
 use pleach_proxy::{
-    budget::Budget,
     daemon::{KnownPeer, LinkConfig, Probe, SaveEnergy, Transparency, cgroup},
     placer::{self, LinkSettings, PlacerConfig},
     rules::{Destination, Rule},
@@ -77,6 +75,10 @@ pub(crate) struct StripeConfig {
     pub(crate) listen: Option<SocketAddr>,
     /// Where others may go beside this host's own addresses.
     pub(crate) allow: Vec<IpNet>,
+    /// Directory of invitations, and of peers that became known by one.
+    pub(crate) store: Option<PathBuf>,
+    /// Where invitations say that this end answers.
+    pub(crate) endpoints: Vec<SocketAddr>,
 }
 
 /// A proxy's configuration with what is needed to talk about it.
@@ -278,7 +280,11 @@ fn stripe(
     let listen_value = peer.optional("listen");
     let listen = listen_value.as_ref().map(network::listen).transpose()?;
     let allow = peer.optional("allow").as_ref().map(allow).transpose()?;
-    if known.is_empty() {
+    let store = peer.optional("store").as_ref().map(store).transpose()?;
+    let store = store.map(|path| root.source().directory().join(path));
+    let endpoints = peer.optional("endpoints");
+    let endpoints = endpoints.as_ref().map(peers::outer_addresses).transpose()?;
+    if known.is_empty() && store.is_none() {
         warn(
             peer.place(),
             "nobody is asked or answered without [[known_peer]]: each connection takes one link",
@@ -308,7 +314,17 @@ fn stripe(
         ask_port,
         listen,
         allow: allow.unwrap_or_default(),
+        store,
+        endpoints: endpoints.unwrap_or_default(),
     }))
+}
+
+fn store(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
+    let path = value.text("a directory", "write a path as a string")?;
+    if path.is_empty() || path.contains('\0') {
+        return Err(value.expected("a directory", "write for example \"/var/lib/pleach/peer\""));
+    }
+    Ok(path.into())
 }
 
 fn striping(value: &Value<'_>) -> Result<Striping, ConfigError> {
@@ -393,7 +409,7 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
                 weight: has_weight.then_some(link.weight),
                 upload: link.upload,
                 download: link.download,
-                budget: budget(table)?,
+                budget: link.budget,
                 energy: energy.transpose()?.unwrap_or(0),
             },
             device: link.device,
@@ -405,32 +421,6 @@ fn links(root: &Table<'_>) -> Result<(Vec<LinkConfig>, Vec<Place>), ConfigError>
         places.push(place);
     }
     Ok((links, places))
-}
-
-/// `budget` and `billing_day` of a link.
-fn budget(table: &Table<'_>) -> Result<Option<Budget>, ConfigError> {
-    let day = table.optional("billing_day");
-    let Some(value) = table.optional("budget") else {
-        return match day {
-            None => Ok(None),
-            Some(day) => Err(day.wrong(
-                "it is of use with a budget only",
-                "add budget = \"20GB\", or remove it",
-            )),
-        };
-    };
-    let what = "a size above zero such as \"20GB\" (kB, MB, GB, KiB, MiB, GiB)";
-    let remedy = "write what the link may carry in a month, both directions together";
-    let bytes: Bytes = value.parse(what, remedy)?;
-    if bytes == Bytes::ZERO {
-        return Err(value.expected(what, remedy));
-    }
-    let day = day.map(|day| day.integer(1..=31, "write the day on which a month begins"));
-    let day = day.transpose()?.and_then(|day| u8::try_from(day).ok());
-    Ok(Some(Budget {
-        bytes,
-        billing_day: day.unwrap_or(1),
-    }))
 }
 
 fn probes_of(value: &Value<'_>) -> Result<Vec<Probe>, ConfigError> {
@@ -629,7 +619,7 @@ fn sticky(value: &Value<'_>) -> Result<Stickiness, ConfigError> {
     }
 }
 
-fn state(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
+pub(super) fn state(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
     absolute(value, "write for example \"/var/lib/pleach/apps.db\"")
 }
 
@@ -660,4 +650,11 @@ const MAX_PROBES: usize = 16;
 const MAX_ALLOWED: usize = 1000;
 /// Each is tried on every greeting: a millisecond.
 const MAX_KNOWN: usize = 256;
-const PEER_KEYS: &[&str] = &["listen", "private_key", "private_key_file", "allow"];
+const PEER_KEYS: &[&str] = &[
+    "listen",
+    "private_key",
+    "private_key_file",
+    "allow",
+    "store",
+    "endpoints",
+];

@@ -128,11 +128,11 @@ const MISTAKES: &[Mistake] = mistakes! {
     "mode of another type": CLIENT, "mode = \"client\"" => "mode = 7",
         "f.toml:1: mode: expected \"client\", \"gateway\", \"proxy\" or \"equalize\", found 7; remedy: write mode = \"client\" (has the links), \"gateway\" (serves clients), \"proxy\" (needs no gateway) or \"equalize\" (spreads packets)";
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
-        "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
+        "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
-        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, class, dashboard, metrics)";
+        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, carrier, class, dashboard, metrics)";
     "unknown key with odd characters": CLIENT, "weight = 64" => "\"we\\night\" = 64",
-        "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download)";
+        "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",
         "f.toml:9: [gateway]: not used with mode = \"gateway\"; remedy: remove it, or correct the mode";
     "invitations of a client": CLIENT, "[scheduler]" => "[invitations]\n[scheduler]",
@@ -217,8 +217,10 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:8: [tunnel] nat: expected true, false or \"nat66\", found \"nat64\"; remedy: write true to masquerade IPv4, \"nat66\" for IPv6 too";
     "isolate no switch": GATEWAY, "nat = true" => "isolate = \"yes\"",
         "f.toml:8: [tunnel] isolate: expected true or false, found \"yes\"; remedy: write true, or remove it";
+    "split TCP sometimes": CLIENT, "[scheduler]" => "split_tcp = \"sometimes\"\n[scheduler]",
+        "f.toml:8: [tunnel] split_tcp: expected \"auto\", \"on\" or \"off\", found \"sometimes\"; remedy: write \"auto\" to split TCP connections where round trips differ much, or \"off\"";
     "kill switch at a gateway": GATEWAY, "nat = true" => "kill_switch = true",
-        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `listen` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, nat, isolate, speedtest)";
+        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `split_tcp` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, listen, nat, isolate, speedtest)";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
         "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
     "target delay too long": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"11s\"",
@@ -357,6 +359,20 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:26: [[class]] links: no link is called \"sat\"; remedy: write the name of a [[link]]: dsl, lte";
     "two classes of one name": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\n[[class]]\nname = \"v\"\nports = 8",
         "f.toml:27: [[class]] name: there are two classes called \"v\"; remedy: give one of them another name";
+    "carrier unknown": CLIENT, "upload = \"20Mbit\"" => "carrier = \"quic\"",
+        "f.toml:23: [[link]] carrier: expected \"auto\", \"tcp\" or \"udp\", found \"quic\"; remedy: write \"auto\" for TCP where UDP does not get through";
+    "proxy without port": CLIENT, "upload = \"20Mbit\"" => "http_proxy = \"http://proxy\"",
+        "f.toml:23: [[link]] http_proxy: expected an HTTP proxy, found \"http://proxy\"; remedy: write for example \"http://192.0.2.8:3128\"; user and password have keys of their own";
+    "proxy user without password": CLIENT, "upload = \"20Mbit\"" => "http_proxy = \"proxy:1\"\nhttp_proxy_user = \"me\"",
+        "f.toml:24: [[link]] http_proxy_user: user and password belong together; remedy: give http_proxy_user and http_proxy_password_file";
+    "proxy password without proxy": CLIENT, "upload = \"20Mbit\"" => "http_proxy_password_file = \"good.key\"",
+        "f.toml:23: [[link]] http_proxy_password_file: given without http_proxy; remedy: add http_proxy, or remove it";
+    "authorities without a name": CLIENT, "upload = \"20Mbit\"" => "[carrier]\nca_file = \"ca.pem\"",
+        "f.toml:23: [carrier] server_name: missing: ca_file says who may issue the certificate, not for whom; remedy: add server_name = \"NAME\", the host name in the certificate";
+    "pin of another kind": CLIENT, "upload = \"20Mbit\"" => "[carrier]\ncertificate = \"ab:cd\"",
+        "f.toml:24: [carrier] certificate: expected the SHA-256 of a certificate, 64 hexadecimal digits, found \"ab:cd\"; remedy: `openssl x509 -in FILE -noout -fingerprint -sha256` prints it";
+    "certificate without key": GATEWAY, "nat = true" => "nat = true\n[carrier]\nlisten = \"[::]:443\"\ncertificate_file = \"web.pem\"",
+        "f.toml:9: [carrier] key_file: missing beside certificate_file; remedy: add key_file = \"FILE\"";
     "control relative": CLIENT, "\"/run/pleach/pleach0.sock\"" => "\"pleach0.sock\"",
         "f.toml:6: [tunnel] control: expected an absolute path of at most 107 bytes, found \"pleach0.sock\"; remedy: write for example \"/run/pleach/pleach0.sock\"";
 };
@@ -417,6 +433,38 @@ fn a_client_file_comes_out_typed() {
     assert_eq!((lte.cost, lte.weight), (Cost::Standby, 1));
     assert_eq!(lte.upload, Some(Bitrate::from_mbps(20)));
     assert_eq!(loaded.device_places[1].line, Some(21));
+}
+
+#[test]
+fn what_carries_links_comes_out_typed() {
+    let files = Files::new();
+    files.write("password", "secret: word\n", 0o600);
+    let text = CLIENT.replace(
+        "upload = \"20Mbit\"",
+        "carrier = \"tcp\"\nhttp_proxy = \"http://[2001:db8::8]:3128/\"\nhttp_proxy_user = \"me\"\n\
+         http_proxy_password_file = \"password\"\n[carrier]\nmode = \"udp\"\nserver_name = \"www.example.org\"\n\
+         connections = 2",
+    );
+    let loaded = files.load(&text).expect("good");
+    let Role::Client(client) = loaded.config.role else {
+        panic!("a client");
+    };
+    assert_eq!(client.carrier.mode, Mode::Udp);
+    assert_eq!(client.carrier.connections, 2);
+    assert_eq!(
+        client.carrier.server_name.as_deref(),
+        Some("www.example.org")
+    );
+    assert_eq!(
+        (client.links[0].carrier, &client.links[0].http_proxy),
+        (None, &None)
+    );
+    assert_eq!(client.links[1].carrier, Some(Mode::Tcp));
+    let proxy = client.links[1].http_proxy.as_ref().expect("given");
+    assert_eq!((proxy.host.as_str(), proxy.port), ("2001:db8::8", 3128));
+    let (user, password) = proxy.login.as_ref().expect("given");
+    assert_eq!((user.as_str(), password.as_str()), ("me", "secret: word"));
+    assert!(!format!("{proxy:?}").contains("secret"));
 }
 
 #[test]

@@ -9,14 +9,14 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    classes, network, peers,
+    carrier, classes, network, peers, proxy,
     scheduler::{self, sec},
     secret,
-    source::{ConfigError, Note},
+    source::{ConfigError, Note, Place},
     table::{Table, Value},
     view,
 };
-use crate::keys;
+use crate::{keys, split_tcp::SplitTcp};
 
 /// Reads a file with `mode = "client"`.
 ///
@@ -30,6 +30,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "scheduler",
         "gateway",
         "link",
+        "carrier",
         "class",
         "dashboard",
         "metrics",
@@ -46,8 +47,10 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "compression",
             "parity",
             "remember",
+            "split_tcp",
             "kill_switch",
             "dns",
+            "state",
         ],
     )?;
     let mut notes = Vec::new();
@@ -75,8 +78,14 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let role = Role::Client(ClientConfig {
         gateway,
         links,
+        carrier: carrier::client(root)?,
         kill_switch: switch(&tunnel, "kill_switch", false)?,
         dns,
+        state: tunnel
+            .optional("state")
+            .as_ref()
+            .map(proxy::state)
+            .transpose()?,
     });
     Ok(Loaded {
         config: common.with_role(role, classes),
@@ -97,6 +106,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "tunnel",
         "scheduler",
         "client",
+        "carrier",
         "class",
         "invitations",
         "dashboard",
@@ -114,6 +124,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "compression",
             "parity",
             "remember",
+            "split_tcp",
             "listen",
             "nat",
             "isolate",
@@ -137,6 +148,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     }
     let role = Role::Gateway(GatewayConfig {
         listen: network::listen(&listen)?,
+        carrier: carrier::gateway(root)?,
         nat,
         isolate: switch(&tunnel, "isolate", true)?,
         speedtest: switch(&tunnel, "speedtest", true)?,
@@ -171,6 +183,7 @@ struct Common {
     compression: bool,
     parity: Option<Code>,
     remember: bool,
+    split_tcp: SplitTcp,
     scheduler: SchedulerConfig,
     view: ViewConfig,
 }
@@ -186,6 +199,7 @@ impl Common {
             compression,
             parity,
             remember,
+            split_tcp,
             scheduler,
             view,
         } = self;
@@ -198,6 +212,7 @@ impl Common {
             compression,
             parity,
             remember,
+            split_tcp,
             scheduler,
             classes,
             view,
@@ -237,6 +252,10 @@ fn common(
             .map(|value| sec::parity(&value))
             .transpose()?,
         remember: switch(tunnel, "remember", true)?,
+        split_tcp: tunnel
+            .optional("split_tcp")
+            .as_ref()
+            .map_or(Ok(SplitTcp::default()), split_tcp)?,
         scheduler: scheduler::read(root)?,
         view: view::read(root)?,
     })
@@ -252,13 +271,44 @@ fn switch(table: &Table<'_>, key: &str, usual: bool) -> Result<bool, ConfigError
     Ok(switch.transpose()?.unwrap_or(usual))
 }
 
+fn split_tcp(value: &Value<'_>) -> Result<SplitTcp, ConfigError> {
+    match value.as_text() {
+        Some("auto") => Ok(SplitTcp::Auto),
+        Some("on") => Ok(SplitTcp::On),
+        Some("off") => Ok(SplitTcp::Off),
+        _ => Err(value.expected(
+            "\"auto\", \"on\" or \"off\"",
+            "write \"auto\" to split TCP connections where round trips differ much, or \"off\"",
+        )),
+    }
+}
+
 /// The tunnel's resolvers.
 fn dns(
     tunnel: &Table<'_>,
     allowed_ips: &[ipnet::IpNet],
     notes: &mut Vec<Note>,
 ) -> Result<Vec<IpAddr>, ConfigError> {
-    let Some(list) = tunnel.optional("dns") else {
+    let mut servers = Vec::new();
+    for (server, place) in resolvers(tunnel)? {
+        if !allowed_ips.iter().any(|net| net.contains(&server)) {
+            notes.push(Note {
+                place,
+                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
+                warning: true,
+            });
+        }
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// The list `dns` of `table`, and where each address stands.
+///
+/// # Errors
+/// An item is no address of a host.
+pub(super) fn resolvers(table: &Table<'_>) -> Result<Vec<(IpAddr, Place)>, ConfigError> {
+    let Some(list) = table.optional("dns") else {
         return Ok(Vec::new());
     };
     let remedy = "write addresses of resolvers, for example [\"10.77.0.1\"]";
@@ -268,14 +318,7 @@ fn dns(
         if server.is_unspecified() || server.is_multicast() {
             return Err(item.expected("the address of a resolver", remedy));
         }
-        if !allowed_ips.iter().any(|net| net.contains(&server)) {
-            notes.push(Note {
-                place: item.place(),
-                text: format!("names are asked of {server} outside of the tunnel: it is in no network of allowed_ips"),
-                warning: true,
-            });
-        }
-        servers.push(server);
+        servers.push((server, item.place()));
     }
     Ok(servers)
 }
@@ -300,7 +343,7 @@ fn refuse_own_device<'a>(
     let Some(index) = devices.position(|device| device == name) else {
         return Ok(());
     };
-    let tables = root.tables("link", peers::LINK_KEYS)?;
+    let tables = root.tables("link", peers::TUNNEL_LINK_KEYS)?;
     let table = tables.get(index).unwrap_or(root);
     Err(table.wrong(
         "device",

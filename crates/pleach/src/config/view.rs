@@ -77,7 +77,7 @@ pub(super) fn read(root: &Table<'_>) -> Result<ViewConfig, ConfigError> {
     let known = ["listen", "token_file", "hosts", "history"];
     Ok(ViewConfig {
         dashboard: listen(root, "dashboard", &known)?,
-        metrics: listen(root, "metrics", &["listen", "token_file"])?,
+        metrics: listen(root, "metrics", &["listen", "token_file", "hosts"])?,
         history: match root.optional("dashboard") {
             Some(value) => history(&value.table("[dashboard]".to_owned(), &known)?)?,
             None => None,
@@ -217,6 +217,17 @@ mod tests {
                 let error = error.expect_err("without a token");
                 assert!(error.contains("token_file"), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn both_tables_take_names_of_the_host() {
+        let dir = tempfile::tempdir().expect("directory");
+        for table in ["dashboard", "metrics"] {
+            let text = format!("[{table}]\nlisten = \"127.0.0.1:1\"\nhosts = [\"Router.lan\"]\n");
+            let view = try_read(dir.path(), &text).expect("a name");
+            let listen = view.dashboard.or(view.metrics).expect("given");
+            assert_eq!(listen.hosts, ["router.lan"]);
         }
     }
 

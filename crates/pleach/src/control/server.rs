@@ -55,10 +55,6 @@ pub(crate) enum StartError {
     /// The kernel refuses.
     #[error("control socket {}: {}", .0.display(), crate::config::plain(.1))]
     Io(PathBuf, io::Error),
-    /// The dashboard or the metrics cannot be served.
-    #[cfg(feature = "dashboard")]
-    #[error("cannot listen on {0} for {1}: {error}; set another `listen`", error = crate::config::plain(.2))]
-    Listen(std::net::SocketAddr, &'static str, io::Error),
 }
 
 /// A listening control socket. Dropping it stops listening and removes the socket; connections end by themselves
@@ -81,7 +77,8 @@ impl ControlServer {
     /// one, from other threads, and must not block. At most [`MAX_CONNECTIONS`] requests wait.
     ///
     /// # Errors
-    /// A daemon answers at `path`, it is no socket, the kernel refuses, or an address of `view` is taken.
+    /// A daemon answers at `path`, it is no socket, or the kernel refuses. An address of `view` that is taken is no error: it is tried
+    /// again.
     pub(crate) fn start(
         path: &Path,
         view: &ViewConfig,
@@ -98,7 +95,7 @@ impl ControlServer {
             waker: Box::new(waker),
         });
         #[cfg(feature = "dashboard")]
-        let api = Api::start(&asker, view)?;
+        let api = Api::start(&asker, view).map_err(fail)?;
         #[cfg(not(feature = "dashboard"))]
         let _ = view;
         let gate = Arc::new(Gate {
@@ -138,6 +135,15 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
+    /// A way to nobody.
+    #[cfg(all(test, feature = "dashboard"))]
+    pub(crate) fn unheard() -> Self {
+        Self {
+            requests: mpsc::sync_channel(1).0,
+            waker: Box::new(|| {}),
+        }
+    }
+
     /// Puts a request to the data path and waits for the answer, at most [`PATIENCE`].
     ///
     /// # Errors

@@ -40,6 +40,8 @@ fn sample() -> StatusReport {
         rx_bytes: 7,
         weight: 64,
         mtu: None,
+        carrier: None,
+        carrier_error: None,
         idle_reason: Some("no-traffic".to_owned()),
         why: Some("dsl is idle: there is nothing to send".to_owned()),
         advice: None,

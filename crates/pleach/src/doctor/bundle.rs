@@ -17,7 +17,7 @@ use anyhow::Context as _;
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn write(file: &Path, texts: &[(&str, String)]) -> anyhow::Result<()> {
+pub(crate) fn write(file: &Path, texts: &[(String, String)]) -> anyhow::Result<()> {
     let opened = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -32,7 +32,7 @@ pub(crate) fn write(file: &Path, texts: &[(&str, String)]) -> anyhow::Result<()>
     written.with_context(|| format!("{} cannot be written", file.display()))
 }
 
-fn archive(file: File, texts: &[(&str, String)]) -> io::Result<()> {
+fn archive(file: File, texts: &[(String, String)]) -> io::Result<()> {
     let mut archive = tar::Builder::new(file);
     let mut add = |name: &str, text: &str| {
         let text = without_secrets(text);
@@ -96,7 +96,10 @@ fn without_keys(line: &str) -> String {
         let value = bare.rsplit_once('=').map_or(bare, |(_, value)| value);
         kept.push_str(&rest[..start]);
         let is_key = value.len() == KEY_CHARACTERS && !value.contains(['-', '_']);
-        let is_token = value.to_lowercase().starts_with("pleach1") && value.len() > 30;
+        let lower = value.to_lowercase();
+        let is_token = ["pleach1", "pleachpeer1"]
+            .iter()
+            .any(|prefix| lower.starts_with(prefix) && lower.len() > 30);
         kept.push_str(if is_key || is_token { REMOVED } else { word });
         rest = &rest[start + end..];
     }
@@ -172,10 +175,10 @@ mod tests {
         let key = SecretKey::random().expect("random").to_base64();
         let texts = [
             (
-                "configuration.toml",
+                "configuration.toml".to_owned(),
                 format!("private_key = \"{}\"\n", *key),
             ),
-            ("doctor.txt", "none\n".to_owned()),
+            ("doctor.txt".to_owned(), "none\n".to_owned()),
         ];
         write(&file, &texts).expect("written");
         let bytes = fs::read(&file).expect("readable");

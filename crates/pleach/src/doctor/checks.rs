@@ -2,6 +2,7 @@
 //!
 //! | module | trouble |
 //! | --- | --- |
+//! | [`carrier`] | UDP is blocked; what keeps TCP from carrying a link |
 //! | [`clock`] | the time of day is behind |
 //! | [`conntrack`] | the kernel's table of connections is full, or forgets UDP too soon |
 //! | [`files`] | key files that others may read; a configuration that is wrong |
@@ -18,6 +19,7 @@
 //! | [`tun`] | no TUN device, no right to use it |
 //! | [`twins`] | two links are one |
 
+pub(super) mod carrier;
 pub(super) mod clock;
 pub(super) mod conntrack;
 pub(super) mod files;

@@ -32,13 +32,14 @@ pub(crate) struct Found {
     pub(crate) lengths: mtu::Facts,
 }
 
-/// Asks over the device of `link`, called `name`, for the gateway at `endpoint`, to which `way` leads.
+/// Asks over the device of `link`, called `name`, for the gateway at `endpoint`, to which `way` leads. `mark`: of the packets; 0 for none.
 pub(crate) fn ask(
     name: &str,
     link: &LinkSnapshot,
     endpoint: SocketAddr,
     way: &Way,
     handshake: Handshake,
+    mark: u32,
 ) -> Found {
     let host = endpoint.ip();
     let mut found = Found {
@@ -65,6 +66,7 @@ pub(crate) fn ask(
             host,
             source,
             device: &link.name,
+            mark,
             number: 0,
         };
         found.lengths.short = echo.is_answered(0, TRIES);
@@ -79,7 +81,7 @@ pub(crate) fn ask(
     }
     if handshake == Handshake::Silent {
         let local = way.source.unwrap_or(any(host));
-        let at = |port| datagram(&link.name, local, SocketAddr::new(host, port));
+        let at = |port| datagram(&link.name, local, SocketAddr::new(host, port), mark);
         found.answers.own_port = at(endpoint.port());
         found.answers.other_port = at(unused_port(endpoint.port()));
     }
@@ -92,6 +94,7 @@ struct Echo<'a> {
     host: IpAddr,
     source: IpAddr,
     device: &'a str,
+    mark: u32,
     number: u16,
 }
 
@@ -105,7 +108,7 @@ impl Echo<'_> {
                 self.host,
                 self.source,
                 self.device,
-                0,
+                self.mark,
                 self.number,
                 len,
             );
@@ -131,11 +134,14 @@ impl Echo<'_> {
 }
 
 /// What becomes of a few datagrams to `to`.
-fn datagram(device: &str, local: IpAddr, to: SocketAddr) -> Answer {
+fn datagram(device: &str, local: IpAddr, to: SocketAddr, mark: u32) -> Answer {
     let refused = || -> io::Result<bool> {
         let domain = Domain::for_address(to);
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind_device(Some(device.as_bytes()))?;
+        if mark != 0 {
+            socket.set_mark(mark)?;
+        }
         socket.bind(&SocketAddr::new(local, 0).into())?;
         socket.connect(&to.into())?;
         socket.set_read_timeout(Some(PATIENCE))?;

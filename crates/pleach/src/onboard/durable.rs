@@ -11,6 +11,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Context as _;
+use zeroize::Zeroizing;
+
+use super::host;
+use crate::keys::{self, SecretKey};
+
 /// What happens if the file is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
@@ -84,6 +90,27 @@ impl Draft {
         write(path, bytes, mode, Existing::Refuse)?;
         self.files.push(path.to_owned());
         Ok(())
+    }
+
+    /// The secret in the file `path`: what an earlier attempt has left there, else a new one.
+    ///
+    /// # Errors
+    /// One sentence with the remedy.
+    pub(crate) fn secret(&mut self, path: &Path) -> anyhow::Result<SecretKey> {
+        let cannot = |error: io::Error| host::cannot_write(path, &error);
+        match fs::read_to_string(path).map(Zeroizing::new) {
+            Ok(text) => match keys::decode(&text) {
+                Ok(key) => return Ok(SecretKey::new(key)),
+                // Cannot have been used.
+                Err(_) => remove(path).map(drop).map_err(cannot)?,
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(cannot(error)),
+        }
+        let key = SecretKey::random().context("no random numbers from the kernel")?;
+        let line = Zeroizing::new(format!("{}\n", *key.to_base64()));
+        self.file(path, line.as_bytes(), 0o600).map_err(cannot)?;
+        Ok(key)
     }
 
     /// Leaves `path`, and its directory with it, whatever happens.

@@ -7,6 +7,9 @@ mod init;
 mod invite;
 mod members;
 
+pub(super) use init::{Endpoint, parse_endpoint};
+pub(super) use invite::parse_expiry;
+
 use std::path::Path;
 
 use anyhow::bail;

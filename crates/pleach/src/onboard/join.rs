@@ -34,7 +34,7 @@ use super::{
     host, networks,
     place::Place,
     probe::{self, Finding, Findings, Parties},
-    service::{self, Start},
+    service::{self, Kind, Start},
     token::{MAX_TEXT_BYTES, Token},
     uplinks::{self, Uplink},
 };
@@ -113,7 +113,7 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     // Written before anything is claimed, so that a disk that is full or read-only is found out here.
     let waiting = place.state("join").join(format!("{id}.key"));
     directory(&mut draft, &place.state("join"), 0o700)?;
-    let key = waiting_key(&waiting, &mut draft)?;
+    let key = draft.secret(&waiting)?;
     for (name, secret) in [(KEY_FILE, &key), (PSK_FILE, &psk(&token))] {
         let path = place.config(name);
         // Left by an interruption: a configuration that uses it would be there.
@@ -171,7 +171,7 @@ fn start(options: &Join, said: &mut String) -> anyhow::Result<()> {
     let start = if options.no_start || is_running {
         Start::ByHand
     } else {
-        service::start(&options.place, NAME)?
+        service::start(&options.place, Kind::Tunnel, NAME)?
     };
     let status = "`pleach status` shows its links, `pleach leave` undoes all";
     let _ = match (start, is_running) {
@@ -189,7 +189,7 @@ fn start(options: &Join, said: &mut String) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read_token(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
+pub(super) fn read_token(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
     let stdin = io::stdin();
     if file.is_none() && stdin.is_terminal() {
         let text = rpassword::prompt_password("Token (it is not shown): ").context("terminal")?;
@@ -212,24 +212,6 @@ fn read_token(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
     }
     .map_err(cannot)?;
     Ok(Zeroizing::new(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
-/// The key that an earlier attempt with this token made, or a new one, kept at `path`.
-fn waiting_key(path: &Path, draft: &mut Draft) -> anyhow::Result<SecretKey> {
-    let cannot = |error: io::Error| host::cannot_write(path, &error);
-    match fs::read_to_string(path).map(Zeroizing::new) {
-        Ok(text) => match keys::decode(&text) {
-            Ok(key) => return Ok(SecretKey::new(key)),
-            // Cannot have been used.
-            Err(_) => durable::remove(path).map(drop).map_err(cannot)?,
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(cannot(error)),
-    }
-    let key = SecretKey::random().context("no random numbers from the kernel")?;
-    let line = Zeroizing::new(format!("{}\n", *key.to_base64()));
-    draft.file(path, line.as_bytes(), 0o600).map_err(cannot)?;
-    Ok(key)
 }
 
 fn psk(token: &Token) -> SecretKey {
@@ -272,6 +254,12 @@ fn configuration(token: &Token, id: &str, tunnel: &str, place: &Place) -> String
     } else {
         nets(&token.routes)
     };
+    let dns = if token.dns.is_empty() {
+        String::new()
+    } else {
+        let servers = token.dns.iter().map(ToString::to_string);
+        format!("dns = {}\n", list(servers.collect()))
+    };
     format!(
         "{HEAD}{id}\n\
          # Written by `pleach join`, removed by `pleach leave`. All keys are in the example client.toml.\n\
@@ -280,7 +268,8 @@ fn configuration(token: &Token, id: &str, tunnel: &str, place: &Place) -> String
          name = \"{tunnel}\"\n\
          address = {}\n\
          private_key_file = \"{KEY_FILE}\"\n\
-         control = {:?}\n\n\
+         control = {:?}\n\
+         {dns}\n\
          [gateway]\n\
          public_key = \"{}\"\n\
          preshared_key_file = \"{PSK_FILE}\"\n\

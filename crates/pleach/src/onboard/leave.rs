@@ -7,12 +7,13 @@
 use std::{fmt::Write as _, fs};
 
 use anyhow::{Context as _, bail};
+use pleach_linux::{routes, split_tcp, state::DEFAULT_STATE_DIR};
 
 use super::{
     durable, host,
     join::{FILE, HEAD, KEY_FILE, NAME, PSK_FILE},
     place::Place,
-    service,
+    service::{self, Kind},
 };
 use crate::{config, run_tunnel::dns};
 
@@ -42,11 +43,18 @@ pub(crate) fn run(options: &Leave) -> anyhow::Result<String> {
     }
     let mut said = String::new();
     if text.is_ok() {
-        service::stop(place, NAME)?;
+        service::stop(place, Kind::Tunnel, NAME)?;
         // What a daemon left that was killed.
         if let Ok(loaded) = config::load(&file) {
             let name = &loaded.config.name;
             dns::recover(name).with_context(|| format!("resolvers of the tunnel {name}"))?;
+            // Without `nft` there is nothing left of it.
+            let _ = split_tcp::recover(name);
+            let is_stopped = routes::recover(DEFAULT_STATE_DIR.as_ref(), name)
+                .with_context(|| format!("routes of the tunnel {name}"))?;
+            if !is_stopped {
+                let _ = writeln!(said, "The tunnel {name} still runs: stop its daemon.");
+            }
         }
     }
     let waiting = place.state("join");

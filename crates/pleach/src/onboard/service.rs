@@ -1,6 +1,6 @@
 //! Starting and stopping the daemon: by systemd where it runs, else by the user, who is told how.
 //!
-//! If no unit `pleach@.service` is installed, the packaged one is written to `/etc/systemd/system`, with the path of this
+//! If no unit of its kind (`pleach@.service`, `pleach-proxy@.service`) is installed, the packaged one is written to `/etc/systemd/system`, with the path of this
 //! program. A daemon that runs without systemd is stopped by the process id that its control socket tells.
 
 use std::{
@@ -19,6 +19,32 @@ use super::{
     place::Place,
 };
 
+/// What kind of daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `pleach proxy`.
+    Proxy,
+    /// `pleach up`.
+    Tunnel,
+}
+
+impl Kind {
+    /// Name of its unit before the `@`.
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::Proxy => "pleach-proxy",
+            Self::Tunnel => "pleach",
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Proxy => PROXY_UNIT_TEXT,
+            Self::Tunnel => UNIT_TEXT,
+        }
+    }
+}
+
 /// What became of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
@@ -28,17 +54,18 @@ pub(crate) enum Start {
     ByHand,
 }
 
-/// Starts `pleach up NAME.toml` as a service, unless the files are elsewhere or there is no systemd.
+/// Starts the daemon of `NAME.toml` as a service, unless the files are elsewhere or there is no systemd.
 ///
 /// # Errors
 /// systemd refuses.
-pub(crate) fn start(place: &Place, name: &str) -> anyhow::Result<Start> {
+pub(crate) fn start(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Start> {
     if !place.is_usual() || !has_systemd() {
         return Ok(Start::ByHand);
     }
+    let unit = format!("{}@.service", kind.unit());
     if !UNIT_DIRECTORIES
         .iter()
-        .any(|directory| Path::new(directory).join(UNIT).exists())
+        .any(|directory| Path::new(directory).join(&unit).exists())
     {
         let program = env::current_exe().context("path of this program")?;
         let program = program
@@ -46,14 +73,31 @@ pub(crate) fn start(place: &Place, name: &str) -> anyhow::Result<Start> {
             .context("the path of this program is not UTF-8")?;
         let text = format!(
             "{OWN_UNIT}\n{}",
-            UNIT_TEXT.replace("/usr/bin/pleach", program)
+            kind.text().replace("/usr/bin/pleach", program)
         );
-        let path = Path::new(UNIT_DIRECTORIES[0]).join(UNIT);
+        let path = Path::new(UNIT_DIRECTORIES[0]).join(&unit);
         durable::write(&path, text.as_bytes(), 0o644, Existing::Replace)
             .with_context(|| format!("{} cannot be written", path.display()))?;
         systemctl(&["daemon-reload"])?;
     }
-    systemctl(&["enable", "--now", &format!("pleach@{name}")])?;
+    systemctl(&["enable", "--now", &format!("{}@{name}", kind.unit())])?;
+    Ok(Start::Enabled)
+}
+
+/// Has a service that [`start`] has started start anew, to read its file.
+///
+/// # Errors
+/// systemd refuses.
+pub(crate) fn restart(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Start> {
+    if !place.is_usual() || !has_systemd() {
+        return Ok(Start::ByHand);
+    }
+    let instance = format!("{}@{name}", kind.unit());
+    // One that the user runs by hand is none of the service manager's.
+    if systemctl(&["is-active", "--quiet", &instance]).is_err() {
+        return Ok(Start::ByHand);
+    }
+    systemctl(&["restart", &instance])?;
     Ok(Start::Enabled)
 }
 
@@ -61,10 +105,11 @@ pub(crate) fn start(place: &Place, name: &str) -> anyhow::Result<Start> {
 ///
 /// # Errors
 /// It does not stop.
-pub(crate) fn stop(place: &Place, name: &str) -> anyhow::Result<()> {
+pub(crate) fn stop(place: &Place, kind: Kind, name: &str) -> anyhow::Result<()> {
     if place.is_usual() && has_systemd() {
-        systemctl(&["disable", "--now", &format!("pleach@{name}")])?;
-        let path = Path::new(UNIT_DIRECTORIES[0]).join(UNIT);
+        systemctl(&["disable", "--now", &format!("{}@{name}", kind.unit())])?;
+        let unit = format!("{}@.service", kind.unit());
+        let path = Path::new(UNIT_DIRECTORIES[0]).join(unit);
         let is_ours = fs::read_to_string(&path).is_ok_and(|text| text.starts_with(OWN_UNIT));
         let others = fs::read_dir(place.directory())
             .into_iter()
@@ -130,7 +175,6 @@ fn systemctl(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-const UNIT: &str = "pleach@.service";
 /// The first is the administrator's; systemd.unit(5).
 const UNIT_DIRECTORIES: [&str; 3] = [
     "/etc/systemd/system",
@@ -138,6 +182,7 @@ const UNIT_DIRECTORIES: [&str; 3] = [
     "/lib/systemd/system",
 ];
 const UNIT_TEXT: &str = include_str!("../../../../packaging/pleach@.service");
+const PROXY_UNIT_TEXT: &str = include_str!("../../../../packaging/pleach-proxy@.service");
 const OWN_UNIT: &str = "# Written by pleach, removed by `pleach leave`.";
 /// The daemon promises two seconds.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -328,7 +328,7 @@ fn free_address(network: IpNet, is_free: impl Fn(&IpAddr) -> bool) -> Option<IpA
         .find(|address| *address != own && is_free(address))
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     let bytes = match fs::read(path) {
         Ok(bytes) => Zeroizing::new(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -342,7 +342,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     Ok(Some(value))
 }
 
-fn write(path: &Path, value: &impl Serialize, existing: Existing) -> io::Result<()> {
+pub(super) fn write(path: &Path, value: &impl Serialize, existing: Existing) -> io::Result<()> {
     let mut bytes = Zeroizing::new(serde_json::to_vec_pretty(value)?);
     bytes.push(b'\n');
     durable::write(path, &bytes, 0o600, existing)
@@ -368,16 +368,19 @@ mod secret {
 }
 
 /// A public key as base64.
-mod public {
+pub(super) mod public {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
     use super::{KEY_LEN, keys};
 
-    pub(super) fn serialize<S: Serializer>(key: &[u8; KEY_LEN], to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::onboard) fn serialize<S: Serializer>(
+        key: &[u8; KEY_LEN],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.serialize_str(&keys::encode_public(key))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::onboard) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<[u8; KEY_LEN], D::Error> {
         let text = String::deserialize(from)?;

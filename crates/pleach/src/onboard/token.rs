@@ -3,13 +3,14 @@
 //! `pleach1` and base32 (RFC 4648, no padding; any case is read) of these bytes, integers big-endian:
 //!
 //! ```text
-//! 0        version, 1
+//! 0        version: 2 if there are resolvers, else 1
 //! 1..33    one-time secret
 //! 33..65   static key of the gateway
 //! 65..69   end of its life, seconds since 1970
 //! then     count and inner addresses of the client, each a prefix
 //! then     count and outer addresses of the gateway, each a family (4 or 6), the address, a port
 //! then     count and destinations that go through the tunnel, each a prefix; none: all
+//! then     version 2: count and resolvers of the client, each a family (4 or 6) and the address
 //! last 4   checksum
 //! ```
 //!
@@ -47,6 +48,8 @@ pub(crate) struct Token {
     pub(crate) endpoints: Vec<SocketAddr>,
     /// What goes through the tunnel; empty: everything.
     pub(crate) routes: Vec<IpNet>,
+    /// Resolvers while the tunnel runs; empty: the host's own.
+    pub(crate) dns: Vec<IpAddr>,
 }
 
 /// Why a text is no token.
@@ -61,7 +64,7 @@ pub(crate) enum TokenError {
     )]
     NotAToken,
     /// Made by another version.
-    #[error("the token is of version {0}, this program reads version 1: update it")]
+    #[error("the token is of version {0}, which this program does not read: update it")]
     Version(u8),
 }
 
@@ -82,21 +85,22 @@ impl Token {
     /// If a list is longer than [`MAX_ITEMS`].
     pub(crate) fn to_text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(1024));
-        bytes.push(VERSION);
+        // Programs that know no resolvers read what has none.
+        let has_dns = !self.dns.is_empty();
+        bytes.push(if has_dns { WITH_DNS } else { VERSION });
         bytes.extend_from_slice(self.secret.expose());
         bytes.extend_from_slice(&self.gateway_key);
         bytes.extend_from_slice(&self.expires_at.to_be_bytes());
         push_list(&mut bytes, &self.addresses, push_prefix);
-        push_list(&mut bytes, &self.endpoints, |bytes, endpoint| {
-            bytes.push(if endpoint.is_ipv4() { 4 } else { 6 });
-            push_address(bytes, endpoint.ip());
-            bytes.extend_from_slice(&endpoint.port().to_be_bytes());
-        });
+        push_list(&mut bytes, &self.endpoints, push_endpoint);
         push_list(&mut bytes, &self.routes, push_prefix);
-        let sum = checksum(&bytes);
-        bytes.extend_from_slice(&sum);
-        let encoded = Zeroizing::new(BASE32_NOPAD.encode(&bytes));
-        Zeroizing::new(format!("{PREFIX}{}", encoded.to_ascii_lowercase()))
+        if has_dns {
+            push_list(&mut bytes, &self.dns, |bytes, address| {
+                bytes.push(if address.is_ipv4() { 4 } else { 6 });
+                push_address(bytes, *address);
+            });
+        }
+        encode_text(PREFIX, bytes)
     }
 
     /// Finds the token in `text`: what stands before it, lines it was broken into, and what follows after an empty line or
@@ -105,36 +109,62 @@ impl Token {
     /// # Errors
     /// There is none, or it is damaged.
     pub(crate) fn from_text(text: &str) -> Result<Self, TokenError> {
-        let lower = Zeroizing::new(text.to_ascii_lowercase());
-        let start = lower.find(PREFIX).ok_or(TokenError::NotAToken)? + PREFIX.len();
-        let mut encoded = Zeroizing::new(String::with_capacity(lower.len()));
-        for line in lower[start..].lines() {
-            let line = line.trim();
-            let is_base32 = |c: char| matches!(c, 'a'..='z' | '2'..='7');
-            let digits = line
-                .find(|c| !is_base32(c))
-                .map_or(line, |end| &line[..end]);
-            encoded.push_str(digits);
-            if digits.is_empty() || digits.len() < line.len() {
-                break;
-            }
-        }
-        encoded.make_ascii_uppercase();
-        let bytes = BASE32_NOPAD
-            .decode(encoded.as_bytes())
-            .map(Zeroizing::new)
-            .map_err(|_| TokenError::Damaged)?;
-        let (body, sum) = bytes.split_last_chunk().ok_or(TokenError::Damaged)?;
-        if checksum(body) != *sum {
-            return Err(TokenError::Damaged);
-        }
-        match body.first() {
-            Some(&VERSION) => {}
-            Some(&version) => return Err(TokenError::Version(version)),
-            None => return Err(TokenError::Damaged),
-        }
-        Reader(&body[1..]).token().ok_or(TokenError::Damaged)
+        let body = decode_text(PREFIX, WITH_DNS, text)?.ok_or(TokenError::NotAToken)?;
+        let read = Reader(&body[1..]).token(body[0] == WITH_DNS);
+        read.ok_or(TokenError::Damaged)
     }
+}
+
+/// `bytes`, which begin with their version, as text with checksum behind `prefix`.
+pub(super) fn encode_text(prefix: &str, mut bytes: Zeroizing<Vec<u8>>) -> Zeroizing<String> {
+    let sum = checksum(&bytes);
+    bytes.extend_from_slice(&sum);
+    let encoded = Zeroizing::new(BASE32_NOPAD.encode(&bytes));
+    Zeroizing::new(format!("{prefix}{}", encoded.to_ascii_lowercase()))
+}
+
+/// The bytes of the token behind `prefix` in `text`, version first, without the checksum; `None` if there is no `prefix`.
+///
+/// # Errors
+/// They are damaged, or of another version than 1 to `newest`.
+pub(super) fn decode_text(
+    prefix: &str,
+    newest: u8,
+    text: &str,
+) -> Result<Option<Zeroizing<Vec<u8>>>, TokenError> {
+    let lower = Zeroizing::new(text.to_ascii_lowercase());
+    let Some(start) = lower.find(prefix) else {
+        return Ok(None);
+    };
+    let mut encoded = Zeroizing::new(String::with_capacity(lower.len()));
+    for line in lower[start + prefix.len()..].lines() {
+        let line = line.trim();
+        let is_base32 = |c: char| matches!(c, 'a'..='z' | '2'..='7');
+        let digits = line
+            .find(|c| !is_base32(c))
+            .map_or(line, |end| &line[..end]);
+        encoded.push_str(digits);
+        if digits.is_empty() || digits.len() < line.len() {
+            break;
+        }
+    }
+    encoded.make_ascii_uppercase();
+    let mut bytes = BASE32_NOPAD
+        .decode(encoded.as_bytes())
+        .map(Zeroizing::new)
+        .map_err(|_| TokenError::Damaged)?;
+    let (body, sum) = bytes.split_last_chunk().ok_or(TokenError::Damaged)?;
+    if checksum(body) != *sum {
+        return Err(TokenError::Damaged);
+    }
+    match body.first() {
+        Some(version) if (VERSION..=newest).contains(version) => {}
+        Some(&version) => return Err(TokenError::Version(version)),
+        None => return Err(TokenError::Damaged),
+    }
+    let body_len = body.len();
+    bytes.truncate(body_len);
+    Ok(Some(bytes))
 }
 
 impl fmt::Debug for Token {
@@ -146,7 +176,7 @@ impl fmt::Debug for Token {
     }
 }
 
-fn push_list<T>(bytes: &mut Vec<u8>, items: &[T], push: impl Fn(&mut Vec<u8>, &T)) {
+pub(super) fn push_list<T>(bytes: &mut Vec<u8>, items: &[T], push: impl Fn(&mut Vec<u8>, &T)) {
     assert!(
         items.len() <= MAX_ITEMS,
         "the maker of a token bounds its lists"
@@ -155,7 +185,13 @@ fn push_list<T>(bytes: &mut Vec<u8>, items: &[T], push: impl Fn(&mut Vec<u8>, &T
     items.iter().for_each(|item| push(bytes, item));
 }
 
-fn push_prefix(bytes: &mut Vec<u8>, net: &IpNet) {
+pub(super) fn push_endpoint(bytes: &mut Vec<u8>, endpoint: &SocketAddr) {
+    bytes.push(if endpoint.is_ipv4() { 4 } else { 6 });
+    push_address(bytes, endpoint.ip());
+    bytes.extend_from_slice(&endpoint.port().to_be_bytes());
+}
+
+pub(super) fn push_prefix(bytes: &mut Vec<u8>, net: &IpNet) {
     let family = if net.addr().is_ipv4() { 0 } else { V6_MARK };
     bytes.push(family + net.prefix_len());
     push_address(bytes, net.addr());
@@ -169,11 +205,11 @@ fn push_address(bytes: &mut Vec<u8>, address: IpAddr) {
 }
 
 /// What is left to read.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
     /// All of it.
-    fn token(mut self) -> Option<Token> {
+    fn token(mut self, has_dns: bool) -> Option<Token> {
         let token = Token {
             secret: Secret::from(&self.array()?),
             gateway_key: self.array()?,
@@ -181,12 +217,17 @@ impl Reader<'_> {
             addresses: self.list(Self::prefix)?,
             endpoints: self.list(Self::endpoint)?,
             routes: self.list(Self::prefix)?,
+            dns: if has_dns {
+                self.list(Self::family_and_address)?
+            } else {
+                Vec::new()
+            },
         };
         let is_whole = !token.addresses.is_empty() && !token.endpoints.is_empty();
         (self.0.is_empty() && is_whole).then_some(token)
     }
 
-    fn list<T>(&mut self, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    pub(super) fn list<T>(&mut self, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let [count] = self.array()?;
         let count = usize::from(count);
         if count > MAX_ITEMS {
@@ -195,7 +236,7 @@ impl Reader<'_> {
         (0..count).map(|_| item(self)).collect()
     }
 
-    fn prefix(&mut self) -> Option<IpNet> {
+    pub(super) fn prefix(&mut self) -> Option<IpNet> {
         let [len] = self.array()?;
         let (len, is_v6) = match len.checked_sub(V6_MARK) {
             Some(len) => (len, true),
@@ -204,15 +245,18 @@ impl Reader<'_> {
         IpNet::new(self.address(is_v6)?, len).ok()
     }
 
-    fn endpoint(&mut self) -> Option<SocketAddr> {
-        let is_v6 = match self.array()? {
-            [4] => false,
-            [6] => true,
-            _ => return None,
-        };
-        let ip = self.address(is_v6)?;
+    pub(super) fn endpoint(&mut self) -> Option<SocketAddr> {
+        let ip = self.family_and_address()?;
         let port = u16::from_be_bytes(self.array()?);
         (port != 0).then(|| SocketAddr::new(ip, port))
+    }
+
+    fn family_and_address(&mut self) -> Option<IpAddr> {
+        match self.array()? {
+            [4] => self.address(false),
+            [6] => self.address(true),
+            _ => None,
+        }
     }
 
     fn address(&mut self, is_v6: bool) -> Option<IpAddr> {
@@ -223,7 +267,7 @@ impl Reader<'_> {
         })
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*head)
@@ -237,7 +281,8 @@ pub(crate) const MAX_ITEMS: usize = 16;
 /// Most text that is searched for a token: a mail with one.
 pub(crate) const MAX_TEXT_BYTES: usize = 64 << 10;
 
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
+const WITH_DNS: u8 = 2;
 /// Beyond the longest IPv4 prefix.
 const V6_MARK: u8 = 64;
 
@@ -261,6 +306,7 @@ mod tests {
                 .map(|text| text.parse().expect("endpoint"))
                 .to_vec(),
             routes: nets(&["10.0.0.0/8", "0.0.0.0/0", "::/0", "fd00::1/128"]),
+            dns: Vec::new(),
         }
     }
 
@@ -281,6 +327,13 @@ mod tests {
             ..token()
         };
         assert_eq!(Token::from_text(&all.to_text()), Ok(all));
+        let with_dns = Token {
+            dns: ["10.77.0.1", "fd77::1"]
+                .map(|text| text.parse().expect("address"))
+                .to_vec(),
+            ..token()
+        };
+        assert_eq!(Token::from_text(&with_dns.to_text()), Ok(with_dns));
     }
 
     #[test]
@@ -312,10 +365,10 @@ mod tests {
                 assert!(!token.endpoints.is_empty());
             }
         }
-        let mut other = vec![2, 3];
+        let mut other = vec![3, 3];
         other.extend(checksum(&other));
         let text = format!("{PREFIX}{}", BASE32_NOPAD.encode(&other));
-        assert_eq!(Token::from_text(&text), Err(TokenError::Version(2)));
+        assert_eq!(Token::from_text(&text), Err(TokenError::Version(3)));
     }
 
     #[test]

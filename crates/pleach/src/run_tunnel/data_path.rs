@@ -13,11 +13,12 @@ use std::{
 };
 
 use anyhow::Context as _;
+use pleach_carrier::server::Server;
 use pleach_core::{
     endpoint::{Endpoint, Event, Reach},
     ids::PathId,
     packet::{Ecn, PacketBuf},
-    path::link::Link,
+    path::{health::State, link::Link},
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::{Incoming, PathStatus},
@@ -25,7 +26,7 @@ use pleach_core::{
 use pleach_linux::{
     clock,
     poll::{BusyPoll, Event as Ready, Poller, ResumeTimer, Signals, Token, Waker},
-    routes::Setup,
+    routes::{Plan, Setup},
     state::StateDir,
     tun::Tun,
     udp::RecvBatch,
@@ -34,8 +35,11 @@ use pleach_linux::{
 };
 
 use super::{
+    budgets::Budgets,
+    carried::{self, CARRIED, Links, Place, Task},
     enrolled::{self, Enroller},
     handshaker::Handshaker,
+    host::{Host, HostState},
     links::{self, ClientLink},
     memory::{self, Memory},
     names::Names,
@@ -43,11 +47,16 @@ use super::{
     report,
     sockets::{LinkSocket, Sent, Traits},
     solo::Solo,
+    splitting::Splitting,
 };
 use crate::{
     config::{Role, TunnelConfig},
     control::{ControlRequest, Reply, StatusReport, server::ControlServer},
     keys, speedtest,
+    split_tcp::{
+        SplitTcp,
+        far::{self, FarSettings, Translated},
+    },
 };
 
 /// The daemon's working parts.
@@ -57,7 +66,9 @@ pub(super) struct DataPath {
     pub(super) source: Source,
     pub(super) endpoint: Endpoint,
     tun: Tun,
-    pub(super) setup: Setup,
+    pub(super) host: Host,
+    /// What the host is set up for.
+    pub(super) plan: Plan,
     signals: Signals,
     poller: Poller,
     /// By token; a client's link has two, for IPv4 and IPv6.
@@ -83,11 +94,21 @@ pub(super) struct DataPath {
     /// Peers that speak another version of the protocol, until they connect.
     incompatible: BTreeMap<String, u16>,
     /// While one link is used alone.
-    solo: Option<Solo>,
+    pub(super) solo: Option<Solo>,
+    /// Of a client whose links have budgets.
+    pub(super) budgets: Option<Budgets>,
     /// Of a gateway that is named.
     names: Option<Names>,
     /// What the names stand for.
     named: Vec<SocketAddr>,
+    /// Of a client that may split TCP connections.
+    splitting: Option<Splitting>,
+    /// Of a gateway: whose addresses it translates, for those that split.
+    pub(super) translated: Translated,
+    /// A client's links that TCP may carry.
+    carried: Option<Links>,
+    /// A gateway's listener for such links.
+    carrier: Option<Server>,
 }
 
 struct Control {
@@ -134,7 +155,8 @@ impl DataPath {
             source,
             endpoint,
             tun,
-            setup,
+            host: Host::start(setup).context("thread for changes of the host")?,
+            plan: super::plan(&config),
             signals,
             poller,
             sockets: BTreeMap::new(),
@@ -158,8 +180,13 @@ impl DataPath {
             memory: None,
             incompatible: BTreeMap::new(),
             solo: None,
+            budgets: None,
             names: None,
             named: Vec::new(),
+            splitting: None,
+            translated: Translated::default(),
+            carried: None,
+            carrier: None,
         };
         if config.remember {
             let dir = StateDir::open(super::state_directory()).context("state directory")?;
@@ -176,26 +203,47 @@ impl DataPath {
                     this.enroller = Some(enroller);
                     this.endpoint.set_enrolling(true);
                 }
+                if let Some(carrier) = &gateway.carrier {
+                    // A port that a web server has taken since keeps no client from UDP.
+                    match carried::listen(&config, carrier, this.host.fwmark()) {
+                        Ok(server) => {
+                            this.poller.add(server.waker(), CARRIER)?;
+                            tracing::info!(listen = %carrier.listen, "links may be carried over TCP");
+                            this.carrier = Some(server);
+                        }
+                        Err(error) => tracing::warn!("no link is carried over TCP: {error:#}"),
+                    }
+                }
                 if gateway.speedtest
                     && let Err(error) = speedtest::responder::start(&config.name)
                 {
                     tracing::warn!(%error, "speed tests are not served");
                 }
+                if config.split_tcp != SplitTcp::Off {
+                    this.serve_split_tcp();
+                }
                 tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
             }
             Role::Client(client) => {
+                this.budgets = Budgets::load(clock::now(), client, &config.name);
+                let carried = Links::start(client, this.host.fwmark())?;
+                this.poller.add(carried.waker(), CARRIER)?;
+                this.carried = Some(carried);
                 for link in &client.links {
                     this.add_link(&link.device, links::settings(link, this.inner_mtu()));
                 }
                 this.watch_links(&client.gateway.endpoints)?;
                 let names = client.gateway.names.clone();
                 if !names.is_empty() {
-                    let fwmark = this.setup.fwmark();
+                    let fwmark = this.host.fwmark();
                     let mut names = Names::new(names, fwmark, &config.name).context("names")?;
                     this.poller.add(names.waker(), NAMES)?;
                     names.ask(clock::now());
                     this.names = Some(names);
                 }
+                this.splitting = Splitting::start(clock::now(), &config)
+                    .inspect_err(|error| tracing::warn!(%error, "TCP connections are not split"))
+                    .unwrap_or_default();
                 tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
             }
         }
@@ -203,11 +251,30 @@ impl DataPath {
         Ok(this)
     }
 
+    /// Connects to servers for clients that split TCP connections.
+    fn serve_split_tcp(&self) {
+        let settings = FarSettings {
+            tunnel: self.config.name.clone(),
+            addresses: self.config.addresses.clone(),
+        };
+        self.update_translated();
+        if let Err(error) = far::start(settings, Arc::clone(&self.translated)) {
+            tracing::warn!(%error, "split TCP connections are not served");
+        }
+    }
+
+    /// Takes the networks whose addresses are translated from the configuration.
+    pub(super) fn update_translated(&self) {
+        if let Ok(mut translated) = self.translated.lock() {
+            *translated = super::plan(&self.config).masquerade;
+        }
+    }
+
     /// Watches the links and their ways to `endpoints`.
     fn watch_links(&mut self, endpoints: &[SocketAddr]) -> anyhow::Result<()> {
         let targets = Targets {
             addresses: endpoints.iter().map(SocketAddr::ip).collect(),
-            fwmark: Some(self.setup.fwmark()),
+            fwmark: Some(self.host.fwmark()),
         };
         let watch = LinkWatch::start_towards(targets).context("watching links")?;
         self.poller.add(watch.as_fd(), WATCH)?;
@@ -245,13 +312,23 @@ impl DataPath {
     /// # Errors
     /// If the TUN or the poller fails.
     pub(super) fn run(mut self) -> anyhow::Result<Setup> {
-        self.setup.hold();
+        self.host.run(|host| host.setup.hold());
         let mut ready: Vec<Ready> = Vec::new();
         let mut busy = BusyPoll::default();
         loop {
             let solo = self.solo.as_ref().map(Solo::until);
             let names = self.names_due();
-            let deadlines = [self.endpoint.poll_timeout(), solo, names];
+            let split = self.splitting.as_ref().map(Splitting::next);
+            let carried = self.carried.as_ref().and_then(Links::next_at);
+            let budgets = self.budgets_due();
+            let deadlines = [
+                self.endpoint.poll_timeout(),
+                solo,
+                names,
+                split,
+                carried,
+                budgets,
+            ];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
@@ -263,13 +340,14 @@ impl DataPath {
             {
                 names.ask(now);
             }
+            self.charge_budgets(now);
             for event in &ready {
                 match event.token {
                     TUN => self.read_tun(now)?,
                     SIGNALS => {
                         while let Some(signal) = self.signals.take() {
                             if signal != libc::SIGHUP {
-                                return Ok(self.stop());
+                                return self.stop();
                             }
                             self.source.read(None);
                         }
@@ -290,6 +368,7 @@ impl DataPath {
                     }
                     RELOAD => self.settle_reload(now),
                     CLONE => self.look_at_clones(now),
+                    CARRIER => self.receive_carried(now),
                     Token(token) => {
                         if event.writable {
                             self.flush(token, now);
@@ -306,9 +385,13 @@ impl DataPath {
                 enroller.hand_over(&mut self.endpoint, now);
             }
             self.endpoint.handle_timeout(now);
+            if let Some(splitting) = &mut self.splitting {
+                splitting.update(now, &self.endpoint, &self.links);
+            }
             self.deliver()?;
             self.transmit(now);
             self.tell_events(now);
+            self.settle_carried(now);
             if self
                 .memory
                 .as_mut()
@@ -319,12 +402,22 @@ impl DataPath {
         }
     }
 
-    fn stop(mut self) -> Setup {
+    fn stop(mut self) -> anyhow::Result<Setup> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        // Resets reach applications while the host has the tunnel's address.
+        drop(self.splitting.take());
         self.remember(clock::now());
+        if let Some(budgets) = &self.budgets {
+            budgets.saving()();
+        }
         self.endpoint.close();
         self.transmit(clock::now());
-        self.setup
+        if let Some(carried) = &self.carried {
+            carried.drain();
+        }
+        self.host
+            .finish()
+            .context("the thread for changes of the host has failed")
     }
 
     fn read_tun(&mut self, now: Instant) -> io::Result<()> {
@@ -346,6 +439,7 @@ impl DataPath {
             return;
         };
         let (endpoint, link) = (&mut self.endpoint, socket.link);
+        let mut carried = self.carried.as_mut();
         let is_gateway = self.watch.is_none();
         let received = socket.socket.recv(&mut self.rx, |message| {
             let incoming = Incoming {
@@ -360,6 +454,9 @@ impl DataPath {
             // is remembered.
             let now = clock::now();
             for datagram in message.contents.chunks_mut(message.stride) {
+                if let Some(carried) = &mut carried {
+                    carried.on_datagram(link, datagram);
+                }
                 endpoint.handle_datagram(now, &incoming, datagram);
             }
         });
@@ -394,7 +491,7 @@ impl DataPath {
 
     fn traits(&self) -> Traits {
         Traits {
-            fwmark: self.setup.fwmark(),
+            fwmark: self.host.fwmark(),
         }
     }
 
@@ -411,6 +508,20 @@ impl DataPath {
             }
             let mut is_full = false;
             for batch in self.tx.batches() {
+                let route = batch.route();
+                if let Some(carried) = &mut self.carried
+                    && carried.uses_tcp(route.link)
+                {
+                    carried.send(batch);
+                    continue;
+                }
+                if let Some(carrier) = &self.carrier
+                    && route.link == CARRIED
+                {
+                    let refused = carrier.send(route.remote, batch.bytes(), batch.segment_len());
+                    self.refused += refused;
+                    continue;
+                }
                 let token = match self.watch {
                     None => FIRST_SOCKET,
                     Some(_) => token_of(PathId(batch.route().link), batch.route().remote.is_ipv6()),
@@ -472,10 +583,26 @@ impl DataPath {
                             ("tun_malformed", self.tun.malformed_reads()),
                         ],
                     );
-                    reply.send(Ok(StatusReport {
+                    let budgets = match (&self.config.role, &self.budgets) {
+                        (Role::Client(client), Some(budgets)) => budgets.report(&client.links),
+                        (Role::Client(_) | Role::Gateway(_), _) => BTreeMap::new(),
+                    };
+                    let mut status = StatusReport {
+                        budgets,
                         incompatible: self.incompatible.clone(),
+                        split_tcp: self.splitting.as_ref().map(Splitting::status),
                         ..status
-                    }));
+                    };
+                    self.mark_carriers(&mut status);
+                    if self.host.is_idle() {
+                        self.host.run(move |host| {
+                            status.drops.extend(host.dropped());
+                            reply.send(Ok(status));
+                        });
+                    } else {
+                        // While something takes its time, the rest can be told.
+                        reply.send(Ok(status));
+                    }
                 }
                 ControlRequest::Only(link, reply) => self.use_only(now, link, reply),
                 ControlRequest::Reload(reply) => self.source.read(Some(reply)),
@@ -599,7 +726,8 @@ impl DataPath {
             is_changed = true;
         }
         if is_changed {
-            memory.save();
+            let save = memory.saving();
+            self.host.run(move |_| save());
         }
     }
 
@@ -630,6 +758,12 @@ impl DataPath {
                 }
                 Event::Path { peer, link, state } => {
                     tracing::info!(peer, link, ?state, "path");
+                    self.on_path(now, &link, state);
+                }
+                Event::Reached { path } => {
+                    if let Some(carried) = &mut self.carried {
+                        carried.on_udp_answer(now, path.0);
+                    }
                 }
             }
         }
@@ -669,6 +803,7 @@ impl DataPath {
     fn look_at_links(&mut self, now: Instant) {
         if let Some(snapshot) = self.watch.as_ref().and_then(LinkWatch::take) {
             self.snapshot = snapshot;
+            self.host.run(HostState::look_around);
             self.take_up_links(now);
         }
     }
@@ -710,6 +845,9 @@ impl DataPath {
     pub(super) fn keep_links(&mut self, wanted: impl Fn(&ClientLink) -> bool) {
         for link in self.links.iter().filter(|link| !wanted(link)) {
             self.endpoint.remove_link(link.id);
+            if let Some(carried) = &mut self.carried {
+                carried.remove(link.id.0);
+            }
             self.sockets.retain(|_, socket| socket.link != link.id.0);
             tracing::info!(device = link.device, "link is gone");
         }
@@ -753,10 +891,13 @@ impl DataPath {
                 *wanted = false;
             }
         }
-        if reach != Reach::NONE
-            && let Err(error) = self.setup.loosen_reverse_path(&device_name)
-        {
-            tracing::warn!(device = device_name, "reverse path filter: {error}");
+        if reach != Reach::NONE {
+            let device = device_name.clone();
+            self.host.run(move |host| {
+                if let Err(error) = host.setup.loosen_reverse_path(&device) {
+                    tracing::warn!(device, "reverse path filter: {error}");
+                }
+            });
         }
         tracing::info!(
             device = device_name,
@@ -767,9 +908,112 @@ impl DataPath {
         self.links[index].ifindex = ifindex;
         self.links[index].reach = reach;
         self.links[index].sources = sources;
+        self.carry(now, index);
         // Told even if it reaches the same as before: another device needs another start.
         self.endpoint.handle_link(now, id, Reach::NONE);
         self.endpoint.handle_link(now, id, opened);
+    }
+
+    /// Says what a link reaches now to what may carry it.
+    pub(super) fn carry(&mut self, now: Instant, index: usize) {
+        let (Role::Client(client), Some(carried)) = (&self.config.role, &mut self.carried) else {
+            return;
+        };
+        let link = &self.links[index];
+        let config = client.links.iter().find(|config| config.name == link.name);
+        let place = Place {
+            device: link.device.clone(),
+            reach: link.reach,
+            sources: link.sources,
+            proxy: config.and_then(|config| config.http_proxy.clone()),
+        };
+        carried.on_reach(now, link.id.0, place, config);
+    }
+
+    fn receive_carried(&mut self, now: Instant) {
+        if let Some(carried) = &mut self.carried {
+            carried.receive(&mut self.endpoint, now);
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carried::receive(carrier, &mut self.endpoint);
+        }
+    }
+
+    fn on_path(&mut self, now: Instant, link: &str, state: State) {
+        let known = self.links.iter().find(|known| known.name == link);
+        if let (Some(carried), Some(known)) = (&mut self.carried, known) {
+            match state {
+                State::Up => carried.on_path(now, known.id.0, true),
+                State::Down => carried.on_path(now, known.id.0, false),
+                State::Probing | State::Suspect => {}
+            }
+        }
+    }
+
+    /// Notes in `status` which links TCP carries.
+    fn mark_carriers(&self, status: &mut StatusReport) {
+        if let Some(carried) = &self.carried {
+            for shown in &mut status.links {
+                if let Some(link) = self.links.iter().find(|link| link.name == shown.name) {
+                    carried.mark(link.id.0, shown);
+                }
+            }
+            status
+                .drops
+                .insert("carrier_refused".to_owned(), carried.refused);
+        }
+        if let Some(carrier) = &self.carrier {
+            let links = status
+                .clients
+                .iter_mut()
+                .flat_map(|client| &mut client.links);
+            for shown in links {
+                let remote = shown.endpoint.as_ref().and_then(|text| text.parse().ok());
+                let is_carried = remote.is_some_and(|remote| carrier.has(remote));
+                shown.carrier = Some(if is_carried { "tcp" } else { "udp" }.to_owned());
+            }
+        }
+    }
+
+    /// Does what is due for links that change their carrier.
+    fn settle_carried(&mut self, now: Instant) {
+        let Role::Client(client) = &self.config.role else {
+            return;
+        };
+        let gateway = [client.gateway.endpoints.as_slice(), &self.named].concat();
+        let mut is_changed = false;
+        if let Some(carried) = &mut self.carried {
+            carried.measure(now, &self.endpoint);
+        }
+        while let Some((id, task)) = self.carried.as_mut().and_then(|c| c.poll(now, &gateway)) {
+            match task {
+                Task::Ask => self.ask_over_udp(PathId(id), &gateway),
+                Task::Restart => {
+                    let link = self.links.iter().find(|link| link.id == PathId(id));
+                    if let Some(reach) = link.map(|link| link.reach) {
+                        self.endpoint.handle_blocked(PathId(id), false);
+                        self.endpoint.handle_link(now, PathId(id), Reach::NONE);
+                        self.endpoint.handle_link(now, PathId(id), reach);
+                        is_changed = true;
+                    }
+                }
+            }
+        }
+        if is_changed {
+            self.endpoint.handle_timeout(now);
+            self.transmit(now);
+        }
+    }
+
+    fn ask_over_udp(&mut self, id: PathId, gateway: &[SocketAddr]) {
+        let Some(question) = self.endpoint.reach_question(id) else {
+            return;
+        };
+        for address in gateway {
+            if let Some(socket) = self.sockets.get(&token_of(id, address.is_ipv6())) {
+                socket.send_one(*address, &question);
+            }
+        }
     }
 
     pub(super) fn add_link(&mut self, device: &str, settings: Link) {
@@ -814,6 +1058,7 @@ const HANDSHAKES: Token = Token(6);
 const ENROLMENTS: Token = Token(7);
 const RELOAD: Token = Token(8);
 const NAMES: Token = Token(9);
+const CARRIER: Token = Token(10);
 const FIRST_SOCKET: u64 = 16;
 
 /// Super-packets read before others have their turn: 700 packets of a bulk flow.

@@ -8,8 +8,12 @@
 //! 3. `/etc/resolv.conf` itself. What was in it is kept in the file, behind a mark in each line, so that it can be restored after a
 //!    crash and after a restart of the machine.
 //!
+//! The file is looked at each second while the tunnel runs. If somebody else has written it, as a DHCP client does when a lease
+//! is renewed, that is logged, and the tunnel's resolvers are set again: the new content is then what comes back at the end.
+//! After each time the file is left alone for longer, up to a minute, so that two programs do not write it in turn for ever.
+//!
 //! It is undone at the end, and by the next start of the tunnel, or `pleach leave`, after a crash. A file that somebody else has
-//! written since is left alone. Limits: a program that has read the old file before goes on with it; only one tunnel at a time
+//! written since a crash is left alone. Limits: a program that has read the old file before goes on with it; only one tunnel at a time
 //! can have the file.
 
 use std::{
@@ -19,7 +23,11 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Stdio},
-    thread,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -32,6 +40,7 @@ use crate::onboard::durable::{self, Existing};
 pub(crate) struct Resolvers {
     tunnel: String,
     way: Way,
+    keeper: Option<Keeper>,
 }
 
 /// How they are set.
@@ -52,12 +61,16 @@ impl Resolvers {
             return Ok(None);
         }
         let way = way();
-        let this = Self {
+        let mut this = Self {
             tunnel: tunnel.to_owned(),
             way,
+            keeper: None,
         };
         match way {
-            Way::File => take_file(Path::new(FILE), tunnel, servers)?,
+            Way::File => {
+                take_file(Path::new(FILE), tunnel, servers)?;
+                this.keeper = Some(Keeper::start(Path::new(FILE), tunnel, servers)?);
+            }
             Way::Resolvconf => {
                 let interface = interface(tunnel);
                 run(
@@ -81,6 +94,8 @@ impl Resolvers {
 
 impl Drop for Resolvers {
     fn drop(&mut self) {
+        // Or it would set them again.
+        drop(self.keeper.take());
         let tunnel = &self.tunnel;
         let undone = match self.way {
             Way::File => give_back_file(Path::new(FILE), tunnel),
@@ -90,6 +105,71 @@ impl Drop for Resolvers {
         if let Err(error) = undone {
             tracing::error!(tunnel, %error, "the resolvers of this host are not what they were");
         }
+    }
+}
+
+/// A thread that sets the resolvers again when somebody else has written the file; ends when dropped.
+#[derive(Debug)]
+struct Keeper {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(file: &Path, tunnel: &str, servers: &[IpAddr]) -> io::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_over);
+        let (file, tunnel, servers) = (file.to_owned(), tunnel.to_owned(), servers.to_vec());
+        let keep = move || keep_file(&file, &tunnel, &servers, &seen);
+        let thread = thread::Builder::new()
+            .name("resolvers".to_owned())
+            .spawn(keep)?;
+        Ok(Self {
+            is_over,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // One that panicked has nothing left to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sets `servers` in `file` again whenever it is not `tunnel`'s, until `is_over`.
+fn keep_file(file: &Path, tunnel: &str, servers: &[IpAddr], is_over: &AtomicBool) {
+    let mut wait = LOOK;
+    let mut next = clock::now() + LOOK;
+    while !is_over.load(Ordering::Acquire) {
+        let now = clock::now();
+        if now < next {
+            // It may return early.
+            thread::park_timeout(next.since(now));
+            continue;
+        }
+        next = now + LOOK;
+        let text = fs::read_to_string(file);
+        if text.is_ok_and(|text| text.starts_with(&own_head(tunnel))) {
+            continue;
+        }
+        match take_file(file, tunnel, servers) {
+            Ok(()) => tracing::warn!(
+                tunnel,
+                file = %file.display(),
+                "another program has changed the resolvers of this host; the tunnel's are set again"
+            ),
+            Err(error) => {
+                tracing::warn!(tunnel, %error, "the resolvers of this host are not the tunnel's any more");
+            }
+        }
+        wait = (wait * 2).min(MOST_WAIT);
+        next = now + wait;
     }
 }
 
@@ -243,11 +323,20 @@ fn head(tunnel: &str, had_content: bool) -> String {
     } else {
         "there was no such file"
     };
-    format!("{HEAD}{tunnel}; {what}, and comes back when it stops")
+    format!("{}{what}, and comes back when it stops", own_head(tunnel))
+}
+
+/// How the file of `tunnel` begins.
+fn own_head(tunnel: &str) -> String {
+    format!("{HEAD}{tunnel}; ")
 }
 
 /// How long a program of the host may take: a tunnel that stops has two seconds for all.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks at the file.
+const LOOK: Duration = Duration::from_secs(1);
+/// The longest that the file is left to another program that writes it again and again.
+const MOST_WAIT: Duration = Duration::from_secs(60);
 const FILE: &str = "/etc/resolv.conf";
 const HEAD: &str = "# Written by pleach for the tunnel ";
 const MARK: &str = "#pleach# ";

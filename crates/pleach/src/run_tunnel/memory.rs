@@ -104,10 +104,13 @@ impl Memory {
         });
     }
 
-    /// Writes the file; a failure is told and does no other harm.
-    pub(super) fn save(&self) {
-        if let Err(error) = self.dir.write(&self.file, &self.entries) {
-            tracing::warn!(file = self.file, %error, "what links carry cannot be saved");
+    /// Writes the file as of now; call it where waiting for a disk does no harm. A failure is told and does no other harm.
+    pub(super) fn saving(&self) -> impl FnOnce() + Send + use<> {
+        let (dir, file, entries) = (self.dir.clone(), self.file.clone(), self.entries.clone());
+        move || {
+            if let Err(error) = dir.write(&file, &entries) {
+                tracing::warn!(file, %error, "what links carry cannot be saved");
+            }
         }
     }
 }
@@ -178,7 +181,7 @@ mod tests {
         memory.note(at(100), key("192.168.1.0/24"), &carries(300));
         memory.note(at(200), key("10.0.0.0/24"), &carries(8));
         memory.note(at(300), key("192.168.1.0/24"), &carries(290));
-        memory.save();
+        memory.saving()();
         let memory = load(at(1_000), &base);
         let found = memory.find(at(1_000), &key("192.168.1.0/24"));
         assert_eq!(found, Some((carries(290), Duration::from_secs(700))));
@@ -202,7 +205,7 @@ mod tests {
         let base = TempDir::new().expect("a directory");
         let mut memory = load(at(1), &base);
         memory.note(at(1), key("a"), &carries(8));
-        memory.save();
+        memory.saving()();
         let dir = fs::read_dir(base.path()).expect("a directory").next();
         let file = dir
             .expect("one")
@@ -220,7 +223,7 @@ mod tests {
             let mut memory = load(at(2), &base);
             assert_eq!(memory.find(at(2), &key("a")), None, "{text}");
             memory.note(at(2), key("a"), &carries(9));
-            memory.save();
+            memory.saving()();
             assert!(load(at(3), &base).find(at(3), &key("a")).is_some());
         }
     }

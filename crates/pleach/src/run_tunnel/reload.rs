@@ -1,10 +1,11 @@
 //! Changes of the configuration while the tunnel runs: SIGHUP, or `pleach reload`.
 //!
-//! The file is read by a thread, so that packets do not wait for the disk. If there is a mistake in it, everything stays as it
+//! The file is read by a thread, so that packets do not wait for the disk, and routes are changed by another ([`super::host`]). If there is a mistake in it, everything stays as it
 //! was. Else the data path brings links, policy, classes and clients in line with it; what else has changed is named, and takes
 //! effect with the next start. No session ends but that of a client whose key has changed or that is gone.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -20,9 +21,10 @@ use pleach_core::{
     session::{handshake::NO_PSK, secret::Secret},
     time::Instant,
 };
-use pleach_linux::poll::Waker;
+use pleach_linux::{poll::Waker, routes::Plan};
 
 use super::{
+    budgets::Budgets,
     data_path::DataPath,
     enrolled,
     links::{self, ClientLink},
@@ -34,11 +36,12 @@ use crate::{
 };
 
 /// Where the configuration comes from.
-#[derive(Debug)]
 pub(super) struct Source {
     file: PathBuf,
     sender: Sender<Outcome>,
     outcomes: Receiver<Outcome>,
+    /// The change of routes under way, if there is one.
+    routing: Option<Receiver<Routed>>,
     waker: Waker,
     /// How often clients were enrolled or removed, so that a list read before is known to be stale.
     changes: u64,
@@ -53,6 +56,15 @@ struct Outcome {
     changes: u64,
 }
 
+/// A configuration for whose clients the host has, or has not, got routes.
+struct Routed {
+    config: Box<TunnelConfig>,
+    plan: Plan,
+    result: io::Result<()>,
+    reply: Option<Reply<ReloadReport>>,
+    changes: u64,
+}
+
 impl Source {
     /// # Errors
     /// The kernel has no eventfd, or the working directory is gone.
@@ -62,6 +74,7 @@ impl Source {
             file: std::path::absolute(file).with_context(|| file.display().to_string())?,
             sender,
             outcomes,
+            routing: None,
             waker: Waker::new()?,
             changes: 0,
         })
@@ -110,34 +123,75 @@ fn load(file: &Path) -> Result<Box<TunnelConfig>, String> {
 }
 
 impl DataPath {
-    /// Applies what has been read.
+    /// Applies what has been read. One change of routes is under way at a time; what is read meanwhile waits.
     pub(super) fn settle_reload(&mut self, now: Instant) {
         self.source.waker.clear();
-        while let Ok(outcome) = self.source.outcomes.try_recv() {
-            let Outcome {
-                config,
-                reply,
-                changes,
-            } = outcome;
-            if changes != self.source.changes {
-                self.source.read(reply);
-                continue;
+        loop {
+            if let Some(routing) = &self.source.routing {
+                let Ok(routed) = routing.try_recv() else {
+                    return;
+                };
+                self.source.routing = None;
+                self.settle_routes(now, routed);
             }
-            let result = config.and_then(|config| self.apply(now, *config));
-            match &result {
-                Ok(report) => {
-                    let changes = report.applied.join("; ");
-                    let restart = report.needs_restart.join(", ");
-                    tracing::info!(changes, restart, "configuration read again");
-                }
-                Err(error) => tracing::error!("configuration not read again: {error}"),
-            }
-            if let Some(reply) = reply {
-                reply.send(result);
-            }
+            let Ok(outcome) = self.source.outcomes.try_recv() else {
+                return;
+            };
+            self.settle_reading(now, outcome);
         }
     }
 
+    /// Applies a configuration, or has its routes made first.
+    fn settle_reading(&mut self, now: Instant, outcome: Outcome) {
+        let Outcome {
+            config,
+            reply,
+            changes,
+        } = outcome;
+        if changes != self.source.changes {
+            return self.source.read(reply);
+        }
+        let config = match config {
+            Ok(config) => config,
+            Err(error) => return tell(Err(error), reply),
+        };
+        let mut after = TunnelConfig::clone(&self.config);
+        if let (Role::Gateway(gateway), Role::Gateway(wanted)) = (&mut after.role, &config.role) {
+            gateway.clients.clone_from(&wanted.clients);
+        }
+        let (before, plan) = (self.plan.clone(), super::plan(&after));
+        if before == plan {
+            return tell(self.apply(now, *config), reply);
+        }
+        let (sender, routing) = mpsc::channel();
+        self.source.routing = Some(routing);
+        let waker = self.source.waker.clone();
+        self.host.run(move |host| {
+            let result = host.setup.change_routes(&before, &plan);
+            // The daemon may be stopping.
+            let _ = sender.send(Routed {
+                config,
+                plan,
+                result,
+                reply,
+                changes,
+            });
+            waker.wake();
+        });
+    }
+
+    fn settle_routes(&mut self, now: Instant, routed: Routed) {
+        if let Err(error) = routed.result {
+            return tell(Err(format!("nothing is changed: {error}")), routed.reply);
+        }
+        self.plan = routed.plan;
+        if routed.changes != self.source.changes {
+            return self.source.read(routed.reply);
+        }
+        tell(self.apply(now, *routed.config), routed.reply);
+    }
+
+    /// Applies all of `wanted` but the routes, which are there.
     fn apply(&mut self, now: Instant, wanted: TunnelConfig) -> Result<ReloadReport, String> {
         self.end_solo(now);
         let old = Arc::clone(&self.config);
@@ -153,13 +207,13 @@ impl DataPath {
                 // What is taken up besides goes by it.
                 self.config = Arc::new(config.clone());
                 self.change_links(now, &old.links, &client, &mut applied);
+                match &mut self.budgets {
+                    Some(budgets) => budgets.start_over(now),
+                    None => self.budgets = Budgets::load(now, &client, &config.name),
+                }
             }
             (Role::Gateway(_), Role::Gateway(gateway), Role::Gateway(wanted)) => {
                 gateway.clients = wanted.clients;
-                let (before, after) = (super::plan(&old), super::plan(&config));
-                let changed = self.setup.change_routes(&before, &after);
-                changed
-                    .map_err(|error| format!("nothing is changed but perhaps routes: {error}"))?;
                 self.change_clients(now, &config, &mut applied);
             }
             (Role::Client(_) | Role::Gateway(_), ..) => {
@@ -184,6 +238,7 @@ impl DataPath {
             });
         }
         self.config = Arc::new(config);
+        self.update_translated();
         Ok(ReloadReport {
             applied,
             needs_restart,
@@ -218,6 +273,14 @@ impl DataPath {
             } else if !old.contains(config) {
                 applied.push(format!("link {} changed", config.name));
                 self.set_link(now, &settings);
+                let carrier = |link: &LinkConfig| (link.carrier, link.http_proxy.clone());
+                let before = old.iter().find(|old| old.name == config.name);
+                let index = self.links.iter().position(|link| is_same(link, config));
+                if let Some(index) = index
+                    && before.map(carrier) != Some(carrier(config))
+                {
+                    self.carry(now, index);
+                }
             }
         }
         if wanted.is_empty() {
@@ -231,7 +294,7 @@ impl DataPath {
         self.take_up_links(now);
     }
 
-    fn set_link(&mut self, now: Instant, settings: &Link) {
+    pub(super) fn set_link(&mut self, now: Instant, settings: &Link) {
         self.endpoint.update_links(now, &settings.name, |link| {
             *link = Link {
                 name: link.name.clone(),
@@ -279,6 +342,21 @@ impl DataPath {
         let is_wanted = |name: &&String| gateway.clients.iter().any(|client| client.name == **name);
         let removed = gone.iter().filter(|name| !is_wanted(name));
         applied.extend(removed.map(|name| format!("client {name} removed")));
+    }
+}
+
+/// Tells log and user what has become of a reload.
+fn tell(result: Result<ReloadReport, String>, reply: Option<Reply<ReloadReport>>) {
+    match &result {
+        Ok(report) => {
+            let changes = report.applied.join("; ");
+            let restart = report.needs_restart.join(", ");
+            tracing::info!(changes, restart, "configuration read again");
+        }
+        Err(error) => tracing::error!("configuration not read again: {error}"),
+    }
+    if let Some(reply) = reply {
+        reply.send(result);
     }
 }
 
@@ -335,6 +413,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         ),
         ("[tunnel] parity", old.parity != wanted.parity),
         ("[tunnel] remember", old.remember != wanted.remember),
+        ("[tunnel] split_tcp", old.split_tcp != wanted.split_tcp),
         ("[dashboard] or [metrics]", old.view != wanted.view),
     ];
     let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());
@@ -342,6 +421,8 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         (Role::Client(old), Role::Client(wanted)) => {
             keys.extend([
                 ("[tunnel] dns", old.dns != wanted.dns),
+                ("[carrier]", old.carrier != wanted.carrier),
+                ("[tunnel] state", old.state != wanted.state),
                 (
                     "[tunnel] kill_switch",
                     old.kill_switch != wanted.kill_switch,
@@ -364,6 +445,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         }
         (Role::Gateway(old), Role::Gateway(wanted)) => keys.extend([
             ("[tunnel] listen", old.listen != wanted.listen),
+            ("[carrier]", old.carrier != wanted.carrier),
             ("[tunnel] nat", old.nat != wanted.nat),
             ("[tunnel] isolate", old.isolate != wanted.isolate),
             ("[tunnel] speedtest", old.speedtest != wanted.speedtest),

@@ -185,6 +185,8 @@ fn link_status(path: &PathStatus, device: String) -> LinkStatus {
         rx_bytes: path.rx_bytes,
         weight: path.weight,
         mtu: Some(path.mtu),
+        carrier: None,
+        carrier_error: None,
         idle_reason: idle.map(|reason| reason.word().to_owned()),
         why: Some(match idle {
             Some(reason) => format!("{} {reason}", path.name),

@@ -126,6 +126,17 @@ impl LinkSocket {
         Sent::Later
     }
 
+    /// Sends one datagram now, or not at all.
+    pub(super) fn send_one(&self, to: SocketAddr, datagram: &[u8]) {
+        let route = Route {
+            link: self.link,
+            remote: to,
+            local: None,
+        };
+        // Refusals are logged, and nobody depends on it.
+        let _ = self.try_send(&route, datagram.len(), true, datagram);
+    }
+
     /// Sends what was kept; whether nothing is left.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(first) = self.unsent.first() {

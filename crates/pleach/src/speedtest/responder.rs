@@ -1,21 +1,18 @@
 //! The gateway's part of a speed test: a TCP listener that only the tunnel's device reaches, so only clients with a session.
 //!
-//! Bounds: [`MAX_SERVED`] connections at a time, the next is told that it is busy; each ends after the time it asks for, at most
+//! Bounds: [`MAX_SERVED`] connections at a time, and [`MAX_OF_CLIENT`] of one client, that is of an IPv4 address or an IPv6 /64; the
+//! next is told that it is busy. Each ends after the time it asks for, at most
 //! [`protocol::MOST_TIME`], and if it is silent for [`PATIENCE`]. What it sends is zeros, what it gets is counted and thrown away.
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    net::{IpAddr, Ipv6Addr, TcpStream},
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
-use pleach_linux::clock;
-use socket2::{Domain, Protocol, Socket, Type};
+use pleach_linux::{clock, tcp_listener::listen};
 
 use super::protocol::{self, Kind};
 
@@ -24,8 +21,8 @@ use super::protocol::{self, Kind};
 /// # Errors
 /// The port is taken, or no thread can be had.
 pub(crate) fn start(tunnel: &str) -> io::Result<()> {
-    let listener = listen(tunnel)?;
-    let served = Arc::new(AtomicUsize::new(0));
+    let listener = listen(Some(tunnel), protocol::PORT, BACKLOG)?;
+    let served = Arc::new(Served::default());
     thread::Builder::new()
         .name("speedtest".to_owned())
         .stack_size(STACK)
@@ -43,31 +40,49 @@ pub(crate) fn start(tunnel: &str) -> io::Result<()> {
         .map(drop)
 }
 
-fn listen(tunnel: &str) -> io::Result<TcpListener> {
-    let open = |domain, address: SocketAddr| -> io::Result<Socket> {
-        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.bind_device(Some(tunnel.as_bytes()))?;
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
+/// The clients that are served, one entry a connection.
+#[derive(Debug, Default)]
+struct Served(Mutex<Vec<IpAddr>>);
+
+impl Served {
+    /// Counts a connection of `client`, unless there are as many as may be.
+    fn admit(&self, client: IpAddr) -> bool {
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_it = clients.iter().filter(|known| **known == client).count();
+        let has_room = clients.len() < MAX_SERVED && of_it < MAX_OF_CLIENT;
+        if has_room {
+            clients.push(client);
         }
-        socket.bind(&address.into())?;
-        socket.listen(16)?;
-        Ok(socket)
-    };
-    let v6 = open(Domain::IPV6, (Ipv6Addr::UNSPECIFIED, protocol::PORT).into());
-    let v4 = |_| open(Domain::IPV4, (Ipv4Addr::UNSPECIFIED, protocol::PORT).into());
-    v6.or_else(v4).map(TcpListener::from)
+        has_room
+    }
+
+    fn end(&self, client: IpAddr) {
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = clients.iter().position(|known| *known == client) {
+            clients.swap_remove(at);
+        }
+    }
 }
 
-fn accept(stream: TcpStream, served: &Arc<AtomicUsize>) {
-    // Only this thread adds, so the bound holds.
-    if served.load(Ordering::Acquire) >= MAX_SERVED {
+/// What stands for the client at `address`: the /64 of an IPv6 address.
+fn client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+fn accept(stream: TcpStream, served: &Arc<Served>) {
+    let Ok(peer) = stream.peer_addr() else { return };
+    let client = client(peer.ip());
+    if !served.admit(client) {
         // The byte fits the socket's empty buffer.
         let _ = (&stream).write_all(&[protocol::BUSY]);
         return;
     }
-    served.fetch_add(1, Ordering::AcqRel);
     let counted = Arc::clone(served);
     let started = thread::Builder::new()
         .name("speedtest-conn".to_owned())
@@ -75,15 +90,15 @@ fn accept(stream: TcpStream, served: &Arc<AtomicUsize>) {
         .spawn(move || {
             // An error is the client's: it left, or it was too slow.
             let _ = serve(&stream);
-            counted.fetch_sub(1, Ordering::AcqRel);
+            counted.end(client);
         });
     if started.is_err() {
-        served.fetch_sub(1, Ordering::AcqRel);
+        served.end(client);
     }
 }
 
 /// Does what one client asks for.
-fn serve(mut stream: &TcpStream) -> io::Result<()> {
+pub(super) fn serve(mut stream: &TcpStream) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
@@ -128,7 +143,33 @@ fn serve(mut stream: &TcpStream) -> io::Result<()> {
 
 /// Two tests at a time, and connections that are ending.
 const MAX_SERVED: usize = 6;
+/// One test, a measurement and its round trips, and a connection that is ending.
+const MAX_OF_CLIENT: usize = 3;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
 const CHUNK: usize = 64 << 10;
 const REPORTS: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 const STACK: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_leaves_room_for_another() {
+        let served = Served::default();
+        let of = |text: &str| client(text.parse().expect("literal"));
+        for _ in 0..MAX_OF_CLIENT {
+            assert!(served.admit(of("10.77.0.2")));
+        }
+        assert!(!served.admit(of("::ffff:10.77.0.2")), "the same client");
+        assert!(served.admit(of("fd77::3:1")) && served.admit(of("fd77::3:2")));
+        assert!(
+            served.admit(of("fd77::3:3")) && !served.admit(of("10.77.0.4")),
+            "six in all"
+        );
+        served.end(of("fd77::3:9"));
+        assert!(!served.admit(of("10.77.0.2")) && served.admit(of("10.77.0.4")));
+    }
+}

@@ -1,5 +1,6 @@
 //! The real daemons against the real kernel: `pleach up` in network namespaces. Needs root; says so and passes without.
 
+mod carrier;
 mod closed;
 #[cfg(feature = "dashboard")]
 mod dashboard;
@@ -14,6 +15,7 @@ mod process;
 mod recovery;
 mod reload;
 mod speedtest;
+mod split_tcp;
 mod status;
 #[cfg(feature = "dashboard")]
 mod top;

@@ -225,6 +225,20 @@ fn a_token_makes_a_client_whose_download_uses_both_links() {
     let mut second = second;
     until("the daemon ends", || second.has_ended());
     assert_eq!(files(&other.dir), []);
+
+    // Resolvers travel in the token.
+    let file = gateway.dir.join("gateway.toml");
+    let mut text = fs::read_to_string(&file).expect("readable");
+    text += "dns = [\"10.77.0.1\", \"fd77::1\"]\n";
+    fs::write(&file, text).expect("written");
+    let token = gateway.token("desk");
+    other.does("join", &token);
+    let text = fs::read_to_string(other.dir.join("client.toml")).expect("written");
+    assert!(
+        text.contains("\ndns = [\"10.77.0.1\", \"fd77::1\"]\n"),
+        "{text}"
+    );
+    other.does("leave", "");
 }
 
 #[test]

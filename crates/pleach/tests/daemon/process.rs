@@ -73,6 +73,7 @@ pub(crate) struct Client<'a> {
     /// Code of its parity.
     pub(crate) parity: Option<&'a str>,
     pub(crate) kill_switch: bool,
+    pub(crate) split_tcp: Option<&'a str>,
     /// Names, which are also devices.
     pub(crate) links: &'a [&'a str],
     /// Tables beside.
@@ -93,6 +94,7 @@ impl Default for Client<'_> {
             policy: "earliest-arrival",
             parity: None,
             kill_switch: false,
+            split_tcp: None,
             links: &["l0", "l1"],
             more: "",
         }
@@ -125,6 +127,10 @@ impl Client<'_> {
         }
         if self.kill_switch {
             text = text.replace("[scheduler]", "kill_switch = true\n[scheduler]");
+        }
+        if let Some(mode) = self.split_tcp {
+            let key = format!("split_tcp = \"{mode}\"\n[scheduler]");
+            text = text.replace("[scheduler]", &key);
         }
         text.push_str(&preshared(self.preshared_key));
         text.push_str(self.more);
@@ -199,6 +205,7 @@ pub(crate) struct Gateway<'a> {
     pub(crate) port: u16,
     pub(crate) nat: &'a str,
     pub(crate) isolate: bool,
+    pub(crate) split_tcp: bool,
     pub(crate) policy: &'a str,
     /// Of each client: end of its inner addresses, keys, preshared key.
     pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
@@ -214,6 +221,7 @@ impl Default for Gateway<'_> {
             port: 7700,
             nat: "true",
             isolate: true,
+            split_tcp: false,
             policy: "earliest-arrival",
             clients: vec![(2, Keys::client(2), None)],
             more: "",
@@ -229,8 +237,11 @@ impl Gateway<'_> {
             tunnel_table(self.tunnel, self.network, 1, Keys::gateway(), self.policy).replace(
                 "[scheduler]",
                 &format!(
-                    "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\n[scheduler]",
-                    self.port, self.nat, self.isolate
+                    "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\nsplit_tcp = \"{}\"\n[scheduler]",
+                    self.port,
+                    self.nat,
+                    self.isolate,
+                    if self.split_tcp { "on" } else { "off" }
                 )
             )
         );

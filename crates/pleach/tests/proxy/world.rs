@@ -5,7 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::{linux::fs::MetadataExt as _, unix::fs::OpenOptionsExt as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::LazyLock,
     thread,
@@ -145,14 +145,30 @@ impl Proxy {
         control: PathBuf,
         log: PathBuf,
     ) -> Self {
+        Self::write(&file, text);
+        Self::with_file(host, link_count, file, control, log)
+    }
+
+    /// Writes a configuration that only its owner may read.
+    pub(crate) fn write(file: &Path, text: &str) {
         let private = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&file);
+            .open(file);
         private
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .expect("configuration");
+    }
+
+    /// The same with a file that is there.
+    pub(crate) fn with_file(
+        host: &Netns,
+        link_count: usize,
+        file: PathBuf,
+        control: PathBuf,
+        log: PathBuf,
+    ) -> Self {
         let child = host
             .command(env!("CARGO_BIN_EXE_pleach"))
             .arg("proxy")

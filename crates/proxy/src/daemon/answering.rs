@@ -8,6 +8,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use pleach_core::session::handshake::Incoming;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -45,9 +46,9 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     };
     connect::prepare(&stream);
     let stranger = hub.peering.strangers.borrow_mut().enter();
-    let keys: Vec<[u8; 32]> = settings.known.iter().map(|peer| peer.public_key).collect();
     let first = async {
-        let (mut shaken, who) = handshake::answer(stream, &settings.keys, &keys).await?;
+        let who = async |incoming: &Incoming| recognise(hub, settings, incoming).await;
+        let (mut shaken, who) = handshake::answer(stream, &settings.keys, who).await?;
         let first = shaken.receive().await?;
         io::Result::Ok((shaken, who, first))
     };
@@ -105,6 +106,20 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
             let _ = time::timeout(LAST_WORDS, refuse(&mut shaken, bye)).await;
         }
     }
+}
+
+/// Which known peer asks. One that presents an invitation is known from now on, if it is granted.
+async fn recognise(hub: &Hub, settings: &StripeSettings, incoming: &Incoming) -> Option<usize> {
+    let key = incoming.remote_static;
+    if let (Some(claim), Some(enrolment)) = (incoming.claim, &settings.enrolment) {
+        if let Some(peer) = enrolment.ask(claim, key).await {
+            tracing::info!(peer = peer.name, "enrolled by invitation");
+            return Some(settings.known.put(peer));
+        }
+        hub.count_drop("enrolment-refused");
+        return None;
+    }
+    settings.known.find(&key)
 }
 
 /// Tells why a lane is refused, and waits for the other end to close: a socket that is closed while something in it is
@@ -221,10 +236,15 @@ async fn open_target(
     to: SocketAddr,
     carried: &Carried,
 ) -> Result<(impl Sized + use<>, Rc<Live>, TcpStream), Refusal> {
+    let name = settings
+        .known
+        .get(who)
+        .ok_or(Refusal::NotAllowed)?
+        .name
+        .clone();
     if !is_allowed(hub, settings, to) {
-        let peer = &settings.known[who].name;
         tracing::info!(
-            peer,
+            peer = name,
             %to,
             "a peer may not go there: this host has no such address, and [peer] allow does not list it"
         );
@@ -238,7 +258,7 @@ async fn open_target(
     let purpose = Purpose {
         dscp: None,
         client: from,
-        app: Some(settings.known[who].name.clone()),
+        app: Some(name),
         target: Target::from(to),
         protocol: Protocol::Striped,
         warm: Vec::new(),
@@ -277,7 +297,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        daemon::hub::tests::{add_link, hub, striping},
+        daemon::{
+            hub::tests::{add_link, hub, striping},
+            known::Known,
+            settings::KnownPeer,
+        },
         relay::stripe::tests::{associations, carried, run},
         sched::LinkId,
         stripe::{
@@ -407,7 +431,11 @@ mod tests {
     fn answering_hub() -> Rc<Hub> {
         let mut hub = hub();
         let mut settings = striping();
-        settings.known[0].public_key = *peer_keys().public();
+        settings.known = Known::new(vec![KnownPeer {
+            name: "peer".to_owned(),
+            public_key: *peer_keys().public(),
+            serves: None,
+        }]);
         hub.settings.stripe = Some(settings);
         Rc::new(hub)
     }

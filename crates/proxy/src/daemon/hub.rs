@@ -92,6 +92,23 @@ pub(crate) struct Peering {
     pub(super) strangers: RefCell<Strangers>,
 }
 
+impl Peering {
+    /// Ends all that is under way with `peer`, which is trusted no longer.
+    pub(super) fn forget(&self, peer: usize) {
+        let dialled = self.dialled.borrow();
+        let dialled = dialled.iter().filter(|((of, _), _)| *of == peer);
+        let mut ending: Vec<_> = dialled
+            .map(|(_, association)| Rc::clone(association))
+            .collect();
+        let answered = self.answered.borrow();
+        let answered = answered.iter().filter(|((of, _), _)| *of == peer);
+        ending.extend(answered.map(|(_, association)| Rc::clone(association)));
+        for association in ending {
+            association.end("the peer was removed");
+        }
+    }
+}
+
 /// A client's place; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {

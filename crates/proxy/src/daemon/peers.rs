@@ -95,7 +95,7 @@ pub(crate) async fn open(
             return Some(Striped { carried, _place });
         }
         Ok(Some(Refusal::NotAllowed)) => {
-            let peer_name = &settings.known[peer].name;
+            let peer_name = settings.known.get(peer).map(|known| known.name.clone());
             tracing::info!(
                 peer = peer_name,
                 target = %wanted,
@@ -132,8 +132,10 @@ fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> 
     // Of an address that merely answered with the peer's greeting nobody knows whose it is.
     let is_configured = |peer: usize| {
         let known = settings.known.get(peer);
-        let serves = known.and_then(|known| known.serves.as_ref());
-        serves.is_some_and(|(endpoint, _)| endpoint.ip() == ip)
+        known.is_some_and(|known| {
+            let serves = known.serves.as_ref();
+            serves.is_some_and(|(endpoint, _)| endpoint.ip() == ip)
+        })
     };
     let target = |peer: usize| (!is_configured(peer)).then_some(ip);
     if let Some(Answer::Peer(peer)) = places.answer(now, ip)
@@ -146,7 +148,7 @@ fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> 
             target: target(peer),
         });
     }
-    let mut known = settings.known.iter().enumerate();
+    let mut known = settings.known.all().into_iter();
     known.find_map(|(peer, known)| {
         let (to, networks) = known.serves.as_ref()?;
         let is_gone = places.answer(now, to.ip()) == Some(Answer::Nobody);
@@ -175,9 +177,11 @@ fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
             let settings = hub.settings.stripe.as_ref()?;
             let to = SocketAddr::new(ip, settings.ask_port);
             let mut stream = connect_to(&hub, link, to).await.ok()?;
-            let known = settings.known.iter().map(|peer| &peer.public_key);
-            let found = handshake::read_greeting(&mut stream, known).await;
-            found.ok().flatten()
+            let known = settings.known.all();
+            let keys = known.iter().map(|(_, peer)| &peer.public_key);
+            let found = handshake::read_greeting(&mut stream, keys).await;
+            let (number, _) = known.get(found.ok().flatten()?)?;
+            Some(*number)
         };
         let found = time::timeout(ASK_PATIENCE, found).await.ok().flatten();
         let answer = found.map_or(Answer::Nobody, Answer::Peer);
@@ -214,7 +218,9 @@ mod tests {
     use crate::{
         daemon::{
             hub::tests::{add_link, begin, hub, striping},
+            known::Known,
             live::Stop,
+            settings::KnownPeer,
         },
         relay::stripe::{handshake::Shaken, tests::run},
         stripe::{
@@ -229,7 +235,7 @@ mod tests {
         let mut hub = hub();
         add_link(&hub, "lo");
         let mut settings = striping();
-        settings.known[0].public_key = *peer_keys().public();
+        settings.known = Known::new(vec![peer(None)]);
         settings.ask_port = listener.local_addr().expect("bound").port();
         hub.settings.stripe = Some(settings);
         // The peer's address is to need a link.
@@ -241,6 +247,14 @@ mod tests {
     fn note(hub: &Hub, answer: Answer) {
         let mut places = hub.peering.places.borrow_mut();
         places.note(clock::now(), HERE, answer);
+    }
+
+    fn peer(serves: Option<(SocketAddr, Vec<ipnet::IpNet>)>) -> KnownPeer {
+        KnownPeer {
+            name: "peer".to_owned(),
+            public_key: *peer_keys().public(),
+            serves,
+        }
     }
 
     fn peer_keys() -> StaticKeys {
@@ -258,7 +272,7 @@ mod tests {
     async fn joined(listener: &TcpListener) -> (Shaken, Token, bool) {
         let (stream, _) = listener.accept().await.expect("it came");
         let known = [*striping().keys.public()];
-        let shaken = handshake::answer(stream, &peer_keys(), &known).await;
+        let shaken = handshake::answer(stream, &peer_keys(), handshake::among(&known)).await;
         let (mut shaken, _) = shaken.expect("known");
         let first = shaken.receive().await.expect("a frame");
         let Ok(Frame::Join { token, is_new, .. }) = frame::decode(&first) else {
@@ -456,7 +470,7 @@ mod tests {
         };
         assert_eq!(target(&settings), Some(HERE));
         let networks = vec![HERE.into()];
-        settings.known[0].serves = Some((SocketAddr::new(HERE, 7701), networks));
+        settings.known = Known::new(vec![peer(Some((SocketAddr::new(HERE, 7701), networks)))]);
         assert_eq!(target(&settings), None);
         note(&hub, Answer::Asked);
         assert_eq!(target(&settings), None);

@@ -10,6 +10,7 @@ use std::{
 use ipnet::IpNet;
 use pleach_core::session::handshake::StaticKeys;
 
+use super::known::{Enrolment, Known};
 use crate::placer::{LinkSettings, PlacerConfig};
 use crate::stripe::sched::Striping;
 use crate::target::{Host, Target};
@@ -51,7 +52,9 @@ pub struct StripeSettings {
     /// This end's keys.
     pub keys: Arc<StaticKeys>,
     /// Whom to trust.
-    pub known: Vec<KnownPeer>,
+    pub known: Known,
+    /// How invited peers become known; `None`: no invitation is accepted.
+    pub enrolment: Option<Enrolment>,
     /// Which lane a chunk takes, of what this end sends.
     pub striping: Striping,
     /// Where others answer; 0: nobody is asked.

@@ -25,7 +25,7 @@ pub(crate) struct Pipe {
 
 /// Pipes that wait for work.
 #[derive(Debug, Default)]
-pub(crate) struct PipePool {
+pub struct PipePool {
     idle: RefCell<Vec<Pipe>>,
     /// The kernel refused to splice or to make pipes.
     is_useless: Cell<bool>,
@@ -54,7 +54,7 @@ impl PipePool {
 }
 
 /// What a direction reports while it moves.
-pub(crate) trait Meter {
+pub trait Meter {
     /// So many bytes were taken over by the receiver's kernel.
     fn moved(&self, bytes: u64);
     /// Whether the receiver does not keep up.
@@ -67,7 +67,7 @@ pub(crate) trait Meter {
 ///
 /// # Errors
 /// Either side's. What was taken from one and not given to the other is lost with the connection.
-pub(crate) async fn pump(
+pub async fn pump(
     pool: &PipePool,
     from: &TcpStream,
     to: &TcpStream,

@@ -21,7 +21,7 @@ use pleach_core::{
         },
         secret::Secret,
     },
-    wire::handshake::{Hello, MAX_LEN},
+    wire::handshake::{Claim, Hello, MAX_LEN},
 };
 
 use super::frame::MAX_FRAME;
@@ -96,6 +96,27 @@ pub fn initiate(
     Ok((initiator, with_length(&datagram)))
 }
 
+/// The same for an end that the owner of `remote` does not know yet and that presents its `claim`. `time`: nanoseconds since
+/// 1970.
+///
+/// # Errors
+/// The key is none.
+pub fn initiate_with_claim(
+    local: &StaticKeys,
+    remote: &[u8; 32],
+    claim: &Claim,
+    time: u64,
+    seed: impl Into<Secret>,
+) -> Result<(Initiator, Vec<u8>), ChannelError> {
+    let hello = Hello {
+        time: Some(time),
+        ..hello()
+    };
+    let initiated = Initiator::with_claim(local, remote, &NO_PSK, INDEX, hello, claim, seed);
+    let (initiator, datagram) = initiated?;
+    Ok((initiator, with_length(&datagram)))
+}
+
 /// Reads an initiation: its `remote_static` says who sent it.
 ///
 /// # Errors
@@ -113,7 +134,12 @@ pub fn respond(
     seed: impl Into<Secret>,
 ) -> Result<(Sealer, Opener, Vec<u8>), ChannelError> {
     let [family, version] = incoming.hello.protocol_version.to_be_bytes();
-    if u16::from_be_bytes([family, 0]) == VERSION & 0xff00 && incoming.hello != hello() {
+    // Only an initiation with a claim has a time.
+    let offered = Hello {
+        time: None,
+        ..incoming.hello
+    };
+    if u16::from_be_bytes([family, 0]) == VERSION & 0xff00 && offered != hello() {
         return Err(ChannelError::Version(version));
     }
     let (established, datagram) = incoming.respond(&NO_PSK, INDEX, hello(), seed)?;

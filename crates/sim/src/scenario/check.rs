@@ -224,7 +224,15 @@ fn is_of_scheduler(key: &str) -> bool {
 fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String, String, String)> {
     let (policy_keys, own): (toml::Table, toml::Table) =
         table.into_iter().partition(|(key, _)| is_of_scheduler(key));
-    let known = ["policy", "mtu", "outer", "compression", "class", "parity"];
+    let known = [
+        "policy",
+        "mtu",
+        "outer",
+        "compression",
+        "class",
+        "parity",
+        "split_tcp",
+    ];
     if let Some(key) = own.keys().find(|key| !known.contains(&key.as_str())) {
         let remedy = format!(
             "expected {}, a policy's: {}, or the profile's: {}, {}",
@@ -266,6 +274,7 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         outer: raw.outer.unwrap_or_default(),
         compression: raw.compression.unwrap_or(true),
         classes: raw.class,
+        split_tcp: raw.split_tcp,
         parity: raw.parity.map(|parity| match parity {
             raw::Parity::Bch => Code::Bch,
             raw::Parity::Hamming => Code::Hamming,

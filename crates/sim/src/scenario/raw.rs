@@ -144,6 +144,7 @@ pub(super) struct Tunnel {
     #[serde(default)]
     pub(super) class: Vec<toml::Table>,
     pub(super) parity: Option<Parity>,
+    pub(super) split_tcp: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -186,6 +186,7 @@ fn a_flood_of_claims_is_kept_within_its_bound() {
         source: rate,
         unproved_reads: rate,
         client: rate,
+        not_fresh: rate,
     };
     gateway.set_handshake_limits(limits);
     let mut asked = 0;

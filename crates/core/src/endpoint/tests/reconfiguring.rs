@@ -80,6 +80,12 @@ fn a_gateway_that_moved_is_found_and_a_path_that_stays_is_not_disturbed() {
     assert_eq!(delivered(&mut pair), 20);
     pair.client.set_endpoints(pair.now, vec![elsewhere]);
     assert_eq!(remote(&pair.client), Some(elsewhere));
+    // The link has no IPv6: it does not go on with an address that is the gateway's no more.
+    pair.client
+        .set_endpoints(pair.now, vec![address("[2001:db8::77]:7700")]);
+    assert_eq!(remote(&pair.client), None);
+    pair.client.set_endpoints(pair.now, vec![address(GATEWAY)]);
+    assert_eq!(remote(&pair.client), Some(address(GATEWAY)));
 }
 
 #[test]

@@ -465,3 +465,30 @@ fn arithmetic_that_waits_is_bounded() {
             .is_some()
     );
 }
+
+#[test]
+fn recorded_initiations_with_a_proof_of_another_address_do_not_use_up_what_the_client_has() {
+    let mut gateway = start(1, Instant::ZERO);
+    let mut client = Sender::new(1, CLIENT);
+    let mut recorded = Vec::new();
+    for second in 0..200 {
+        recorded.push(client.initiation(seconds(second)));
+        client.connect(&mut gateway, seconds(second));
+    }
+    // Their proofs and all but the last 64 of them are forgotten. Whoever knows the gateway's key gets a cookie for its own
+    // address, which fits them as well.
+    let mut thief = Sender::new(1, "203.0.113.9:5");
+    let now = seconds(1000);
+    let mut answered = 0;
+    for datagram in recorded.iter().take(100).cycle().take(400) {
+        let mut datagram = datagram.clone();
+        thief.cookies.stamp(now, &mut datagram).expect("valid");
+        answered += u64::from(thief.send(&mut gateway, now, &datagram) == Some(KIND_RESPONSE));
+    }
+    assert!((1..=5).contains(&answered), "{answered}");
+    // The client's allowance is untouched.
+    for _ in 0..5 {
+        assert!(client.connect(&mut gateway, now).is_some());
+        gateway.peers[0].tunnel.sessions().clear();
+    }
+}

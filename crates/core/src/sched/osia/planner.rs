@@ -83,7 +83,7 @@ impl Planner {
 
     /// Sets the lines that may be used from now on; of ids of at least [`PathId::MAX`] the remainder counts.
     ///
-    /// Makes a new plan if a period is over, more than [`EVENTS_MAX`] reordering events have happened in it, a line came or went, a rate changed by an eighth or a delay by more than
+    /// Makes a new plan if a period is over, more than ten reordering events have happened in it, a line came or went, a rate changed by an eighth or a delay by more than
     /// the merge threshold, or a line holds less than the plan put into it, because the data came slower than the
     /// lines carry. O(n log n) then.
     pub fn update(&mut self, now: Instant, lines: impl Iterator<Item = Line> + Clone) {

@@ -7,7 +7,7 @@
 use std::{
     fmt::Write as _,
     fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, TcpListener},
     path::{self, Path, PathBuf},
 };
 
@@ -25,7 +25,7 @@ use crate::{
         firewall, host, networks,
         outer::{self, Outer},
         place::Place,
-        service::{self, Start},
+        service::{self, Kind, Start},
     },
 };
 
@@ -51,9 +51,9 @@ pub(crate) struct Init {
 
 /// An address, and a port if it differs from the one to listen on.
 #[derive(Clone, Copy, Debug)]
-struct Endpoint {
-    ip: IpAddr,
-    port: Option<u16>,
+pub(in crate::onboard) struct Endpoint {
+    pub(in crate::onboard) ip: IpAddr,
+    pub(in crate::onboard) port: Option<u16>,
 }
 
 pub(super) fn run(options: &Init) -> anyhow::Result<String> {
@@ -76,7 +76,7 @@ pub(super) fn run(options: &Init) -> anyhow::Result<String> {
     let start = if options.no_start || is_running {
         Start::ByHand
     } else {
-        service::start(&options.place, NAME)?
+        service::start(&options.place, Kind::Tunnel, NAME)?
     };
     tell(&gateway, start, is_running, &file, &mut text);
     Ok(text)
@@ -133,6 +133,7 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
          listen = \"{listen}\"\n\
          control = {:?}\n\
          nat = {}\n\n\
+         {}\
          # Who comes with a token of `pleach gateway invite` becomes a client and is kept in the store.\n\
          [invitations]\n\
          store = {:?}\n\
@@ -141,6 +142,7 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
         list(addresses.iter().map(|net| quoted(net)).collect()),
         options.place.control(NAME).display().to_string(),
         if has_v6_way { "\"nat66\"" } else { "true" },
+        carrier(listen.ip()),
         absolute(&store)?.display().to_string(),
         list(
             outer
@@ -158,6 +160,17 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
     draft.keep();
     let _ = writeln!(text, "This host is a gateway now: {}.", file.display());
     Ok(())
+}
+
+/// The listener for links that TCP carries; none if another program has the port, as web servers do.
+fn carrier(listen: IpAddr) -> String {
+    let address = SocketAddr::new(listen, CARRIER_PORT);
+    if TcpListener::bind(address).is_err() {
+        return String::new();
+    }
+    format!(
+        "# Where UDP does not get through, links come over TCP.\n[carrier]\nlisten = \"{address}\"\n\n"
+    )
 }
 
 fn outer(options: &Init, links: &[LinkSnapshot], port: u16) -> anyhow::Result<Outer> {
@@ -272,6 +285,13 @@ fn tell(gateway: &Gateway, start: Start, is_running: bool, file: &Path, text: &m
         text,
         "Provider's firewall (security group, port forwarding): let UDP port {port} in from everywhere, and all UDP out."
     );
+    if let Some(carrier) = &gateway.role.carrier {
+        let _ = writeln!(
+            text,
+            "Let TCP port {} in too, for clients in networks without UDP.",
+            carrier.listen.port()
+        );
+    }
     if let Some(obstacle) = firewall::obstacle(port) {
         let _ = writeln!(text, "Warning: {obstacle}.");
     }
@@ -302,7 +322,7 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     path::absolute(path).with_context(|| format!("{}", path.display()))
 }
 
-fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
+pub(in crate::onboard) fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let ip_only = bare.parse().map(|ip| Endpoint { ip, port: None });
     let with_port = || {
@@ -317,5 +337,7 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
 }
 
 const KEY_FILE: &str = "gateway.key";
+/// Where clients look for it: that of HTTPS.
+const CARRIER_PORT: u16 = 443;
 /// As in all examples.
 const DEFAULT_PORT: u16 = 7700;

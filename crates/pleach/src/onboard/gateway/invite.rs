@@ -76,6 +76,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
         addresses: Vec::new(),
         endpoints: gateway.invitations.endpoints.clone(),
         routes,
+        dns: gateway.invitations.dns.clone(),
     };
     let networks = networks(&gateway);
     let configured = gateway.role.clients.iter();
@@ -119,6 +120,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
             "addresses": invitation.addresses,
             "endpoints": token.endpoints,
             "routes": token.routes,
+            "dns": token.dns,
         });
         return Ok(format!("{json:#}\n"));
     }
@@ -166,7 +168,7 @@ fn routes(wanted: &[IpNet]) -> anyhow::Result<Vec<IpNet>> {
     Ok(all.filter_map(|net| net.parse().ok()).collect())
 }
 
-fn parse_expiry(text: &str) -> Result<Duration, String> {
+pub(in crate::onboard) fn parse_expiry(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time from 1m to 30d, such as 24h".to_owned();
     let time = humantime::parse_duration(text).map_err(|_| expected())?;
     if (LEAST_EXPIRY..=MOST_EXPIRY).contains(&time) {

@@ -6,6 +6,7 @@ use pleach_core::session::handshake::StaticKeys;
 use super::*;
 use crate::{
     daemon::{
+        known::Known,
         settings::{KnownPeer, SaveEnergy, StripeSettings},
         uplinks::Device,
     },
@@ -62,11 +63,12 @@ pub(crate) fn begin(hub: &Hub, server: IpAddr) -> (Rc<Live>, Vec<LinkId>) {
 pub(crate) fn striping() -> StripeSettings {
     StripeSettings {
         keys: Arc::new(StaticKeys::from_private([3; 32])),
-        known: vec![KnownPeer {
+        known: Known::new(vec![KnownPeer {
             name: "peer".to_owned(),
             public_key: [4; 32],
             serves: None,
-        }],
+        }]),
+        enrolment: None,
         striping: Striping::RoundRobin,
         ask_port: 7701,
         listen: Some(([0, 0, 0, 0], 7701).into()),

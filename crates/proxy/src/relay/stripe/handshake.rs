@@ -2,7 +2,12 @@
 
 use std::io;
 
-use pleach_core::session::{entropy::Entropy as _, handshake::StaticKeys, secret::Secret};
+use pleach_core::session::{
+    entropy::Entropy as _,
+    handshake::{Incoming, StaticKeys},
+    invitation::Claim,
+    secret::Secret,
+};
 use pleach_linux::{clock, entropy::KernelEntropy};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -79,18 +84,40 @@ pub(crate) async fn ask(
     })
 }
 
-/// The end that is asked: also which of `known` asks.
+/// Presents an invitation to the owner of `remote`, whose greeting was read; it is a peer of `local` from then on.
+pub(crate) async fn enrol(
+    mut stream: TcpStream,
+    local: &StaticKeys,
+    remote: &[u8; 32],
+    claim: &Claim,
+) -> io::Result<()> {
+    let time = clock::unix_nanos();
+    let initiated = channel::initiate_with_claim(local, remote, claim, time, seed()?);
+    let (initiator, first) = initiated.map_err(io::Error::other)?;
+    stream.write_all(&first).await?;
+    let second = read_message(&mut stream).await?;
+    channel::read_response(initiator, &second).map_err(io::Error::other)?;
+    Ok(())
+}
+
+/// Finds the sender of an initiation in a fixed list.
+#[cfg(test)]
+pub(crate) fn among(known: &[[u8; 32]]) -> impl AsyncFnOnce(&Incoming) -> Option<usize> {
+    async |incoming: &Incoming| known.iter().position(|key| *key == incoming.remote_static)
+}
+
+/// The end that is asked: also which peer asks, by `who`.
 pub(crate) async fn answer(
     mut stream: TcpStream,
     local: &StaticKeys,
-    known: &[[u8; 32]],
+    who: impl AsyncFnOnce(&Incoming) -> Option<usize>,
 ) -> io::Result<(Shaken, usize)> {
     let [nonce, _] = split(clock::entropy()?);
     let greeting = channel::greeting(local.public(), nonce);
     stream.write_all(&greeting).await?;
     let first = read_message(&mut stream).await?;
     let incoming = channel::read_initiation(local, &first).map_err(io::Error::other)?;
-    let who = known.iter().position(|key| *key == incoming.remote_static);
+    let who = who(&incoming).await;
     let who = who.ok_or_else(|| io::Error::other("its key is not known"))?;
     let (sealer, opener, second) = channel::respond(incoming, seed()?).map_err(io::Error::other)?;
     stream.write_all(&second).await?;

@@ -42,7 +42,7 @@ pub(crate) async fn shaken() -> [Shaken; 2] {
     let known = [*asks.public()];
     let both = tokio::join!(
         handshake::ask(stream, &asks, answers.public()),
-        handshake::answer(accepted, &answers, &known),
+        handshake::answer(accepted, &answers, handshake::among(&known)),
     );
     [both.0.expect("known"), both.1.expect("known").0]
 }

@@ -1,0 +1,82 @@
+//! Whether datagrams get through at all, asked beside the session.
+//!
+//! A client whose link is carried by something other than UDP asks from time to time whether UDP works again, with a datagram that
+//! touches no path and no session. The gateway answers with one of the same length, so a forged source address gains nothing, and
+//! only if the question's mac shows that the sender knows the gateway's public key. The answer proves nothing: what it makes
+//! a client do must be harmless.
+
+use super::{Endpoint, Event, entropy};
+use crate::{
+    counters::DropReason,
+    ids::PathId,
+    session::cookie::reach_mac,
+    tunnel::Incoming,
+    wire::handshake::{KIND_REACH_ANSWER, KIND_REACH_QUESTION, MAC_LEN, REACH_LEN, VERSION},
+};
+
+impl Endpoint {
+    /// A question for the gateway, to be sent over UDP by the link `id`. [`Event::Reached`] tells of an answer to the latest
+    /// question; `None` at a gateway.
+    pub fn reach_question(&mut self, id: PathId) -> Option<[u8; REACH_LEN]> {
+        self.connector.as_ref()?;
+        let nonce: [u8; 16] = entropy::array(&mut *self.entropy);
+        self.asked = Some((id, nonce));
+        let gateway = &self.peers[0].config.public_key;
+        Some(datagram(KIND_REACH_QUESTION, gateway, QUESTION, &nonce))
+    }
+
+    pub(super) fn handle_reach_question(
+        &mut self,
+        incoming: &Incoming,
+        datagram: &[u8],
+    ) -> Result<(), DropReason> {
+        if self.connector.is_some() {
+            return Err(DropReason::Malformed);
+        }
+        let public = *self.keys.public();
+        let nonce = read(datagram, &public, QUESTION)?;
+        let answer = self::datagram(KIND_REACH_ANSWER, &public, ANSWER, &nonce);
+        self.reply(incoming.route, answer.to_vec());
+        Ok(())
+    }
+
+    pub(super) fn handle_reach_answer(
+        &mut self,
+        incoming: &Incoming,
+        datagram: &[u8],
+    ) -> Result<(), DropReason> {
+        let Some((id, asked)) = self.asked else {
+            return Err(DropReason::Malformed);
+        };
+        let nonce = read(datagram, &self.peers[0].config.public_key, ANSWER)?;
+        if nonce != asked || incoming.route.link != id.0 {
+            return Err(DropReason::HandshakeInvalid);
+        }
+        self.asked = None;
+        self.events.push_back(Event::Reached { path: id });
+        Ok(())
+    }
+}
+
+fn datagram(kind: u8, public: &[u8; 32], label: &[u8; 8], nonce: &[u8; 16]) -> [u8; REACH_LEN] {
+    let mut datagram = [0; REACH_LEN];
+    datagram[0] = kind;
+    datagram[1] = VERSION;
+    datagram[4..20].copy_from_slice(nonce);
+    datagram[20..].copy_from_slice(&reach_mac(public, label, nonce));
+    datagram
+}
+
+/// The nonce of a datagram whose mac fits.
+fn read(datagram: &[u8], public: &[u8; 32], label: &[u8; 8]) -> Result<[u8; 16], DropReason> {
+    let datagram: &[u8; REACH_LEN] = datagram.try_into().map_err(|_| DropReason::Malformed)?;
+    let (head, mac) = datagram.split_at(REACH_LEN - MAC_LEN);
+    let nonce = head.last_chunk::<16>().ok_or(DropReason::Malformed)?;
+    if head[1] != VERSION || mac != reach_mac(public, label, nonce) {
+        return Err(DropReason::HandshakeInvalid);
+    }
+    Ok(*nonce)
+}
+
+const QUESTION: &[u8; 8] = b"reach---";
+const ANSWER: &[u8; 8] = b"reached-";

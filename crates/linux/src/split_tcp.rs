@@ -1,0 +1,303 @@
+//! Redirecting TCP connections that would leave through the tunnel to a local port: an nftables table of its own.
+//!
+//! The table `inet pleach_NAME_split` has a chain for connections of local programs and one for forwarded connections. Both
+//! exclude the tunnel's own networks and destinations that were excluded for a time ([`Exclusions::add`]). The original
+//! destination is found with [`crate::redirect::original_destination`].
+//!
+//! Nothing but the rules of the chain `pick` changes while nothing is redirected: the kernel translates the packets of existing
+//! connections only as long as a chain of type `nat` exists, and tracks connections only as long as a rule needs it. After a crash the rules match nothing, because they name the tunnel's device;
+//! [`Interception::begin`] and [`recover`] remove the table.
+
+use std::{
+    fmt::Write as _,
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::Path,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+
+use crate::{
+    nft,
+    state::{Lock, StateDir},
+};
+
+/// Protocols whose connections are redirected; by default none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Families {
+    /// IPv4.
+    pub v4: bool,
+    /// IPv6.
+    pub v6: bool,
+}
+
+/// The table of one tunnel, removed when dropped.
+#[derive(Debug)]
+pub struct Interception {
+    tun: String,
+    table: String,
+    is_undone: bool,
+    _lock: Lock,
+}
+
+impl Interception {
+    /// Makes the table of the tunnel over device `tun`; nothing is redirected yet.
+    ///
+    /// `base`: directory for state files, normally [`crate::state::DEFAULT_STATE_DIR`].
+    ///
+    /// # Errors
+    /// Another process has the table; the state directory cannot be written; what `nft` says.
+    pub fn begin(base: &Path, tun: &str) -> io::Result<Self> {
+        let dir = StateDir::open(base)?;
+        let Some(lock) = dir.try_lock(&lock_name(tun))? else {
+            let text = format!("another process redirects connections of the tunnel {tun}");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        };
+        let table = table_name(tun);
+        nft::run(&frame(&table, tun))?;
+        Ok(Self {
+            tun: tun.to_owned(),
+            table,
+            is_undone: false,
+            _lock: lock,
+        })
+    }
+
+    /// Redirects new connections of `families` to `port`, except those to one of `own`, the tunnel's networks, and those that
+    /// arrive by one of the devices `uplinks`: a neighbour on a link is not served.
+    ///
+    /// # Errors
+    /// What `nft` says.
+    pub fn redirect(
+        &self,
+        port: u16,
+        families: Families,
+        own: &[IpNet],
+        uplinks: &[String],
+    ) -> io::Result<()> {
+        nft::run(&rules(&self.table, port, families, own, uplinks))
+    }
+
+    /// What excludes destinations of this table, for another thread.
+    #[must_use]
+    pub fn exclusions(&self) -> Exclusions {
+        Exclusions {
+            table: self.table.clone(),
+        }
+    }
+
+    /// Removes the table.
+    ///
+    /// # Errors
+    /// What `nft` says.
+    pub fn undo(mut self) -> io::Result<()> {
+        self.undo_once()
+    }
+
+    fn undo_once(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.is_undone, true) {
+            return Ok(());
+        }
+        remove(&self.tun)
+    }
+}
+
+impl Drop for Interception {
+    fn drop(&mut self) {
+        if let Err(error) = self.undo_once() {
+            tracing::error!(%error, "cannot remove the table that redirects connections");
+        }
+    }
+}
+
+/// Excludes destinations from redirection.
+#[derive(Clone, Debug)]
+pub struct Exclusions {
+    table: String,
+}
+
+impl Exclusions {
+    /// Excludes connections to each of `targets` for the time beside it, all or none.
+    ///
+    /// # Errors
+    /// What `nft` says; the table is full ([`MAX_EXCLUDED`]).
+    pub fn add(&self, targets: &[(SocketAddr, Duration)]) -> io::Result<()> {
+        let table = &self.table;
+        let mut text = String::new();
+        for (target, time) in targets {
+            let ip = target.ip().to_canonical();
+            let set = if ip.is_ipv4() { "direct4" } else { "direct6" };
+            let (port, seconds) = (target.port(), time.as_secs().max(1));
+            // An element that exists keeps its time limit unless it is deleted first; adding it makes the deletion safe.
+            // Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
+delete element inet {table} {set} {{ {ip} . {port} }}
+add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
+"
+            );
+        }
+        nft::run(&text)
+    }
+}
+
+/// Removes the table that a crashed process left; no error if there is none.
+///
+/// # Errors
+/// What `nft` says.
+pub fn recover(tun: &str) -> io::Result<()> {
+    remove(tun)
+}
+
+/// Whether a host may be reached on behalf of a client of a tunnel with the addresses `inner`: it is neither this host nor
+/// behind the tunnel, and no address of link-local scope or of a cloud's metadata service.
+///
+/// An address of this host is one that a socket can be bound to. For a destination behind the tunnel the kernel chooses one of
+/// `inner` as the source. Limit: with `net.ipv4.ip_nonlocal_bind = 1` every address counts as this host's.
+///
+/// # Errors
+/// There is no route to `target`.
+pub fn may_reach(target: IpAddr, inner: &[IpNet]) -> io::Result<bool> {
+    let target = target.to_canonical();
+    if target.is_unspecified()
+        || target.is_loopback()
+        || target.is_multicast()
+        || nft::is_denied(target)
+    {
+        return Ok(false);
+    }
+    if UdpSocket::bind((target, 0)).is_ok() {
+        return Ok(false);
+    }
+    let unbound = if target.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
+    let socket = UdpSocket::bind(unbound)?;
+    socket.connect((target, DISCARD))?;
+    let source = socket.local_addr()?.ip().to_canonical();
+    Ok(inner.iter().all(|net| net.addr() != source))
+}
+
+fn frame(table: &str, tun: &str) -> String {
+    let device = nft::quoted(tun);
+    format!(
+        "table inet {table}
+delete table inet {table}
+table inet {table} {{
+  set direct4 {{ type ipv4_addr . inet_service; flags timeout; size {MAX_EXCLUDED}; }}
+  set direct6 {{ type ipv6_addr . inet_service; flags timeout; size {MAX_EXCLUDED}; }}
+  chain tracked {{
+    ct state new
+  }}
+  chain pick {{ }}
+  chain own {{
+    type nat hook output priority -100; policy accept;
+    oifname {device} {FIRST} jump pick
+  }}
+  chain forwarded {{
+    type nat hook prerouting priority -100; policy accept;
+    iifname != {device} {FIRST} fib daddr . mark oifname {device} jump pick
+  }}
+}}
+"
+    )
+}
+
+fn rules(table: &str, port: u16, families: Families, own: &[IpNet], uplinks: &[String]) -> String {
+    let mut text = format!("flush chain inet {table} pick\n");
+    for device in uplinks {
+        let device = nft::quoted(device);
+        let _ = writeln!(text, "add rule inet {table} pick iifname {device} return");
+    }
+    // Writing to a string cannot fail.
+    for net in own {
+        let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
+        let _ = writeln!(
+            text,
+            "add rule inet {table} pick {family} daddr {} return",
+            net.trunc()
+        );
+    }
+    for (is_redirected, family, protocol, set) in [
+        (families.v4, "ip", "ipv4", "direct4"),
+        (families.v6, "ip6", "ipv6", "direct6"),
+    ] {
+        if is_redirected {
+            let _ = write!(
+                text,
+                "add rule inet {table} pick {family} daddr . tcp dport @{set} return
+add rule inet {table} pick meta nfproto {protocol} meta l4proto tcp redirect to :{port}
+"
+            );
+        }
+    }
+    text
+}
+
+fn remove(tun: &str) -> io::Result<()> {
+    let table = table_name(tun);
+    // Adding first makes deleting safe when there is none.
+    nft::run(&format!("table inet {table}\ndelete table inet {table}\n"))
+}
+
+fn table_name(tun: &str) -> String {
+    format!("{}_split", nft::table_name(tun))
+}
+
+/// A colon keeps it apart from tunnels: no device has one in its name.
+fn lock_name(tun: &str) -> String {
+    format!("split:{tun}")
+}
+
+/// The first packet of a connection: one in the middle of a connection that the kernel does not know is none.
+const FIRST: &str = "tcp flags & (fin | syn | rst | ack) == syn";
+
+/// Destinations that are excluded at a time, for each of IPv4 and IPv6.
+pub const MAX_EXCLUDED: usize = 4096;
+
+/// Port of RFC 863; no datagram is sent to it.
+const DISCARD: u16 = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_networks_and_excluded_destinations_come_before_the_redirect() {
+        let own = ["10.77.0.2/24", "fd77::2/64"].map(|text| text.parse().expect("literal"));
+        let both = Families { v4: true, v6: true };
+        let text = rules("t", 1234, both, &own, &["wan".to_owned()]);
+        let at = |part: &str| text.find(part).expect("a rule");
+        for (rule, family) in [
+            ("ip daddr 10.77.0.0/24 return", "ipv4"),
+            ("ip6 daddr fd77::/64 return", "ipv6"),
+            ("iifname \"wan\" return", "ipv4"),
+            ("@direct4 return", "ipv4"),
+            ("@direct6 return", "ipv6"),
+        ] {
+            let redirect = at(&format!(
+                "nfproto {family} meta l4proto tcp redirect to :1234"
+            ));
+            assert!(at(rule) < redirect, "{rule}");
+        }
+        assert!(!rules("t", 1234, Families::default(), &own, &[]).contains("redirect"));
+    }
+
+    #[test]
+    fn this_host_and_metadata_services_are_not_reached() {
+        for denied in [
+            "127.0.0.1",
+            "::1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "::ffff:127.0.0.1",
+        ] {
+            let target = denied.parse().expect("an address");
+            assert!(!may_reach(target, &[]).expect("no look-up"), "{denied}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A client's split TCP connections: while the session stands, decides once a second whether new connections are split.
+
+use std::{io, time::Duration};
+
+use pleach_core::{
+    endpoint::Endpoint, path::health::State, time::Instant, wire::control::LinkRole,
+};
+
+use super::links::ClientLink;
+use crate::{
+    config::TunnelConfig,
+    control::SplitTcpStatus,
+    split_tcp::{
+        SplitTcp,
+        decision::{Decision, LinkTrip},
+        near::Near,
+    },
+};
+
+/// The near end and what decides about it.
+pub(super) struct Splitting {
+    near: Near,
+    mode: SplitTcp,
+    decision: Decision,
+    next: Instant,
+}
+
+impl Splitting {
+    /// `None` if `config` says that no connection is split.
+    ///
+    /// # Errors
+    /// The near end cannot be started.
+    pub(super) fn start(now: Instant, config: &TunnelConfig) -> io::Result<Option<Self>> {
+        if config.split_tcp == SplitTcp::Off {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            near: Near::start(&config.name, &config.addresses)?,
+            mode: config.split_tcp,
+            decision: Decision::default(),
+            next: now,
+        }))
+    }
+
+    /// When [`Self::update`] is due.
+    pub(super) const fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Decides by what `links` of `endpoint` are now.
+    pub(super) fn update(&mut self, now: Instant, endpoint: &Endpoint, links: &[ClientLink]) {
+        if now < self.next {
+            return;
+        }
+        self.next = now + EVERY;
+        let uplinks = links.iter().map(|link| link.device.clone()).collect();
+        if !endpoint.is_up() {
+            return self.near.want(false, uplinks);
+        }
+        let trips: Vec<LinkTrip> = endpoint
+            .status()
+            .flat_map(|(_, status)| status.paths)
+            .filter(|path| path.state == State::Up && path.role == LinkRole::Active)
+            .filter_map(|path| {
+                Some(LinkTrip {
+                    rtt: path.smoothed_rtt?.saturating_sub(path.queue_delay),
+                    rate: path.rate.map(|rate| rate.as_bps()),
+                })
+            })
+            .collect();
+        let helps = self.decision.update(&trips);
+        self.near.want(helps || self.mode == SplitTcp::On, uplinks);
+    }
+
+    /// For `status`.
+    pub(super) fn status(&self) -> SplitTcpStatus {
+        self.near.status()
+    }
+}
+
+/// Round trips change slowly, and the decision is about connections that are yet to come.
+const EVERY: Duration = Duration::from_secs(1);

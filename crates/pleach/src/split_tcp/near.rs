@@ -1,0 +1,415 @@
+//! The client's end: takes the connections that the kernel redirects, and carries each to the far end.
+//!
+//! A connection is accepted before the server has answered: the application's `connect` succeeds, and if the server refuses, a
+//! reset follows. Destinations that could not be reached this way are excluded for a time, so that the next attempt goes
+//! through the tunnel packet by packet and meets the server's own answer.
+
+use std::{
+    cell::RefCell,
+    io,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, SyncSender},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use pleach_linux::{
+    redirect::original_destination,
+    split_tcp::{Exclusions, Families, Interception},
+    state::DEFAULT_STATE_DIR,
+};
+use pleach_proxy::relay::pipe::PipePool;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::{Notify, watch},
+    task::LocalSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    protocol::{self, Answer, Request},
+    socket,
+};
+use crate::control::SplitTcpStatus;
+
+/// The thread that carries connections; it ends, and the redirect with it, when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Near {
+    wanted: Option<watch::Sender<Wanted>>,
+    counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the data path asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// New connections are to be split.
+    splits: bool,
+    /// Devices of links: what arrives by them is not.
+    uplinks: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Connections now.
+    open: AtomicUsize,
+    /// Connections carried since the start.
+    carried: AtomicU64,
+    /// Connections reset because the far end did not connect.
+    failed: AtomicU64,
+    moved: Arc<AtomicU64>,
+    is_redirecting: AtomicBool,
+    /// Why connections are not redirected although they are to be.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Near {
+    /// Starts the thread for the tunnel over device `tunnel` with the inner addresses `own`. Nothing is redirected before
+    /// [`Self::want`].
+    ///
+    /// # Errors
+    /// No thread, no listener; `nft` is missing.
+    pub(crate) fn start(tunnel: &str, own: &[IpNet]) -> io::Result<Self> {
+        socket::raise_descriptor_limit();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let listener = {
+            let _guard = runtime.enter();
+            socket::listen(None, 0)?
+        };
+        let (wanted, changes) = watch::channel(Wanted::default());
+        let counts = Arc::new(Counts::default());
+        let redirect = Interception::begin(DEFAULT_STATE_DIR.as_ref(), tunnel)?;
+        let end = NearEnd {
+            exclusions: exclude_on_a_thread(redirect.exclusions())?,
+            redirect: Arc::new(redirect),
+            redirected: RefCell::default(),
+            again: Notify::new(),
+            tunnel: tunnel.to_owned(),
+            own: own.to_vec(),
+            pool: PipePool::default(),
+            counts: Arc::clone(&counts),
+        };
+        let thread = thread::Builder::new()
+            .name("split-tcp".to_owned())
+            .spawn(move || {
+                // Dropped last: resets of connections are translated by the kernel while the table exists.
+                let end = Rc::new(end);
+                let serving = Rc::clone(&end).run(listener, changes);
+                LocalSet::new().block_on(&runtime, serving);
+            })?;
+        Ok(Self {
+            wanted: Some(wanted),
+            counts,
+            thread: Some(thread),
+        })
+    }
+
+    /// Whether new connections are to be split; those that exist go on. `uplinks`: devices of the links.
+    pub(crate) fn want(&self, splits: bool, uplinks: Vec<String>) {
+        let wanted = Wanted { splits, uplinks };
+        if let Some(sender) = &self.wanted {
+            sender.send_if_modified(|known| {
+                let is_changed = *known != wanted;
+                *known = wanted;
+                is_changed
+            });
+        }
+    }
+
+    /// For `status`.
+    pub(crate) fn status(&self) -> SplitTcpStatus {
+        let counts = &self.counts;
+        let is_wanted = self
+            .wanted
+            .as_ref()
+            .is_some_and(|wanted| wanted.borrow().splits);
+        let is_redirecting = counts.is_redirecting.load(Ordering::Relaxed);
+        SplitTcpStatus {
+            state: match (is_wanted, is_redirecting) {
+                (_, true) => "on",
+                (true, false) => "waiting",
+                (false, false) => "off",
+            }
+            .to_owned(),
+            connections: counts.open.load(Ordering::Relaxed) as u64,
+            carried: counts.carried.load(Ordering::Relaxed),
+            failed: counts.failed.load(Ordering::Relaxed),
+            bytes: counts.moved.load(Ordering::Relaxed),
+            trouble: counts.trouble.lock().ok().and_then(|text| text.clone()),
+        }
+    }
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        self.wanted = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct NearEnd {
+    redirect: Arc<Interception>,
+    exclusions: SyncSender<(SocketAddr, Duration)>,
+    /// What it redirects now, and not from which devices.
+    redirected: RefCell<(Families, Vec<String>)>,
+    /// The far end did not answer: it is to be asked again whether it serves.
+    again: Notify,
+    tunnel: String,
+    own: Vec<IpNet>,
+    pool: PipePool,
+    counts: Arc<Counts>,
+}
+
+impl NearEnd {
+    /// Until the sender of `changes` is dropped.
+    async fn run(self: Rc<Self>, listener: TcpListener, changes: watch::Receiver<Wanted>) {
+        let port = listener.local_addr().map_or(0, |address| address.port());
+        let accepting = tokio::task::spawn_local(Rc::clone(&self).accept(listener));
+        Rc::clone(&self).follow(changes, port).await;
+        accepting.abort();
+    }
+
+    async fn accept(self: Rc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((client, _)) => {
+                    if self.counts.open.load(Ordering::Relaxed) < MAX_CONNECTIONS {
+                        tokio::task::spawn_local(Rc::clone(&self).serve(client));
+                    } else {
+                        // A reset.
+                        socket::prepare(&client);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "split TCP");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Redirects while that is wanted and the far end serves; returns when the sender of `changes` is dropped.
+    async fn follow(self: Rc<Self>, mut changes: watch::Receiver<Wanted>, port: u16) {
+        loop {
+            let wanted = changes.borrow_and_update().clone();
+            let served = if wanted.splits {
+                tokio::select! {
+                    served = self.greet() => served,
+                    changed = changes.changed() => match changed {
+                        Ok(()) => continue,
+                        Err(_) => return,
+                    },
+                }
+            } else {
+                Ok(Families::default())
+            };
+            let families = served.as_ref().copied().unwrap_or_default();
+            let redirected = self.set_redirect(port, families, &wanted.uplinks).await;
+            let trouble = served.err().or_else(|| redirected.err());
+            let is_retried = trouble.is_some();
+            if let Ok(mut known) = self.counts.trouble.lock() {
+                *known = trouble;
+            }
+            let retry = async {
+                if is_retried {
+                    sleep(RETRY).await;
+                } else {
+                    self.again.notified().await;
+                    // Failures come in crowds.
+                    sleep(SETTLING).await;
+                }
+            };
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return;
+                },
+                () = retry => {}
+            }
+        }
+    }
+
+    /// # Errors
+    /// What `nft` says.
+    async fn set_redirect(
+        self: &Rc<Self>,
+        port: u16,
+        families: Families,
+        uplinks: &[String],
+    ) -> Result<(), String> {
+        let wanted = (families, uplinks.to_vec());
+        if *self.redirected.borrow() == wanted {
+            return Ok(());
+        }
+        let (redirect, own) = (Arc::clone(&self.redirect), self.own.clone());
+        let uplinks = wanted.1.clone();
+        let run = move || redirect.redirect(port, families, &own, &uplinks);
+        let outcome = tokio::task::spawn_blocking(run).await;
+        let outcome = outcome.map_err(|error| error.to_string())?;
+        outcome.map_err(|error| format!("connections are not redirected: {error}"))?;
+        let before = self.redirected.replace(wanted).0;
+        if before != families {
+            let is_any = families != Families::default();
+            let redirecting = &self.counts.is_redirecting;
+            redirecting.store(is_any, Ordering::Relaxed);
+            tracing::info!(
+                ipv4 = families.v4,
+                ipv6 = families.v6,
+                "new TCP connections that are split"
+            );
+        }
+        Ok(())
+    }
+
+    /// For which families the far end serves this host's connections; if for none, why.
+    async fn greet(&self) -> Result<Families, String> {
+        let mut families = Families::default();
+        let mut trouble = "the tunnel has no address".to_owned();
+        for own in &self.own {
+            let source = own.addr();
+            let hello = async {
+                let mut lane = self.open().await?;
+                lane.write_all(&Request::Hello { source }.encode()).await?;
+                lane.read_u8().await
+            };
+            trouble = match timeout(GREETING, hello).await {
+                Ok(Ok(byte)) => match Answer::decode(byte) {
+                    Some(Answer::Connected) => {
+                        families.v4 |= source.is_ipv4();
+                        families.v6 |= source.is_ipv6();
+                        continue;
+                    }
+                    Some(Answer::Untranslated) => {
+                        "the gateway does not translate addresses: set `nat` there".to_owned()
+                    }
+                    _ => "the gateway gives an unknown answer".to_owned(),
+                },
+                Ok(Err(error)) => format!("the gateway does not serve them: {error}"),
+                Err(_) => "the gateway does not answer".to_owned(),
+            };
+        }
+        if families == Families::default() {
+            return Err(trouble);
+        }
+        Ok(families)
+    }
+
+    /// A connection to the far end, through the tunnel.
+    async fn open(&self) -> io::Result<TcpStream> {
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for gateway in self.own.iter().filter_map(gateway_of) {
+            let socket = if gateway.is_ipv4() {
+                TcpSocket::new_v4()?
+            } else {
+                TcpSocket::new_v6()?
+            };
+            socket.bind_device(Some(self.tunnel.as_bytes()))?;
+            match socket.connect((gateway, protocol::PORT).into()).await {
+                Ok(stream) => {
+                    socket::through_tunnel(&stream);
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn serve(self: Rc<Self>, client: TcpStream) {
+        // Whoever connects to the port itself has no destination.
+        let Some(target) = original_destination(&client) else {
+            return;
+        };
+        socket::prepare(&client);
+        let counts = Arc::clone(&self.counts);
+        counts.open.fetch_add(1, Ordering::Relaxed);
+        if let Err(answer) = self.carry(&client, target).await {
+            counts.failed.fetch_add(1, Ordering::Relaxed);
+            if answer.is_none() {
+                self.again.notify_one();
+            }
+            let time = match answer {
+                Some(Answer::Denied | Answer::Untranslated) => EXCLUDED_LONG,
+                _ => EXCLUDED,
+            };
+            tracing::debug!(%target, ?answer, "not carried");
+            // Of a crowd of failures some are forgotten: their next attempt fails again.
+            let _ = self.exclusions.try_send((target, time));
+        }
+        counts.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Carries `client` to `target`.
+    ///
+    /// # Errors
+    /// The far end did not connect: its answer, or `None` if it gave none. `client` is reset when dropped.
+    async fn carry(&self, client: &TcpStream, target: SocketAddr) -> Result<(), Option<Answer>> {
+        let is_v4 = target.ip().to_canonical().is_ipv4();
+        let mut own = self.own.iter().map(IpNet::addr);
+        let source = own.find(|own| own.is_ipv4() == is_v4).ok_or(None)?;
+        let opening = async {
+            let mut lane = self.open().await?;
+            lane.write_all(&Request::Connect { target, source }.encode())
+                .await?;
+            io::Result::Ok(lane)
+        };
+        let lane = timeout(OPENING, opening).await;
+        let lane = lane.map_err(|_| None)?.map_err(|_| None)?;
+        // The application's first bytes follow the request at once; the answer comes before the server's.
+        let carried = &self.counts.carried;
+        let end = socket::relay_when(&self.pool, client, &lane, &self.counts.moved, || {
+            carried.fetch_add(1, Ordering::Relaxed);
+        });
+        end.await
+    }
+}
+
+/// A thread that excludes destinations: `nft` runs once for all that wait.
+fn exclude_on_a_thread(exclusions: Exclusions) -> io::Result<SyncSender<(SocketAddr, Duration)>> {
+    let (sender, waiting) = mpsc::sync_channel::<(SocketAddr, Duration)>(MAX_WAITING);
+    let run = move || {
+        while let Ok(first) = waiting.recv() {
+            let mut targets = vec![first];
+            targets.extend(waiting.try_iter());
+            if let Err(error) = exclusions.add(&targets) {
+                tracing::debug!(%error, "destinations are not excluded");
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("split-tcp-nft".to_owned())
+        .spawn(run)?;
+    Ok(sender)
+}
+
+/// The gateway's address in the tunnel's network `own`: the first of it, as `pleach gateway init` chooses.
+fn gateway_of(own: &IpNet) -> Option<IpAddr> {
+    let mut hosts = own.hosts();
+    hosts.find(|host| *host != own.addr() && *host != own.network())
+}
+
+/// Connections at a time; above, they are reset.
+const MAX_CONNECTIONS: usize = 8192;
+/// Destinations that wait to be excluded.
+const MAX_WAITING: usize = 64;
+/// How long after a failure the far end is asked whether it serves.
+const SETTLING: Duration = Duration::from_secs(1);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often a far end that does not serve is asked again.
+const RETRY: Duration = Duration::from_secs(30);
+const GREETING: Duration = Duration::from_secs(5);
+const OPENING: Duration = Duration::from_secs(30);
+/// A destination that was not reached is excluded for so long.
+const EXCLUDED: Duration = Duration::from_secs(60);
+/// A destination that the gateway does not reach for clients.
+const EXCLUDED_LONG: Duration = Duration::from_secs(3600);

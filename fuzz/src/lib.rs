@@ -1,0 +1,44 @@
+//! The bodies of the fuzz targets, one file each: bytes in, a panic for a fault.
+//!
+//! `fuzz_targets/` gives them to libFuzzer (`./dev fuzz`). The tests replay `corpus/` with the compiler that builds
+//! everything else, with overflow checks (`./dev fuzz replay`). What a target checks stands in the head of its file.
+
+pub mod chunks;
+pub mod compression;
+pub mod control_frames;
+pub mod fec;
+pub mod handshake;
+pub mod header;
+pub mod heap;
+pub mod hostile_peer;
+pub mod http_answer;
+pub mod packet;
+pub mod proxy_request;
+pub mod ranges;
+pub mod resequencer;
+pub mod sec;
+pub mod stripe;
+
+/// A target: its name, as in `fuzz_targets/` and `corpus/`, and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// The targets of the engine and of the proxy's parsers.
+pub const TARGETS: [Target; 14] = [
+    ("chunks", chunks::run),
+    ("compression", compression::run),
+    ("control_frames", control_frames::run),
+    ("fec", fec::run),
+    ("handshake", handshake::run),
+    ("header", header::run),
+    ("hostile_peer", hostile_peer::run),
+    ("http_answer", http_answer::run),
+    ("packet", packet::run),
+    ("proxy_request", proxy_request::run),
+    ("ranges", ranges::run),
+    ("resequencer", resequencer::run),
+    ("sec", sec::run),
+    ("stripe", stripe::run),
+];
+
+#[cfg(test)]
+mod replay;
