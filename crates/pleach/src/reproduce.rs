@@ -4,6 +4,7 @@ mod workload;
 
 use std::{
     fs,
+    hash::{DefaultHasher, Hasher as _},
     io::{self, Write as _},
     path::Path,
     process::Command,
@@ -75,8 +76,9 @@ pub(crate) fn run(
     } = *options;
     let seeds = options.seeds.unwrap_or(match world {
         World::Lab => 1,
-        World::Sim => SIM_SEEDS,
+        World::Sim => pleach_reproduce::SEEDS,
     });
+    let program = build()?;
     if world == World::Lab {
         // Before the progress bar starts a thread.
         pleach_lab::netns::prepare()?;
@@ -90,14 +92,15 @@ pub(crate) fn run(
             world,
             extent,
             seeds,
+            program: &program,
         },
         out,
         &Worlds,
         &progress,
     )?;
     if let Some(kept) = keep {
-        let worlds = pleach_reproduce::Directory::new(out)?.read(experiments)?;
-        let count = pleach_reproduce::keep(kept, experiments, &worlds, world, &origin()?)?;
+        let worlds = pleach_reproduce::Directory::new(out, &program)?.read(experiments)?;
+        let count = pleach_reproduce::keep(kept, experiments, &worlds, world, &origin(program)?)?;
         print(&format!("kept: {count} targets in {}\n", kept.display()))?;
     }
     print(&pleach_reproduce::table(&records))?;
@@ -105,7 +108,7 @@ pub(crate) fn run(
 }
 
 /// Of which commit and on which machine the program runs now.
-fn origin() -> anyhow::Result<Origin> {
+fn origin(program: String) -> anyhow::Result<Origin> {
     let ask = |program: &str, args: &[&str]| -> anyhow::Result<String> {
         let output = Command::new(program)
             .args(args)
@@ -134,12 +137,18 @@ fn origin() -> anyhow::Result<Origin> {
             model.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             ask("uname", &["-r"])?
         ),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: program,
     })
 }
 
-/// Seeds of simulated scenarios: enough for a spread.
-const SIM_SEEDS: u64 = 8;
+/// The version of this program, and which build of it this is: two that differ in a byte have other names.
+fn build() -> anyhow::Result<String> {
+    let program = fs::read("/proc/self/exe").context("cannot read this program")?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&program);
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(format!("{version} (build {:016x})", hasher.finish()))
+}
 
 /// Simulator and lab.
 struct Worlds;

@@ -2,9 +2,9 @@
 //!
 //! A target is judged in each world that it is defined for: those in which a cell of it can run. There it is *missed* if
 //! the mean of a judged check over all seeds is out of range, or out of the published order; *incomplete* if a value is
-//! missing, as when the lab refused a run; otherwise *reproduced*. Over all its worlds the worst of these counts.
+//! missing, as when the lab refused a run, or another build of the program ran it; otherwise *reproduced*. Over all its worlds the worst of these counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pleach_sim::results::World;
 use serde::{Deserialize, Serialize};
@@ -145,8 +145,14 @@ pub trait Values {
     /// The values of check `index` of `target` in `world`, one a seed; finite ones only.
     fn of(&self, target: &Target, index: usize, world: World) -> Vec<f64>;
 
-    /// What a reader should know of the runs of `target` in `world`, a line each: cells that were refused, and what ran shorter.
+    /// What a reader should know of the runs of `target` in `world`, a line each: what ran shorter.
     fn notes(&self, experiment: &Experiment, target: &Target, world: World) -> Vec<String>;
+
+    /// Which runs of `target` in `world` do not count, and why, a line a reason.
+    fn refused(&self, target: &Target, world: World) -> Vec<String>;
+
+    /// Whether the same build of the program measured both targets in `world`.
+    fn is_same_build(&self, one: &Target, other: &Target, world: World) -> bool;
 }
 
 impl Values for Worlds {
@@ -159,22 +165,40 @@ impl Values for Worlds {
     }
 
     fn notes(&self, experiment: &Experiment, target: &Target, world: World) -> Vec<String> {
-        let mut notes = Vec::new();
-        if world == World::Lab {
-            notes.extend(smaller(experiment, target, &self.lab));
+        match world {
+            World::Lab => smaller(experiment, target, &self.lab).into_iter().collect(),
+            World::Sim => Vec::new(),
         }
+    }
+
+    fn refused(&self, target: &Target, world: World) -> Vec<String> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for runs in self.seeds(world) {
             for (cell, why) in runs.refused() {
                 if target.cells.iter().any(|name| name == cell) {
-                    notes.push(format!("{}: {cell} does not count: {why}", name(world)));
+                    reasons.entry(why).or_default().push(cell);
                 }
             }
         }
-        notes
+        let line = |(why, cells): (&str, Vec<&str>)| match cells[..] {
+            [cell, _, ..] => format!(
+                "{}: {cell} and {} more do not count: {why}",
+                name(world),
+                cells.len() - 1
+            ),
+            [cell] => format!("{}: {cell} does not count: {why}", name(world)),
+            [] => String::new(),
+        };
+        reasons.into_iter().map(line).collect()
+    }
+
+    fn is_same_build(&self, _: &Target, _: &Target, _: World) -> bool {
+        // Runs of another build do not count (`Directory::read`).
+        true
     }
 }
 
-/// The record of each target of `experiments` of which something was measured.
+/// The record of each target of `experiments` of which something was measured, or of which runs were refused.
 #[must_use]
 pub fn evaluate(experiments: &[Experiment], values: &dyn Values) -> Vec<Record> {
     let mut records = Vec::new();
@@ -182,8 +206,13 @@ pub fn evaluate(experiments: &[Experiment], values: &dyn Values) -> Vec<Record> 
         for target in &experiment.targets {
             let record = record(experiment, target, experiments, values);
             let measured = |m: &Measured| m.sim.is_some() || m.lab.is_some();
+            let is_refused = || {
+                let mut worlds = [World::Sim, World::Lab].into_iter();
+                worlds.any(|world| !values.refused(target, world).is_empty())
+            };
             if measured(&record.headline)
                 || record.parts.iter().any(|part| measured(&part.measured))
+                || is_refused()
             {
                 records.push(record);
             }
@@ -207,6 +236,7 @@ fn record(
             let (verdict, more) = judge(target, all, values, world);
             notes.extend(more);
             notes.extend(values.notes(experiment, target, world));
+            notes.extend(values.refused(target, world));
             verdict
         })
     };
@@ -267,7 +297,7 @@ fn judge(
 
 /// Which of the scenarios of `target` ran in the lab, if it does not run all of them there, or not as long.
 fn smaller(experiment: &Experiment, target: &Target, runs: &Runs) -> Option<String> {
-    let cells = experiment.cells.iter();
+    let cells = experiment.cells.iter().filter(|cell| !cell.is_variant());
     let mine: Vec<&Cell> = cells
         .filter(|cell| target.cells.contains(&cell.name))
         .collect();
@@ -368,7 +398,8 @@ fn order(
     let mut missing = false;
     let mut wrong = Vec::new();
     for (place, id) in target.order.iter().enumerate().filter(|&(p, _)| p != mine) {
-        match find(id).and_then(headline) {
+        let other = find(id).filter(|other| values.is_same_build(target, other, world));
+        match other.and_then(headline) {
             None => missing = true,
             Some(other) if (place < mine) == (other > value) && other != value => {}
             Some(_) => wrong.push(*id),
@@ -380,7 +411,7 @@ fn order(
     }
     if missing {
         let why = format!(
-            "the order of all {} is judged once all ran",
+            "the order of all {} is judged once all ran with the same build of the program",
             target.order.len()
         );
         return (None, Some(why));

@@ -12,7 +12,7 @@ use pleach_sim::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{csn::correction::Correction, dbas::model::Workload, runs::Runs};
+use crate::{calibration::VARIANT, csn::correction::Correction, dbas::model::Workload, runs::Runs};
 
 /// How a number is read off the runs; `None` if they do not have it.
 pub type Measure = Box<dyn Fn(&Runs) -> Option<f64> + Send + Sync>;
@@ -129,13 +129,15 @@ impl Source {
 }
 
 /// What a check is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Shown beside the others: an input, a value that was calibrated, or something of ours.
     Beside,
     /// It decides the verdict.
     Judged,
+    /// What a judged check gives without the [`Calibration`](crate::Calibration) of this id; it decides nothing.
+    Without(&'static str),
 }
 
 impl Check {
@@ -309,6 +311,12 @@ impl Cell {
             toml: format!("seed = {seed}\n{}\n", lines.join("\n")),
             ..self.clone()
         })
+    }
+
+    /// Whether it is another cell without a calibrated value ([`CALIBRATIONS`](crate::CALIBRATIONS)).
+    #[must_use]
+    pub fn is_variant(&self) -> bool {
+        self.name.contains(VARIANT)
     }
 
     /// How long the scenario lasts; zero if it has a mistake, or is none.

@@ -1,7 +1,8 @@
 //! Results that are kept in the repository: the values of each target, with when and on what they were measured.
 //!
 //! A directory has a file a world, `sim.json` and `lab.json`. [`keep`] replaces the targets that it is given and leaves the
-//! others, so that a long series may be measured in parts; each target says which commit it is of.
+//! others, so that a long series may be measured in parts; each target says which commit and build it is of. An order among
+//! targets is judged only among those of the same build.
 
 use std::{collections::BTreeMap, fs, io::ErrorKind, path::Path};
 
@@ -24,7 +25,7 @@ pub struct Origin {
     pub date: String,
     /// The machine in one line: processor, cores, kernel.
     pub machine: String,
-    /// The version of the program.
+    /// The version of the program, with its build.
     pub version: String,
 }
 
@@ -88,6 +89,16 @@ impl Values for Kept {
         let kept = self.target(target.id, world);
         kept.map_or_else(Vec::new, |kept| kept.notes.clone())
     }
+
+    fn refused(&self, _: &Target, _: World) -> Vec<String> {
+        // They stand among the notes.
+        Vec::new()
+    }
+
+    fn is_same_build(&self, one: &Target, other: &Target, world: World) -> bool {
+        let of = |target: &Target| Some(&self.target(target.id, world)?.origin.version);
+        of(one) == of(other)
+    }
 }
 
 /// Keeps in `directory` what `worlds` has of the targets of `experiments` in `world`, measured on `origin`. Returns how many
@@ -116,10 +127,12 @@ pub fn keep(
             if values.is_empty() {
                 continue;
             }
+            let mut notes = Values::notes(worlds, experiment, target, world);
+            notes.extend(Values::refused(worlds, target, world));
             let target_kept = KeptTarget {
                 origin: origin.clone(),
                 values,
-                notes: Values::notes(worlds, experiment, target, world),
+                notes,
             };
             kept.0.insert(target.id.to_owned(), target_kept);
             count += 1;
@@ -162,7 +175,7 @@ mod tests {
             commit: commit.to_owned(),
             date: "2026-11-29".to_owned(),
             machine: "a machine".to_owned(),
-            version: "0.1.0".to_owned(),
+            version: format!("0.1.0 (build {commit})"),
         }
     }
 
@@ -202,6 +215,9 @@ mod tests {
         let record = records.iter().find(|record| record.id == "R-L3-5");
         let sim = record.and_then(|record| record.headline.sim).expect("kept");
         assert!((sim - 0.6).abs() < 1e-9);
+        // Its order is not judged among those of another build.
+        let sim = record.and_then(|record| record.sim_verdict);
+        assert_eq!(sim, Some(crate::Verdict::Incomplete));
         fs::write(dir.path().join("lab.json"), "[1]").expect("writable");
         let error = Kept::read(dir.path()).expect_err("something else");
         assert!(format!("{error:#}").contains("lab.json"), "{error:#}");

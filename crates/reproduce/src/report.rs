@@ -19,7 +19,10 @@ pub(crate) mod markdown;
 pub fn table(records: &[Record]) -> String {
     let mut rows = Vec::new();
     for record in records {
-        for (index, (what, measured, ok, role)) in lines(record).into_iter().enumerate() {
+        // What is without a calibrated value stands on the page.
+        let lines = lines(record).into_iter();
+        let lines = lines.filter(|(_, _, _, role)| !matches!(role, Role::Without(_)));
+        for (index, (what, measured, ok, role)) in lines.enumerate() {
             let id = if index == 0 { record.id.as_str() } else { "" };
             let mut row = vec![id.to_owned(), what.to_owned()];
             row.extend(numbers(measured));
@@ -106,7 +109,7 @@ fn target_table(records: &[Record]) -> String {
         for (index, (what, measured, ok, role)) in lines(record).into_iter().enumerate() {
             let verdict = Verdict::from(ok);
             let class = match verdict {
-                _ if role == Role::Beside => "open",
+                _ if role != Role::Judged => "open",
                 Verdict::Missed => "missed",
                 Verdict::Incomplete => "open",
                 Verdict::Reproduced => "met",
@@ -213,7 +216,7 @@ fn numbers(measured: &Measured) -> Vec<String> {
 /// A verdict, of what is judged.
 const fn word(verdict: Verdict, role: Role) -> &'static str {
     match role {
-        Role::Beside => "beside",
+        Role::Beside | Role::Without(_) => "beside",
         Role::Judged => verdict.name(),
     }
 }

@@ -50,13 +50,15 @@ pub enum Extent {
 
 /// How a series runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Series {
+pub struct Series<'a> {
     /// Where.
     pub world: World,
     /// Which cells.
     pub extent: Extent,
     /// With how many seeds each, from its own on, if its file has one; at most [`SEEDS_MAX`].
     pub seeds: u64,
+    /// The build of the program that measures. What another build left behind does not count.
+    pub program: &'a str,
 }
 
 /// Runs the cells of `chosen` as `series` says and judges, with what earlier calls left below `out`, all targets of `all`; the
@@ -71,7 +73,7 @@ pub struct Series {
 pub fn run(
     all: &[Experiment],
     chosen: &[Experiment],
-    series: Series,
+    series: Series<'_>,
     out: &Path,
     runner: &dyn Runner,
     progress: &ProgressBar,
@@ -80,8 +82,9 @@ pub fn run(
         world,
         extent,
         seeds,
+        program,
     } = series;
-    let directory = Directory::new(out)?;
+    let directory = Directory::new(out, program)?;
     let asked: Vec<&Cell> = cells_by_name(chosen, world).into_values().collect();
     anyhow::ensure!(
         !asked.is_empty(),
@@ -195,13 +198,15 @@ fn write(all: &[Experiment], directory: &Directory) -> anyhow::Result<Vec<Record
     Ok(records)
 }
 
-/// How long the cells take: in the simulator, in the lab.
+/// How long the cells take: in the simulator with [`SEEDS`] seeds, in the lab with one.
 pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
-    let total = |kinds: &[Kind]| -> Duration {
-        let some = cells.iter().filter(|cell| kinds.contains(&cell.kind));
+    let total = |has_tunnel: bool| -> Duration {
+        let simulated = |cell: &&Cell| matches!(cell.kind, Kind::Scenario | Kind::Simulated);
+        let some = cells.iter().filter(simulated);
+        let some = some.filter(|cell| cell.toml.contains("[tunnel]") == has_tunnel);
         some.map(Cell::duration).sum()
     };
-    let (tunnels, plain) = (total(&[Kind::Scenario]), total(&[Kind::Simulated]));
+    let (tunnels, plain) = (total(true), total(false));
     let in_lab = cells.iter().filter(|cell| cell.runs_in(World::Lab));
     let lab: Duration = in_lab
         .map(|cell| {
@@ -214,10 +219,11 @@ pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
         .sum();
     let packets: f64 = cells.iter().map(transferred).sum();
     let workloads: f64 = cells.iter().map(arriving).sum();
-    let sim = tunnels.as_secs_f64() * SIM_COST
+    let once = tunnels.as_secs_f64() * SIM_COST
         + plain.as_secs_f64() * PLAIN_COST
-        + packets * TRANSFER_COST
-        + workloads * WORKLOAD_COST;
+        + packets * TRANSFER_COST;
+    let seeds: f64 = (0..SEEDS).map(|_| 1.0).sum();
+    let sim = once * seeds + workloads * WORKLOAD_COST;
     (sim, lab.as_secs_f64())
 }
 
@@ -271,6 +277,8 @@ const BACKLOG: f64 = 5.0;
 const SIM_COST: f64 = 0.02;
 /// Real time for one simulated second of one TCP flow of 10 to 20 Mbit/s without tunnel, measured likewise.
 const PLAIN_COST: f64 = 0.0015;
+/// With so many seeds simulated cells run where nothing else is said: enough for a mean and a spread.
+pub const SEEDS: u64 = 8;
 /// After so many simulated cells table and page are written: each time all results are read again.
 const WRITE_EVERY: usize = 64;
 /// Real time for one packet of a transfer, on one core.

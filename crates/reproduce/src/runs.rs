@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -16,7 +17,7 @@ use crate::{
 
 /// What ran in one world, by the cells' names.
 #[derive(Clone, Debug, Default)]
-pub struct Runs(BTreeMap<String, Results>);
+pub struct Runs(BTreeMap<String, Arc<Results>>);
 
 /// What ran in either world.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +36,7 @@ impl Runs {
     /// The results of `cell`; `None` if it did not run, or its run is not to be trusted.
     #[must_use]
     pub fn get(&self, cell: &str) -> Option<&Results> {
-        let results = self.0.get(cell)?;
+        let results = self.0.get(cell)?.as_ref();
         results.refused.is_none().then_some(results)
     }
 
@@ -53,7 +54,16 @@ impl Runs {
 
     /// Adds the results of `cell`, or replaces them.
     pub fn insert(&mut self, cell: &str, results: Results) {
-        self.0.insert(cell.to_owned(), results);
+        self.0.insert(cell.to_owned(), Arc::new(results));
+    }
+
+    /// The runs of the first of each pair, with those of the second in their place.
+    pub(crate) fn standing_in(&self, pairs: &[(String, String)]) -> Self {
+        let found = pairs.iter().filter_map(|(name, from)| {
+            let results = self.0.get(from)?;
+            Some((name.clone(), Arc::clone(results)))
+        });
+        Self(found.collect())
     }
 }
 
@@ -94,15 +104,22 @@ impl Worlds {
 
 /// Where scenarios and results lie.
 #[derive(Clone, Debug)]
-pub struct Directory(PathBuf);
+pub struct Directory {
+    path: PathBuf,
+    program: String,
+}
 
 impl Directory {
-    /// The directory at `path`, which is made if needed.
+    /// The directory at `path`, which is made if needed. `program`: the build that measures, as [`Results::version`] is to
+    /// have it; what another build measured does not count.
     ///
     /// # Errors
     /// If it cannot be made.
-    pub fn new(path: &Path) -> anyhow::Result<Self> {
-        let this = Self(path.to_owned());
+    pub fn new(path: &Path, program: &str) -> anyhow::Result<Self> {
+        let this = Self {
+            path: path.to_owned(),
+            program: program.to_owned(),
+        };
         for dir in [
             "scenarios/lab",
             "transfers",
@@ -151,6 +168,7 @@ impl Directory {
     ) -> anyhow::Result<()> {
         let results = Results {
             status: Vec::new(),
+            version: self.program.clone(),
             ..results.clone()
         };
         let path = self.run(cell, world, more);
@@ -161,7 +179,7 @@ impl Directory {
         write(&path, &results.to_json()?)
     }
 
-    /// Reads what there is of `experiments`.
+    /// Reads what there is of `experiments`. Runs of another build of the program are refused.
     ///
     /// # Errors
     /// If a file is there but is not what it ought to be.
@@ -186,16 +204,16 @@ impl Directory {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        write(&self.0.join(name), text)
+        write(&self.path.join(name), text)
     }
 
     /// Where logs and configurations of a lab run of `cell` go.
     #[must_use]
     pub fn work(&self, cell: &Cell) -> PathBuf {
-        self.0.join("work").join(&cell.name)
+        self.path.join("work").join(&cell.name)
     }
 
-    /// Whether `cell` has run in `world` as it is now with its seed raised by `more`, and its run is to be trusted.
+    /// Whether this build has run `cell` in `world` as it is now with its seed raised by `more`, and the run is to be trusted.
     ///
     /// # Errors
     /// If a file is there but is not what it ought to be.
@@ -210,7 +228,15 @@ impl Directory {
         let path = self.run(cell, world, more);
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Results::from_json(&text).with_context(|| format!("{} holds no results", path.display()))
+        let mut results = Results::from_json(&text)
+            .with_context(|| format!("{} holds no results", path.display()))?;
+        if results.version != self.program {
+            let other = &results.version;
+            results.refused = Some(format!(
+                "another build of the program ran it, {other}; remedy: run it again, as with --missing"
+            ));
+        }
+        Ok(results)
     }
 
     fn has_scenario(&self, cell: &Cell) -> bool {
@@ -224,12 +250,12 @@ impl Directory {
             Kind::Transfer(_) => "transfers",
             Kind::Correction(_) | Kind::Workload(_) => "workloads",
         };
-        self.0.join(folder).join(format!("{}.toml", cell.name))
+        self.path.join(folder).join(format!("{}.toml", cell.name))
     }
 
     fn run(&self, cell: &Cell, world: World, more: u64) -> PathBuf {
         let file = format!("{}.json", cell.name);
-        let mut path = self.0.join("runs").join(name(world));
+        let mut path = self.path.join("runs").join(name(world));
         if more > 0 {
             path.push(format!("seed+{more}"));
         }

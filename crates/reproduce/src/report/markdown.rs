@@ -8,9 +8,9 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use pleach_sim::{report::short, results::World};
 
 use crate::{
-    calibration::CALIBRATIONS,
+    calibration::{CALIBRATIONS, Calibration},
     evaluate::{Measured, Record, Spread, Verdict, evaluate, name},
-    experiment::{Experiment, Role, Source},
+    experiment::{Experiment, Range, Role, Source},
     kept::{Kept, Origin},
 };
 
@@ -38,20 +38,7 @@ pub fn markdown(experiments: &[Experiment], kept: &Kept) -> String {
             out += &section(&own, &records, &text);
         }
     }
-    out += "\n## What was fitted\n\n";
-    out +=
-        "Values that the papers do not give, what they were chosen by, and what they decide.\n\n";
-    out += "| parameter | chosen by | decides |\n| --- | --- | --- |\n";
-    for calibration in CALIBRATIONS {
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} |",
-            calibration.parameter,
-            calibration.chosen_by,
-            calibration.decides.join(", ")
-        );
-    }
+    out += &fitted(&records);
     out += &block(text("tail"));
     out
 }
@@ -183,6 +170,77 @@ fn section<'a>(
     out
 }
 
+/// What was calibrated, and what is measured without.
+fn fitted(records: &[Record]) -> String {
+    let mut out = String::from(
+        "\n## What was fitted\n\nValues that the papers do not give, what they were chosen by, and what they decide.\n\n\
+         | parameter | chosen by | decides | without it |\n| --- | --- | --- | --- |\n",
+    );
+    let mut compared = String::new();
+    for Calibration {
+        id,
+        parameter,
+        chosen_by,
+        decides,
+        without,
+    } in CALIBRATIONS
+    {
+        let instead = without.map_or("cannot be taken back", |without| without.instead);
+        let decides = decides.join(", ");
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "| {parameter} | {chosen_by} | {decides} | {instead} |");
+        for record in records {
+            compared += &without_it(id, instead, record);
+        }
+    }
+    if !compared.is_empty() {
+        out += "\nThe same targets without these values, simulated: means over the seeds, and whether they are in the accepted range.\n\n\
+                | target | in place of the calibrated value | what | with | without | accepted | without it |\n\
+                | --- | --- | --- | ---: | ---: | ---: | --- |\n";
+        out += &compared;
+    }
+    out
+}
+
+/// Rows of what `record` gives without the calibration `id`.
+fn without_it(id: &str, instead: &str, record: &Record) -> String {
+    let mut out = String::new();
+    let headline = ("", &record.headline, record.role);
+    let parts = record.parts.iter();
+    let parts = parts.map(|part| (part.what.as_str(), &part.measured, part.role));
+    let checks: Vec<(&str, &Measured, Role)> = [headline].into_iter().chain(parts).collect();
+    let mut with = checks.iter().filter(|check| check.2 == Role::Judged);
+    for (_, measured, role) in &checks {
+        if !matches!(role, Role::Without(of) if *of == id) {
+            continue;
+        }
+        // They stand in the order of the judged ones.
+        let Some((what, judged, _)) = with.next() else {
+            break;
+        };
+        let Some(value) = measured.sim else { continue };
+        let [low, high] = measured.accepted;
+        let is_inside = Range { low, high }.accepts(value);
+        let what = if what.is_empty() { &record.what } else { *what };
+        let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), short);
+        let _ = writeln!(
+            out,
+            "| {} | {instead} | {} | {} | {} | {} | {} |",
+            record.id,
+            cell(what),
+            number(judged.sim),
+            short(value),
+            accepted(measured),
+            if is_inside {
+                "in range"
+            } else {
+                "out of range"
+            }
+        );
+    }
+    out
+}
+
 fn rows(record: &Record) -> String {
     let verdict = |verdict: Option<Verdict>| verdict.map_or("", Verdict::name);
     let mut out = format!(
@@ -194,7 +252,8 @@ fn rows(record: &Record) -> String {
         verdict(record.sim_verdict),
         verdict(record.lab_verdict),
     );
-    for part in &record.parts {
+    let parts = record.parts.iter();
+    for part in parts.filter(|part| !matches!(part.role, Role::Without(_))) {
         let _ = writeln!(
             out,
             "| | | {} | {} | | |",
@@ -208,7 +267,7 @@ fn rows(record: &Record) -> String {
 fn what(text: &str, role: Role) -> String {
     let text = cell(text);
     match role {
-        Role::Beside => format!("*beside:* {text}"),
+        Role::Beside | Role::Without(_) => format!("*beside:* {text}"),
         Role::Judged => text,
     }
 }
@@ -218,8 +277,6 @@ fn cell(text: &str) -> String {
 }
 
 fn numbers(measured: &Measured) -> String {
-    let [low, high] = measured.accepted;
-    let side = |value: Option<f64>| value.map_or_else(|| "…".to_owned(), short);
     let value = |value: Option<f64>, spread: Option<Spread>| match (value, spread) {
         (None, _) => "–".to_owned(),
         (Some(value), Some(spread)) if spread.seeds > 1 => format!(
@@ -232,18 +289,20 @@ fn numbers(measured: &Measured) -> String {
         (Some(value), _) => short(value),
     };
     let published = measured.published.map_or_else(String::new, short);
-    let unit = if measured.unit.is_empty() {
-        String::new()
-    } else {
-        format!(" {}", measured.unit)
-    };
     format!(
-        "{published} | {} | {} | {} to {}{unit}",
+        "{published} | {} | {} | {}",
         value(measured.sim, measured.sim_spread),
         value(measured.lab, measured.lab_spread),
-        side(low),
-        side(high)
+        accepted(measured)
     )
+}
+
+/// The accepted range with its unit.
+fn accepted(measured: &Measured) -> String {
+    let [low, high] = measured.accepted;
+    let side = |value: Option<f64>| value.map_or_else(|| "…".to_owned(), short);
+    let range = format!("{} to {} {}", side(low), side(high), measured.unit);
+    range.trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -275,6 +334,7 @@ mod tests {
     fn the_page_in_the_repository_is_what_is_written() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let kept = Kept::read(&docs.join("reproduced")).expect("kept results");
+        assert_ne!(kept, Kept::default(), "nothing is kept in docs/reproduced");
         let page = markdown(&registry::all(), &kept);
         let path = docs.join("reproduce.md");
         if std::env::var_os("PLEACH_BLESS").is_some() {
