@@ -131,7 +131,8 @@ impl LinkEstimator {
     pub fn single(&self) -> Option<Bitrate> {
         let rtt = self.min_rtt.filter(|rtt| *rtt > Duration::ZERO)?;
         let bits = SEGMENT_BITS / (rtt.as_secs_f64() * (self.loss() * 2.0 / 3.0).sqrt());
-        self.is_lossy().then(|| Bitrate::from_bps(bits.round() as u64))
+        self.is_lossy()
+            .then(|| Bitrate::from_bps(bits.round() as u64))
     }
 
     /// Segments sent again of the last thousands sent, as a fraction.
