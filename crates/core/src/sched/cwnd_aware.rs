@@ -43,7 +43,7 @@ impl Scheduler for CwndAware {
             }
             None => true,
         });
-        let last = || ready().last();
+        let last = || ready().next_back();
         drawn
             .or_else(last)
             .map_or(Pick::Wait, |(index, _)| Pick::One(index))

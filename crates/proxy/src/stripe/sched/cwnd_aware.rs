@@ -43,6 +43,6 @@ impl CwndAware {
                 None => return Some(lane.slot),
             }
         }
-        free().last().map(|lane| lane.slot)
+        free().next_back().map(|lane| lane.slot)
     }
 }
