@@ -147,7 +147,7 @@ fn order() -> Target {
             ));
         }
     }
-    for index in 0..3 {
+    for (index, most) in OSIA_MAX.into_iter().enumerate() {
         let case = (index + 2).to_string();
         let measure = move |runs: &Runs| {
             let cell = cell_name(Order::RoundRobin);
@@ -167,7 +167,7 @@ fn order() -> Target {
                     paths(index)
                 ),
                 "",
-                Range::at_most(OSIA_MAX[index]),
+                Range::at_most(most),
                 "the same limits, for comparison",
                 Box::new(of(Order::OsiaRandom, index)),
             )
