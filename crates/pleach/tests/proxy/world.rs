@@ -208,7 +208,7 @@ impl Proxy {
             .arg(&self.control)
             .args(pairs)
             .output()
-            .expect("starts");
+            .map_err(|error| error.to_string())?;
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         output.status.success().then_some(()).ok_or(told)
     }
