@@ -4,11 +4,11 @@
 //! order ([`classify`]):
 //!
 //! 1. the DSCP with which the client's connection came (RFC 4594, RFC 8622);
-//! 2. packet sizes and rate, once a connection has lasted [`LEAST_TIME`] and sent [`LEAST_SEGMENTS`]: small packets at a
+//! 2. packet sizes and rate, once a connection has lasted `LEAST_TIME` and sent `LEAST_SEGMENTS`: small packets at a
 //!    steady pace are real-time, a megabyte or more in full packets is bulk;
 //! 3. the port of the server.
 //!
-//! Each connection that ends and shows a class moves the application towards it, up to [`CERTAIN`] steps; one that shows none
+//! Each connection that ends and shows a class moves the application towards it, up to `CERTAIN` steps; one that shows none
 //! changes nothing. Sizes are those of data to the server, which the kernel counts by segment. At most [`MAX_KEYS`]
 //! applications and ports are remembered; the one unused for longest goes first.
 
