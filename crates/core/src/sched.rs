@@ -51,6 +51,7 @@ policies! {
     "auto-weight" => auto_weight::AutoWeight(AutoWeightSettings),
     "awi" => awi::Awi(AwiSettings<L>),
     "consn" => consn::Consn(ConsnSettings),
+    "cwnd-aware" => cwnd_aware::CwndAware {},
     "earliest-arrival" => earliest_arrival::EarliestArrival {},
     "flow" => flow::Flow {},
     "min-rtt" => min_rtt::MinRtt {},

@@ -105,6 +105,54 @@ pub fn bound_window(fd: impl AsFd, bytes: Option<u32>) -> io::Result<()> {
     )
 }
 
+/// The DSCP with which the other end opened the TCP connection `fd`, 0 to 63: that of its SYN. `None`: it came over IPv6, or the
+/// kernel does not tell.
+#[must_use]
+pub fn received_dscp(fd: impl AsFd) -> Option<u8> {
+    // The option tells only what is asked for (`ip_sockglue.c`, `IP_PKTOPTIONS`).
+    set_number(&fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).ok()?;
+    let mut buffer = [0_usize; 16];
+    let mut len = libc::socklen_t::try_from(size_of_val(&buffer)).ok()?;
+    let raw = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes into the buffer, which has that many and lives through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            raw,
+            libc::IPPROTO_IP,
+            IP_PKTOPTIONS,
+            buffer.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return None;
+    }
+    let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    tos_in(bytes.get(..usize::try_from(len).ok()?)?).map(|tos| tos >> 2)
+}
+
+/// The TOS among control messages (`struct cmsghdr`, each padded to a word): length, level, type, then the value.
+fn tos_in(mut messages: &[u8]) -> Option<u8> {
+    const WORD: usize = size_of::<usize>();
+    const HEAD: usize = WORD + 8;
+    loop {
+        let length = usize::from_ne_bytes(*messages.first_chunk::<WORD>()?);
+        let number = |offset: usize| {
+            let four = messages.get(offset..)?.first_chunk::<4>()?;
+            Some(i32::from_ne_bytes(*four))
+        };
+        let (level, kind) = (number(WORD)?, number(WORD + 4)?);
+        if (level, kind) == (libc::IPPROTO_IP, libc::IP_TOS) && length > HEAD {
+            return messages.get(HEAD).copied();
+        }
+        let next = length.max(HEAD).checked_next_multiple_of(WORD)?;
+        messages = messages.get(next..)?;
+    }
+}
+
+/// `linux/in.h`.
+const IP_PKTOPTIONS: libc::c_int = 9;
+
 fn number(bytes: u32) -> libc::c_int {
     libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX)
 }
@@ -170,6 +218,29 @@ mod tests {
 
     use super::*;
     use crate::requirement;
+
+    #[test]
+    fn the_dscp_of_who_connects_is_told() {
+        let of = |tos: u32| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+            let to = listener.local_addr().expect("bound");
+            let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+            let client = client.expect("a socket");
+            client.set_tos_v4(tos).expect("a mark");
+            client.connect(&to.into()).expect("connects");
+            let (server, _) = listener.accept().expect("accepts");
+            received_dscp(&server)
+        };
+        assert_eq!(
+            (of(46 << 2), of(8 << 2), of(0)),
+            (Some(46), Some(8), Some(0))
+        );
+        let (unix, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert_eq!(received_dscp(&unix), None);
+        assert_eq!(tos_in(&[]), None);
+        assert_eq!(tos_in(&[0xff; 40]), None);
+        assert_eq!(tos_in(&[0; 40]), None);
+    }
 
     #[test]
     fn a_connection_tells_its_round_trip_and_segments() {

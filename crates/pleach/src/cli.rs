@@ -55,9 +55,13 @@ enum Command {
         trace: Option<PathBuf>,
     },
     /// Run the proxy that FILE describes, in the foreground
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Proxy {
         /// Configuration file
-        file: PathBuf,
+        #[arg(required = true)]
+        file: Option<PathBuf>,
+        #[command(subcommand)]
+        command: Option<ProxyCommand>,
     },
     /// Run the equalizer that FILE describes, in the foreground
     Equalize {
@@ -147,11 +151,20 @@ enum Command {
         #[arg(long = "in", value_name = "WORLD", default_value = "sim")]
         world: ReproduceIn,
         /// Directory for the results; results of earlier calls remain there
-        #[arg(long, value_name = "DIR", required_unless_present = "list")]
+        #[arg(long, value_name = "DIR", required_unless_present_any = ["list", "report"])]
         out: Option<PathBuf>,
         /// Run only experiments whose results are not in DIR yet, for example after an interruption
         #[arg(long)]
         missing: bool,
+        /// Number of seeds with which each scenario runs [default: 8 simulated, 1 in the lab]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=pleach_reproduce::SEEDS_MAX))]
+        seeds: Option<u64>,
+        /// Keep the values in sim.json or lab.json of this directory, with commit, date and machine
+        #[arg(long, value_name = "DIR")]
+        keep: Option<PathBuf>,
+        /// Only print docs/reproduce.md from the values in this directory
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["list", "keep"])]
+        report: Option<PathBuf>,
         /// Only list the targets, and how long they take
         #[arg(long)]
         list: bool,
@@ -160,6 +173,19 @@ enum Command {
     #[cfg(feature = "sim")]
     #[command(subcommand)]
     Sim(SimCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum ProxyCommand {
+    /// Change scheduler or rules of a running proxy, for connections that come
+    Set {
+        /// Control socket of the proxy [default: the only one in /run/pleach]
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+        /// scheduler=NAME; or app=NAME, port=N, destination=D with link=LINK, or link=auto to undo
+        #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_pair)]
+        set: Vec<(String, String)>,
+    },
 }
 
 #[cfg(feature = "lab")]
@@ -279,7 +305,17 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file, trace } => up(&file, trace.as_deref()),
-        Command::Proxy { file } => proxy(&file),
+        Command::Proxy {
+            command: Some(ProxyCommand::Set { control, set }),
+            ..
+        } => set_proxy(control, set),
+        Command::Proxy {
+            file: Some(file), ..
+        } => proxy(&file),
+        Command::Proxy {
+            file: None,
+            command: None,
+        } => Err(Failure::Usage("write the configuration file".to_owned())),
         Command::Equalize { file } => equalize(&file),
         Command::Check { file } => {
             for note in check::check(&file)? {
@@ -312,14 +348,30 @@ fn run(command: Command) -> Result<(), Failure> {
             world,
             out,
             missing,
+            seeds,
+            keep,
+            report,
             list,
         } => {
+            if let Some(kept) = report {
+                return Ok(crate::reproduce::report(&kept)?);
+            }
+            let world = match world {
+                ReproduceIn::Lab => pleach_sim::results::World::Lab,
+                ReproduceIn::Sim => pleach_sim::results::World::Sim,
+            };
             let extent = if missing {
                 Extent::Missing
             } else {
                 Extent::All
             };
-            reproduce(&ids, world, extent, out.as_deref(), list)
+            let options = crate::reproduce::Options {
+                world,
+                extent,
+                seeds,
+                keep: keep.as_deref(),
+            };
+            reproduce(&ids, &options, out.as_deref(), list)
         }
         #[cfg(feature = "sim")]
         Command::Sim(SimCommand::Run {
@@ -334,19 +386,14 @@ fn run(command: Command) -> Result<(), Failure> {
 #[cfg(feature = "reproduce")]
 fn reproduce(
     ids: &[String],
-    world: ReproduceIn,
-    extent: Extent,
+    options: &crate::reproduce::Options<'_>,
     out: Option<&std::path::Path>,
     list: bool,
 ) -> Result<(), Failure> {
     let experiments =
         crate::reproduce::select(ids).map_err(|unknown| Failure::Usage(unknown.to_string()))?;
-    let world = match world {
-        ReproduceIn::Lab => pleach_sim::results::World::Lab,
-        ReproduceIn::Sim => pleach_sim::results::World::Sim,
-    };
     match out {
-        Some(out) if !list => Ok(crate::reproduce::run(&experiments, world, extent, out)?),
+        Some(out) if !list => Ok(crate::reproduce::run(&experiments, options, out)?),
         Some(_) | None => Ok(crate::reproduce::list(&experiments)?),
     }
 }
@@ -445,6 +492,25 @@ fn show_status(json: bool, watch: bool, control: Option<PathBuf>) -> Result<(), 
         print(&format!("{text}\n"))
     } else {
         print(&status::render(&report))
+    }
+}
+
+fn set_proxy(control: Option<PathBuf>, pairs: Vec<(String, String)>) -> Result<(), Failure> {
+    let mut set = BTreeMap::new();
+    for (key, value) in pairs {
+        if set.insert(key.clone(), value).is_some() {
+            return Err(Failure::Usage(format!("{key}= is given twice")));
+        }
+    }
+    Ok(control::set(&socket(control)?, set)?)
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected KEY=VALUE".to_owned()),
     }
 }
 

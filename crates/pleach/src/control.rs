@@ -8,6 +8,7 @@
 //! | `{"command":"weights","weights":{"dsl":64}}` | `{"ok":true}` |
 //! | `{"command":"only","link":"dsl","millis":5000}` | `{"ok":true}`: the client's other links are in reserve for so long, or until `"link":null` |
 //! | `{"command":"reload"}` | a [`ReloadReport`]: the file of the tunnel was read again |
+//! | `{"command":"set","set":{"app":"curl","link":"dsl"}}` | `{"ok":true}`; proxies only: `scheduler`, or `link` (`auto`: no longer) with `app`, `port`, `destination` |
 //! | `{"command":"remove-client","name":"home"}` | `{"ok":true}`, also if no client has the name; gateways only |
 //! | anything else, or what fails | `{"error":"…"}` |
 //!
@@ -20,7 +21,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::mpsc::SyncSender, time::Dura
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use client::{find_socket, only, reload, remove_client, set_weights, status};
+pub(crate) use client::{find_socket, only, reload, remove_client, set, set_weights, status};
 
 /// A request as it travels.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +33,9 @@ enum Request {
         millis: u64,
     },
     Reload {},
+    Set {
+        set: BTreeMap<String, String>,
+    },
     Status {},
     Weights {
         weights: BTreeMap<String, u32>,
@@ -52,6 +56,8 @@ pub(crate) enum ControlRequest {
     Reload(Reply<ReloadReport>),
     /// Drop the client of this name, and its keys.
     RemoveClient(String, Reply<()>),
+    /// Change what a proxy does with connections that come.
+    Set(BTreeMap<String, String>, Reply<()>),
     /// Give the named links these weights, 1..=1000 each, at least one; all of them or none.
     Weights(BTreeMap<String, u32>, Reply<()>),
 }
@@ -102,6 +108,12 @@ pub(crate) struct StatusReport {
     /// Budgets of a proxy's links, by link.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) budgets: BTreeMap<String, BudgetStatus>,
+    /// What is left of the download rate of a proxy's links beside what connections move now, by link, in 10^6 bit/s.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) residual_mbps: BTreeMap<String, f64>,
+    /// What a proxy knows of applications by name, and of ports where no name is known (`:PORT`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) applications: BTreeMap<String, ApplicationStatus>,
     /// An equalizer's part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) splitter: Option<SplitterStatus>,
@@ -257,6 +269,25 @@ impl LinkStatus {
             advice: None,
         }
     }
+}
+
+/// What a proxy knows of an application.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct ApplicationStatus {
+    /// `real-time` or `bulk`; `None` if its connections showed neither.
+    pub(crate) class: Option<String>,
+    /// Bytes to servers that a connection is expected to move: C_demand of the DBAS paper.
+    pub(crate) demand_up_bytes: u64,
+    /// Bytes from servers that a connection is expected to move.
+    pub(crate) demand_down_bytes: u64,
+    /// Connections that have ended.
+    pub(crate) connections: u64,
+    /// Bytes of the last ones in both directions, oldest first.
+    pub(crate) last_bytes: Vec<u64>,
+    /// The link that was assigned to it while the proxy runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<String>,
 }
 
 /// What a link has carried of its budget in the present month.

@@ -3,13 +3,18 @@
 mod workload;
 
 use std::{
+    fs,
+    hash::{DefaultHasher, Hasher as _},
     io::{self, Write as _},
     path::Path,
+    process::Command,
 };
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
-use pleach_reproduce::{Experiment, Extent, Runner, Unknown, dbas::model::Workload};
+use pleach_reproduce::{
+    Experiment, Extent, Kept, Origin, Runner, Series, Unknown, dbas::model::Workload,
+};
 use pleach_sim::{
     results::{Results, World},
     scenario::Scenario,
@@ -33,25 +38,116 @@ pub(crate) fn list(experiments: &[Experiment]) -> anyhow::Result<()> {
     print(&pleach_reproduce::list(experiments))
 }
 
-/// Runs `experiments` in `world`, writes table and page into `out` and prints the table.
+/// How experiments run.
+pub(crate) struct Options<'a> {
+    /// Where.
+    pub(crate) world: World,
+    /// Which cells.
+    pub(crate) extent: Extent,
+    /// How many seeds; `None`: by the world.
+    pub(crate) seeds: Option<u64>,
+    /// Where to keep the values.
+    pub(crate) keep: Option<&'a Path>,
+}
+
+/// Prints the page of documentation of what is kept in `directory`.
+///
+/// # Errors
+/// If that cannot be read, or the page not be printed.
+pub(crate) fn report(directory: &Path) -> anyhow::Result<()> {
+    let kept = Kept::read(directory)?;
+    print(&pleach_reproduce::markdown(&pleach_reproduce::all(), &kept))
+}
+
+/// Runs `experiments`, writes table and page into `out`, keeps the values if asked, and prints the table.
 ///
 /// # Errors
 /// If something does not run or cannot be written.
 pub(crate) fn run(
     experiments: &[Experiment],
-    world: World,
-    extent: Extent,
+    options: &Options<'_>,
     out: &Path,
 ) -> anyhow::Result<()> {
+    let Options {
+        world,
+        extent,
+        keep,
+        ..
+    } = *options;
+    let seeds = options.seeds.unwrap_or(match world {
+        World::Lab => 1,
+        World::Sim => pleach_reproduce::SEEDS,
+    });
+    let program = build()?;
     if world == World::Lab {
         // Before the progress bar starts a thread.
         pleach_lab::netns::prepare()?;
     }
     let progress = ProgressBar::no_length();
     let all = pleach_reproduce::all();
-    let records = pleach_reproduce::run(&all, experiments, world, extent, out, &Worlds, &progress)?;
+    let records = pleach_reproduce::run(
+        &all,
+        experiments,
+        Series {
+            world,
+            extent,
+            seeds,
+            program: &program,
+        },
+        out,
+        &Worlds,
+        &progress,
+    )?;
+    if let Some(kept) = keep {
+        let worlds = pleach_reproduce::Directory::new(out, &program)?.read(experiments)?;
+        let count = pleach_reproduce::keep(kept, experiments, &worlds, world, &origin(program)?)?;
+        print(&format!("kept: {count} targets in {}\n", kept.display()))?;
+    }
     print(&pleach_reproduce::table(&records))?;
     print(&format!("report: {}\n", out.join("report.html").display()))
+}
+
+/// Of which commit and on which machine the program runs now.
+fn origin(program: String) -> anyhow::Result<Origin> {
+    let ask = |program: &str, args: &[&str]| -> anyhow::Result<String> {
+        let output = Command::new(program)
+            .args(args)
+            .output()
+            .with_context(|| format!("--keep: cannot run {program}"))?;
+        anyhow::ensure!(
+            output.status.success(),
+            "--keep: {program} failed; remedy: run it in a clone of the repository"
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| value.trim().to_owned())
+    });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(Origin {
+        commit: ask(
+            "git",
+            &["describe", "--always", "--dirty", "--abbrev=12", "--match="],
+        )?,
+        date: ask("date", &["-u", "+%Y-%m-%d"])?,
+        machine: format!(
+            "{}, {cores} cores, Linux {}",
+            model.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+            ask("uname", &["-r"])?
+        ),
+        version: program,
+    })
+}
+
+/// The version of this program, and which build of it this is: two that differ in a byte have other names.
+fn build() -> anyhow::Result<String> {
+    let program = fs::read("/proc/self/exe").context("cannot read this program")?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&program);
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(format!("{version} (build {:016x})", hasher.finish()))
 }
 
 /// Simulator and lab.

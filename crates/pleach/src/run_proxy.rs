@@ -3,6 +3,7 @@
 //! One thread serves everything; see [`pleach_proxy::daemon`]. SIGTERM and SIGINT end it: connections are closed,
 //! redirects undone, and what was learnt is kept for the next start.
 
+mod set;
 pub(crate) mod store;
 
 use std::{io, path::Path, time::Duration};
@@ -16,7 +17,7 @@ use pleach_linux::{
 };
 use pleach_proxy::{
     budget::Standing,
-    daemon::{Daemon, KnownPeer, Settings, StripeSettings, known::Known, report},
+    daemon::{Change, Daemon, KnownPeer, Settings, StripeSettings, known::Known, report},
     stripe,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,8 +27,8 @@ use tokio::{task::LocalSet, time};
 use crate::{
     config::{self, ProxyConfig, StripeConfig},
     control::{
-        BudgetStatus, ConnectionStatus, ControlRequest, LaneStatus, LinkState, LinkStatus,
-        ReloadReport, SchedulerStatus, StatusReport, StripedStatus,
+        ApplicationStatus, BudgetStatus, ConnectionStatus, ControlRequest, LaneStatus, LinkState,
+        LinkStatus, ReloadReport, SchedulerStatus, StatusReport, StripedStatus,
         server::{ControlServer, StartError},
     },
     keys, onboard, reasons,
@@ -256,9 +257,16 @@ fn answer(daemon: &Daemon, name: &str, source: (&ProxyConfig, &Path), request: C
         ControlRequest::RemoveClient(_, reply) => {
             reply.send(Err("this is a proxy, no gateway".to_owned()));
         }
+        ControlRequest::Set(set, reply) => {
+            let change = set::change(&set).and_then(|change| daemon.change(change));
+            if change.is_ok() {
+                tracing::info!(?set, "changed");
+            }
+            reply.send(change);
+        }
         ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(), name))),
-        ControlRequest::Weights(_, reply) => {
-            reply.send(Err("a proxy's weights are those of its file".to_owned()));
+        ControlRequest::Weights(weights, reply) => {
+            reply.send(daemon.change(Change::Weights(weights)));
         }
     }
 }
@@ -295,6 +303,8 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
         connection_count: Some(report.connection_count as u64),
         bound_sockets: report.links.iter().filter_map(bound).collect(),
         budgets: report.links.iter().filter_map(budget).collect(),
+        residual_mbps: report.links.iter().filter_map(residual).collect(),
+        applications: report.applications.iter().map(application).collect(),
         scheduler: SchedulerStatus {
             policy: report.policy.to_owned(),
         },
@@ -303,6 +313,24 @@ fn status(report: &report::Report, name: &str) -> StatusReport {
             .collect(),
         ..StatusReport::default()
     }
+}
+
+fn residual(link: &report::LinkReport) -> Option<(String, f64)> {
+    Some((link.name.clone(), link.residual?.as_mbps()))
+}
+
+fn application(
+    (name, found): (&String, &report::ApplicationReport),
+) -> (String, ApplicationStatus) {
+    let status = ApplicationStatus {
+        class: found.class.map(str::to_owned),
+        demand_up_bytes: found.demand_up,
+        demand_down_bytes: found.demand_down,
+        connections: found.connections,
+        last_bytes: found.last_bytes.clone(),
+        link: found.link.clone(),
+    };
+    (name.clone(), status)
 }
 
 fn budget(link: &report::LinkReport) -> Option<(String, BudgetStatus)> {

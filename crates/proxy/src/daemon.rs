@@ -26,6 +26,7 @@
 mod answering;
 mod apps;
 pub mod cgroup;
+mod change;
 pub(crate) mod client;
 pub(crate) mod connect;
 mod dialing;
@@ -60,6 +61,7 @@ use tokio::{net::TcpListener, task::spawn_local, time};
 
 use crate::placer::WINDOW;
 use cgroup::Cgroup;
+pub use change::Change;
 use hub::Hub;
 use listening::listen;
 pub use report::Report;
@@ -146,6 +148,14 @@ impl Daemon {
     #[must_use]
     pub fn report(&self) -> Report {
         report::report(&self.hub)
+    }
+
+    /// Changes the scheduler, a rule or weights. Connections that are there stay where they are.
+    ///
+    /// # Errors
+    /// There is no such link, or nothing to take back; in one line for the user.
+    pub fn change(&self, change: Change) -> Result<(), String> {
+        change::apply(&self.hub, change)
     }
 
     /// What was learnt, for keeping.

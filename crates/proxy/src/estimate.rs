@@ -1,4 +1,5 @@
 //! What is known of links and applications (DBAS, sections II-B and II-C).
 
 pub mod application;
+pub mod class;
 pub mod link;

@@ -6,9 +6,11 @@
 //!
 //! 1. links that are up, not `never`, and lead to one of its addresses; if an address is a neighbour on some link,
 //!    only such links;
-//! 2. the first rule that holds (a strict rule leaves no other);
+//! 2. the first rule that holds, those set while the proxy runs before those of its file (a strict rule leaves no other);
 //! 3. the link its site had ([`crate::sticky`]);
-//! 4. the scheduler's choice among the links of the least price ([`Placer::price`]). A dearer class joins when the cheaper ones would take
+//! 4. for a connection whose application is real-time ([`crate::estimate::class`]) the link of the shortest round trip that
+//!    does not lose packets; for all others
+//! 5. the scheduler's choice among the links of the least price ([`Placer::price`]). A dearer class joins when the cheaper ones would take
 //!    longer than [`PATIENCE`]; standby links when nothing else is up; a suspect link, on which connecting failed
 //!    while another link succeeded, when nothing else is left.
 //!
@@ -37,6 +39,7 @@ use crate::{
     budget::{Account, Standing},
     estimate::{
         application::{Demand, Demands, Expected},
+        class::{Class, Classes, Seen},
         link::{Beginning, LinkEstimator, TcpSample, Traffic},
     },
     rules::Rule,
@@ -72,6 +75,10 @@ pub struct Placer {
     next_id: u64,
     /// What applications ask for.
     pub demands: Demands,
+    /// What kind of traffic they have.
+    pub classes: Classes,
+    /// Rules that were set while it runs; they come before the user's file.
+    assigned: Vec<Rule>,
     /// Whether links that need less energy are to be filled before those of the same cost that need more.
     pub saves_energy: bool,
     sites: Sites,
@@ -126,6 +133,10 @@ struct Connection {
     is_striped: bool,
     /// Whether it has lanes on several links, so that it loads none of them in particular.
     is_spread: bool,
+    /// DSCP of its client's packets.
+    dscp: Option<u8>,
+    /// Segments of data to the server.
+    segments: u32,
 }
 
 impl Link {
@@ -148,6 +159,8 @@ impl Placer {
             connections: BTreeMap::new(),
             next_id: 0,
             demands: Demands::default(),
+            classes: Classes::default(),
+            assigned: Vec::new(),
             saves_energy: false,
             window_began_at: now,
         }
@@ -181,6 +194,65 @@ impl Placer {
             link.reach = reach;
             link.suspect_until = None;
             link.beginnings = <(Beginning, Beginning)>::default();
+        }
+    }
+
+    /// The scheduler in force.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.config.policy
+    }
+
+    /// Uses another scheduler from now on.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.config.policy = policy;
+        self.scheduler = Scheduler::new(policy);
+    }
+
+    /// Has connections that meet the conditions of `rule` take `link` from now on, before the rules of the file; `None`: no longer.
+    ///
+    /// # Errors
+    /// Nothing was assigned under these conditions, or there are as many as there may be ([`MAX_ASSIGNED`]).
+    pub fn assign(&mut self, rule: Rule, link: Option<LinkId>) -> Result<(), String> {
+        let is_same = |other: &Rule| {
+            (&other.app, &other.ports, &other.destination)
+                == (&rule.app, &rule.ports, &rule.destination)
+        };
+        let before = self.assigned.len();
+        self.assigned.retain(|other| !is_same(other));
+        let Some(link) = link else {
+            let removed = self.assigned.len() < before;
+            return removed
+                .then_some(())
+                .ok_or_else(|| "nothing was assigned there".to_owned());
+        };
+        if self.assigned.len() >= MAX_ASSIGNED {
+            return Err(format!(
+                "{MAX_ASSIGNED} assignments are there already; remedy: take some back with link=auto"
+            ));
+        }
+        self.assigned.insert(0, Rule { link, ..rule });
+        Ok(())
+    }
+
+    /// All rules in force, the first that holds counts: those set while it runs, then those of the file.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.assigned.iter().chain(&self.config.rules)
+    }
+
+    /// The link that was assigned to the program `app` while this runs.
+    #[must_use]
+    pub fn assigned_to(&self, app: &str) -> Option<LinkId> {
+        let of_app = |rule: &&Rule| {
+            rule.app.as_deref() == Some(app) && rule.ports.is_none() && rule.destination.is_none()
+        };
+        self.assigned.iter().find(of_app).map(|rule| rule.link)
+    }
+
+    /// Notes how many segments of data connection `id` has sent to its server.
+    pub fn note_segments(&mut self, id: ConnectionId, segments: u32) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.segments = segments;
         }
     }
 
@@ -252,6 +324,8 @@ impl Placer {
             was_active: (false, false),
             is_striped: false,
             is_spread: false,
+            dscp: ask.dscp,
+            segments: 0,
         };
         self.connections.insert(id, connection);
         self.note_site(now, id);
@@ -286,6 +360,8 @@ impl Placer {
             was_active: (false, false),
             is_striped: false,
             is_spread: false,
+            dscp: None,
+            segments: 0,
         };
         self.wake(now, link);
         let id = ConnectionId(self.next_id);
@@ -501,6 +577,15 @@ impl Placer {
             let port = connection.target.port;
             self.demands
                 .note(now, app, port, connection.moved, questions);
+            let seen = Seen {
+                port,
+                dscp: connection.dscp,
+                up: connection.moved.up,
+                down: connection.moved.down,
+                segments: connection.segments,
+                lasted: now.since(connection.began_at),
+            };
+            self.classes.note(now, app, &seen);
         }
     }
 
@@ -601,11 +686,14 @@ impl Placer {
             usable = neighbours.clone();
         }
 
-        let mut rules = self.config.rules.iter().enumerate();
-        let rule = rules.find(|(_, rule)| rule.holds(ask.app, ask.target, ask.addresses));
+        let assigned = self.assigned.iter().map(|rule| (Why::Assigned, rule));
+        let rules = self.config.rules.iter().enumerate();
+        let rules = rules.map(|(index, rule)| (Why::Rule(index + 1), rule));
+        let rule = assigned
+            .chain(rules)
+            .find(|(_, rule)| rule.holds(ask.app, ask.target, ask.addresses));
         let mut preferred = None;
-        if let Some((index, rule)) = rule {
-            let why = Why::Rule(index + 1);
+        if let Some((why, rule)) = rule {
             // A rule may send over a link that is used for nothing else.
             let is_there = self.links.get(rule.link.0).is_some_and(leads);
             match (is_there, rule.strict) {
@@ -613,10 +701,8 @@ impl Placer {
                 (true, false) => preferred = Some((rule.link, why)),
                 (false, true) => {
                     let name = &self.links[rule.link.0].settings.name;
-                    let text = format!(
-                        "rule {} allows link {name} only, which does not lead there now",
-                        index + 1
-                    );
+                    let text =
+                        format!("{why} allows link {name} only, which does not lead there now");
                     return Err(NoLink(text));
                 }
                 (false, false) => {}
@@ -634,7 +720,13 @@ impl Placer {
         let (demand, answer) = (expected.demand.total(), expected.answer);
         let chosen = self.economical(now, &usable, ask.warm, expected.demand);
         let views = self.views(now, &chosen, ask.warm, expected.demand, answer);
-        let mut ranked = if preferred.is_some() {
+        let class = self.classes.expected(ask.app, ask.target.port, ask.dscp);
+        let quickest = if preferred.is_none() && class == Some(Class::RealTime) {
+            self.quickest(&chosen)
+        } else {
+            None
+        };
+        let mut ranked = if preferred.is_some() || quickest.is_some() {
             // The turn of the round robins is for those that need it.
             Scheduler::new(Policy::MaxThroughput).rank(&views, demand, answer)
         } else {
@@ -647,6 +739,7 @@ impl Placer {
             .collect();
         rest.sort_by_key(|id| (self.is_suspect(now, *id), self.price(&self.links[id.0])));
         ranked.extend(rest);
+        preferred = preferred.or(quickest.map(|link| (link, Why::RealTime)));
         let why = if let Some((link, why)) = preferred {
             ranked.retain(|id| *id != link);
             ranked.insert(0, link);
@@ -659,6 +752,18 @@ impl Placer {
             Why::Scheduler(self.config.policy)
         };
         Ok((ranked, why))
+    }
+
+    /// Of `links` the one with the shortest round trip, those that lose packets last; `None` if the round trip of one is not
+    /// known, or there is nothing to choose.
+    fn quickest(&self, links: &[LinkId]) -> Option<LinkId> {
+        let mut known = Vec::new();
+        for id in links {
+            let estimator = &self.links.get(id.0)?.estimator;
+            known.push((estimator.is_lossy(), estimator.rtt()?, *id));
+        }
+        let best = known.iter().min().filter(|_| known.len() > 1)?;
+        Some(best.2)
     }
 
     /// Of the `usable` links those the scheduler may choose from: trusted, and no dearer than need be.
@@ -732,6 +837,7 @@ impl Placer {
                 load: Bytes::new(loads[id.0].0),
                 sharing: Bytes::new(loads[id.0].1),
                 start: rtt * rounds(answer, received),
+                single: self.links[id.0].estimator.single(),
                 weight: self.links[id.0].settings.weight,
             }
         };
@@ -852,6 +958,9 @@ const CROWD: u32 = 4;
 
 /// Rate of links of which nothing is known, all alike: what it is hardly matters then.
 const FIRST_RATE: Bitrate = Bitrate::from_mbps(10);
+
+/// More assignments than anybody makes by hand.
+pub const MAX_ASSIGNED: usize = 256;
 
 /// A tebibyte.
 const MAX_FORETOLD: Bytes = Bytes::new(1 << 40);

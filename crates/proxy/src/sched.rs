@@ -4,6 +4,7 @@
 //! links: the first is the choice, the rest are tried in turn if it fails. Schedulers know nothing of rules or sites;
 //! that is [`crate::placer`]'s matter. Ties break by the order of the links.
 
+mod makespan;
 mod max_throughput;
 mod only_one;
 pub mod round_robin;
@@ -33,6 +34,8 @@ pub struct LinkView {
     pub sharing: Bytes,
     /// What round trips alone take until that answer is there, however fast the link; zero if they are not known.
     pub start: Duration,
+    /// What a single connection gets at most, because the link loses packets; `None`: its rate.
+    pub single: Option<Bitrate>,
     /// Share under weighted round robin; `None`: its rate.
     pub weight: Option<u16>,
 }
@@ -41,13 +44,14 @@ impl LinkView {
     /// Microseconds until this link has moved its load and `more`.
     #[must_use]
     pub fn all_done_us(&self, more: Bytes) -> u128 {
-        self.time_us(self.load, more)
+        self.time_us(self.load, more).max(self.single_us(more))
     }
 
     /// Microseconds until a new connection has moved a first answer of `bytes`, sharing the link with the others.
     #[must_use]
     pub fn own_finish_us(&self, bytes: Bytes) -> u128 {
-        self.start.as_micros() + self.time_us(self.sharing, bytes)
+        let shared_us = self.time_us(self.sharing, bytes);
+        self.start.as_micros() + shared_us.max(self.single_us(bytes))
     }
 
     /// Microseconds that a first answer of `bytes` takes, and takes from the others' while it moves: sharing alike, they wait
@@ -55,6 +59,14 @@ impl LinkView {
     #[must_use]
     pub fn own_and_others_us(&self, bytes: Bytes) -> u128 {
         self.own_finish_us(bytes) + self.time_us(self.sharing, Bytes::ZERO)
+    }
+
+    /// Microseconds that a single connection needs for `bytes`, however idle the link.
+    fn single_us(&self, bytes: Bytes) -> u128 {
+        let bits = u128::from(bytes.get()) * 8;
+        self.single.map_or(0, |rate| {
+            bits * 1_000_000 / u128::from(rate.as_bps().max(1))
+        })
     }
 
     fn time_us(&self, load: Bytes, more: Bytes) -> u128 {
@@ -66,7 +78,9 @@ impl LinkView {
 /// The schedulers by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Minimises the time to finish everything.
+    /// Minimises the time to finish everything, and nothing else: as the paper has it.
+    Makespan,
+    /// Minimises the time to finish everything, as far as no connection waits much longer for it.
     MaxThroughput,
     /// The first link, as an operating system does.
     OnlyOne,
@@ -78,7 +92,8 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
+        Self::Makespan,
         Self::MaxThroughput,
         Self::OnlyOne,
         Self::RoundRobin,
@@ -89,6 +104,7 @@ impl Policy {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Makespan => "makespan",
             Self::MaxThroughput => "max-throughput",
             Self::OnlyOne => "only-one",
             Self::RoundRobin => "round-robin",
@@ -106,6 +122,8 @@ impl Policy {
 /// A scheduler at work.
 #[derive(Debug)]
 pub enum Scheduler {
+    /// See [`Policy::Makespan`].
+    Makespan,
     /// See [`Policy::MaxThroughput`].
     MaxThroughput,
     /// See [`Policy::OnlyOne`].
@@ -121,6 +139,7 @@ impl Scheduler {
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         match policy {
+            Policy::Makespan => Self::Makespan,
             Policy::MaxThroughput => Self::MaxThroughput,
             Policy::OnlyOne => Self::OnlyOne,
             Policy::RoundRobin => Self::RoundRobin(round_robin::RoundRobin::default()),
@@ -133,6 +152,7 @@ impl Scheduler {
     /// `links`: sorted by id, at most a few dozen. Empty in, empty out. O(n²).
     pub fn rank(&mut self, links: &[LinkView], demand: Bytes, answer: Bytes) -> Vec<LinkId> {
         let first = match self {
+            Self::Makespan => makespan::pick(links, demand),
             Self::MaxThroughput => max_throughput::pick(links, demand, answer),
             Self::OnlyOne => only_one::pick(links),
             Self::RoundRobin(state) => state.pick(links),
@@ -146,4 +166,11 @@ impl Scheduler {
             .chain(rest.into_iter().map(|link| link.id))
             .collect()
     }
+}
+
+/// Microseconds until all `links` have moved their loads, and `chosen` of them `demand` more.
+fn all_done_us(links: &[LinkView], chosen: &LinkView, demand: Bytes) -> u128 {
+    let others = links.iter().filter(|link| link.id != chosen.id);
+    let others_us = others.map(|link| link.all_done_us(Bytes::ZERO)).max();
+    chosen.all_done_us(demand).max(others_us.unwrap_or(0))
 }

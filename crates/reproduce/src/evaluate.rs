@@ -1,12 +1,16 @@
-//! From runs to records: what was measured, and whether it counts as the same.
+//! From measured values to records: what was measured, and whether it counts as the same.
+//!
+//! A target is judged in each world that it is defined for: those in which a cell of it can run. There it is *missed* if
+//! the mean of a judged check over all seeds is out of range, or out of the published order; *incomplete* if a value is
+//! missing, as when the lab refused a run, or another build of the program ran it; otherwise *reproduced*. Over all its worlds the worst of these counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pleach_sim::results::World;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    experiment::{Cell, Check, Experiment, Kind, Target},
+    experiment::{Cell, Experiment, Kind, Role, Source, Target},
     runs::{Runs, Worlds},
 };
 
@@ -23,11 +27,21 @@ pub struct Record {
     pub experiment: String,
     /// What was published, in words.
     pub what: String,
+    /// Where the statement comes from.
+    pub source: Source,
     /// The headline's number.
     #[serde(flatten)]
     pub headline: Measured,
-    /// Whether all checks hold in every world that ran, and the order; `None` while something is missing.
+    /// Whether the headline decides.
+    pub role: Role,
+    /// The verdict over all worlds: `None` if it is incomplete.
     pub ok: Option<bool>,
+    /// The same in a word.
+    pub verdict: Verdict,
+    /// The verdict of the simulator; `None` if nothing of it can run there.
+    pub sim_verdict: Option<Verdict>,
+    /// The verdict of the lab; `None` if nothing of it can run there.
+    pub lab_verdict: Option<Verdict>,
     /// What is missed or missing, one line each.
     pub notes: Vec<String>,
     /// The other checks.
@@ -45,14 +59,29 @@ pub struct Measured {
     pub unit: String,
     /// The published value, if it is a number.
     pub published: Option<f64>,
-    /// What the simulator gave.
+    /// What the simulator gave: the mean over its seeds.
     pub sim: Option<f64>,
-    /// What the lab gave.
+    /// What the lab gave: the mean over its runs.
     pub lab: Option<f64>,
+    /// How far the simulator's seeds lie apart.
+    pub sim_spread: Option<Spread>,
+    /// How far the lab's runs lie apart.
+    pub lab_spread: Option<Spread>,
     /// Least and largest accepted value; `None` is open.
     pub accepted: [Option<f64>; 2],
     /// Why this range.
     pub reason: String,
+}
+
+/// Values of several seeds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// How many there are.
+    pub seeds: usize,
+    /// The least.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
 }
 
 /// A check beside the headline.
@@ -63,40 +92,128 @@ pub struct Part {
     /// The number.
     #[serde(flatten)]
     pub measured: Measured,
+    /// Whether it decides the verdict.
+    pub role: Role,
     /// Whether it is in range in every world that ran; `None` if none did.
     pub ok: Option<bool>,
 }
 
-/// What one check comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a target comes to, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Something is missing.
-    Open,
     /// Outside the range, or out of order.
     Missed,
+    /// Something is missing.
+    Incomplete,
     /// As published.
     Reproduced,
+}
+
+impl Verdict {
+    /// In one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Incomplete => "incomplete",
+            Self::Missed => "missed",
+            Self::Reproduced => "reproduced",
+        }
+    }
+
+    const fn ok(self) -> Option<bool> {
+        match self {
+            Self::Incomplete => None,
+            Self::Missed => Some(false),
+            Self::Reproduced => Some(true),
+        }
+    }
 }
 
 impl From<Option<bool>> for Verdict {
     fn from(ok: Option<bool>) -> Self {
         match ok {
-            None => Self::Open,
+            None => Self::Incomplete,
             Some(false) => Self::Missed,
             Some(true) => Self::Reproduced,
         }
     }
 }
 
-/// The record of each target of `experiments` of which something was measured.
+/// Where measured values come from.
+pub trait Values {
+    /// The values of check `index` of `target` in `world`, one a seed; finite ones only.
+    fn of(&self, target: &Target, index: usize, world: World) -> Vec<f64>;
+
+    /// What a reader should know of the runs of `target` in `world`, a line each: what ran shorter.
+    fn notes(&self, experiment: &Experiment, target: &Target, world: World) -> Vec<String>;
+
+    /// Which runs of `target` in `world` do not count, and why, a line a reason.
+    fn refused(&self, target: &Target, world: World) -> Vec<String>;
+
+    /// Whether the same build of the program measured both targets in `world`.
+    fn is_same_build(&self, one: &Target, other: &Target, world: World) -> bool;
+}
+
+impl Values for Worlds {
+    fn of(&self, target: &Target, index: usize, world: World) -> Vec<f64> {
+        let Some(check) = target.checks.get(index) else {
+            return Vec::new();
+        };
+        let values = self.seeds(world).filter_map(|runs| (check.measure)(runs));
+        values.filter(|value| value.is_finite()).collect()
+    }
+
+    fn notes(&self, experiment: &Experiment, target: &Target, world: World) -> Vec<String> {
+        match world {
+            World::Lab => smaller(experiment, target, &self.lab).into_iter().collect(),
+            World::Sim => Vec::new(),
+        }
+    }
+
+    fn refused(&self, target: &Target, world: World) -> Vec<String> {
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for runs in self.seeds(world) {
+            for (cell, why) in runs.refused() {
+                if target.cells.iter().any(|name| name == cell) {
+                    reasons.entry(why).or_default().push(cell);
+                }
+            }
+        }
+        let line = |(why, cells): (&str, Vec<&str>)| match cells[..] {
+            [cell, _, ..] => format!(
+                "{}: {cell} and {} more do not count: {why}",
+                name(world),
+                cells.len() - 1
+            ),
+            [cell] => format!("{}: {cell} does not count: {why}", name(world)),
+            [] => String::new(),
+        };
+        reasons.into_iter().map(line).collect()
+    }
+
+    fn is_same_build(&self, _: &Target, _: &Target, _: World) -> bool {
+        // Runs of another build do not count (`Directory::read`).
+        true
+    }
+}
+
+/// The record of each target of `experiments` of which something was measured, or of which runs were refused.
 #[must_use]
-pub fn evaluate(experiments: &[Experiment], worlds: &Worlds) -> Vec<Record> {
+pub fn evaluate(experiments: &[Experiment], values: &dyn Values) -> Vec<Record> {
     let mut records = Vec::new();
     for experiment in experiments {
         for target in &experiment.targets {
-            let record = record(experiment, target, experiments, worlds);
-            let values = |m: &Measured| m.sim.is_some() || m.lab.is_some();
-            if values(&record.headline) || record.parts.iter().any(|part| values(&part.measured)) {
+            let record = record(experiment, target, experiments, values);
+            let measured = |m: &Measured| m.sim.is_some() || m.lab.is_some();
+            let is_refused = || {
+                let mut worlds = [World::Sim, World::Lab].into_iter();
+                worlds.any(|world| !values.refused(target, world).is_empty())
+            };
+            if measured(&record.headline)
+                || record.parts.iter().any(|part| measured(&part.measured))
+                || is_refused()
+            {
                 records.push(record);
             }
         }
@@ -104,41 +221,45 @@ pub fn evaluate(experiments: &[Experiment], worlds: &Worlds) -> Vec<Record> {
     records
 }
 
-fn record(experiment: &Experiment, target: &Target, all: &[Experiment], worlds: &Worlds) -> Record {
+fn record(
+    experiment: &Experiment,
+    target: &Target,
+    all: &[Experiment],
+    values: &dyn Values,
+) -> Record {
     let mut notes = Vec::new();
-    let mut checks: Vec<Part> = target
-        .checks
-        .iter()
-        .map(|check| part(check, worlds, &mut notes))
+    let mut checks: Vec<Part> = (0..target.checks.len())
+        .map(|index| part(target, index, values, &mut notes))
         .collect();
-    let mut ok = all_of(checks.iter().map(|check| check.ok));
-    for world in [World::Sim, World::Lab] {
-        // A world without this target's runs is not judged, nor is the order in it.
-        if measure(target, worlds.of(world)).is_some() {
-            let (in_order, why) = order(target, all, worlds.of(world));
-            notes.extend(why.map(|why| format!("{}: {why}", name(world))));
-            ok = all_of([ok, in_order]);
-        }
-        if world == World::Lab {
-            notes.extend(smaller(experiment, target, &worlds.lab));
-        }
-        for (cell, why) in worlds.of(world).refused() {
-            if target.cells.iter().any(|name| name == cell) {
-                notes.push(format!("{}: {cell} does not count: {why}", name(world)));
-            }
-        }
-    }
-    if ok == Some(false) && !target.known.is_empty() {
+    let mut verdict_in = |world| {
+        defined(experiment, target, world).then(|| {
+            let (verdict, more) = judge(target, all, values, world);
+            notes.extend(more);
+            notes.extend(values.notes(experiment, target, world));
+            notes.extend(values.refused(target, world));
+            verdict
+        })
+    };
+    let (sim, lab) = (verdict_in(World::Sim), verdict_in(World::Lab));
+    let verdict = sim.into_iter().chain(lab).min();
+    let verdict = verdict.unwrap_or(Verdict::Incomplete);
+    if verdict == Verdict::Missed && !target.known.is_empty() {
         notes.push(target.known.to_owned());
     }
+    let role = checks.first().map_or(Role::Judged, |check| check.role);
     let headline = (!checks.is_empty()).then(|| checks.remove(0).measured);
     Record {
         id: target.id.to_owned(),
         paper: experiment.paper.to_owned(),
         experiment: experiment.name.to_owned(),
         what: target.what.to_owned(),
+        source: target.source,
         headline: headline.unwrap_or_else(nothing),
-        ok,
+        role,
+        ok: verdict.ok(),
+        verdict,
+        sim_verdict: sim,
+        lab_verdict: lab,
         notes,
         parts: checks,
         scenarios: target.cells.clone(),
@@ -150,9 +271,33 @@ fn record(experiment: &Experiment, target: &Target, all: &[Experiment], worlds: 
     }
 }
 
+/// Whether a cell of `target` can run in `world`.
+fn defined(experiment: &Experiment, target: &Target, world: World) -> bool {
+    let mut cells = experiment.cells.iter();
+    cells.any(|cell| target.cells.contains(&cell.name) && cell.runs_in(world))
+}
+
+/// The verdict of one world, and what is wrong or missing beyond values out of range.
+fn judge(
+    target: &Target,
+    all: &[Experiment],
+    values: &dyn Values,
+    world: World,
+) -> (Verdict, Option<String>) {
+    let judged = (0..target.checks.len()).filter(|&i| target.checks[i].role == Role::Judged);
+    let oks = judged.map(|index| {
+        let value = mean(&values.of(target, index, world))?;
+        Some(target.checks[index].accepted.accepts(value))
+    });
+    let (in_order, why) = order(target, all, values, world);
+    let ok = all_of(oks.chain([in_order]));
+    let why = why.map(|why| format!("{}: {why}", name(world)));
+    (ok.into(), why)
+}
+
 /// Which of the scenarios of `target` ran in the lab, if it does not run all of them there, or not as long.
 fn smaller(experiment: &Experiment, target: &Target, runs: &Runs) -> Option<String> {
-    let cells = experiment.cells.iter();
+    let cells = experiment.cells.iter().filter(|cell| !cell.is_variant());
     let mine: Vec<&Cell> = cells
         .filter(|cell| target.cells.contains(&cell.name))
         .collect();
@@ -180,15 +325,19 @@ fn smaller(experiment: &Experiment, target: &Target, runs: &Runs) -> Option<Stri
     ))
 }
 
-fn part(check: &Check, worlds: &Worlds, notes: &mut Vec<String>) -> Part {
-    let value = |world| (check.measure)(worlds.of(world)).filter(|value| value.is_finite());
-    let (sim, lab) = (value(World::Sim), value(World::Lab));
+fn part(target: &Target, index: usize, values: &dyn Values, notes: &mut Vec<String>) -> Part {
+    let check = &target.checks[index];
+    let of = |world| {
+        let values = values.of(target, index, world);
+        (mean(&values), spread(&values))
+    };
+    let ((sim, sim_spread), (lab, lab_spread)) = (of(World::Sim), of(World::Lab));
     let mut ok = None;
     for (world, value) in [(World::Sim, sim), (World::Lab, lab)] {
         let Some(value) = value else { continue };
         let inside = check.accepted.accepts(value);
         ok = Some(ok.unwrap_or(true) && inside);
-        if !inside {
+        if !inside && check.role == Role::Judged {
             let unit = check.unit;
             notes.push(format!(
                 "{}: {} is {value:.3} {unit}",
@@ -204,19 +353,42 @@ fn part(check: &Check, worlds: &Worlds, notes: &mut Vec<String>) -> Part {
             published: check.published,
             sim,
             lab,
+            sim_spread,
+            lab_spread,
             accepted: [check.accepted.low, check.accepted.high],
             reason: check.reason.to_owned(),
         },
+        role: check.role,
         ok,
     }
 }
 
+fn mean(values: &[f64]) -> Option<f64> {
+    crate::series::mean(values).filter(|mean| mean.is_finite())
+}
+
+fn spread(values: &[f64]) -> Option<Spread> {
+    let least = values.iter().copied().reduce(f64::min)?;
+    let most = values.iter().copied().reduce(f64::max)?;
+    Some(Spread {
+        seeds: values.len(),
+        least,
+        most,
+    })
+}
+
 /// Whether the headline of `target` stands among those of its order as published; what is wrong or missing.
-fn order(target: &Target, all: &[Experiment], runs: &Runs) -> (Option<bool>, Option<String>) {
+fn order(
+    target: &Target,
+    all: &[Experiment],
+    values: &dyn Values,
+    world: World,
+) -> (Option<bool>, Option<String>) {
     let Some(mine) = target.order.iter().position(|id| *id == target.id) else {
         return (Some(true), None);
     };
-    let Some(value) = measure(target, runs) else {
+    let headline = |target: &Target| mean(&values.of(target, 0, world));
+    let Some(value) = headline(target) else {
         return (None, None);
     };
     let find = |id: &str| {
@@ -226,7 +398,8 @@ fn order(target: &Target, all: &[Experiment], runs: &Runs) -> (Option<bool>, Opt
     let mut missing = false;
     let mut wrong = Vec::new();
     for (place, id) in target.order.iter().enumerate().filter(|&(p, _)| p != mine) {
-        match find(id).and_then(|other| measure(other, runs)) {
+        let other = find(id).filter(|other| values.is_same_build(target, other, world));
+        match other.and_then(headline) {
             None => missing = true,
             Some(other) if (place < mine) == (other > value) && other != value => {}
             Some(_) => wrong.push(*id),
@@ -238,17 +411,12 @@ fn order(target: &Target, all: &[Experiment], runs: &Runs) -> (Option<bool>, Opt
     }
     if missing {
         let why = format!(
-            "the order of all {} is judged once all ran",
+            "the order of all {} is judged once all ran with the same build of the program",
             target.order.len()
         );
         return (None, Some(why));
     }
     (Some(true), None)
-}
-
-fn measure(target: &Target, runs: &Runs) -> Option<f64> {
-    let check = target.checks.first()?;
-    (check.measure)(runs).filter(|value| value.is_finite())
 }
 
 /// False if one is, else unknown if one is.
@@ -277,6 +445,8 @@ fn nothing() -> Measured {
         published: None,
         sim: None,
         lab: None,
+        sim_spread: None,
+        lab_spread: None,
         accepted: [None, None],
         reason: String::new(),
     }

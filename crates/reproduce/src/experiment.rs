@@ -10,8 +10,9 @@ use pleach_sim::{
     scenario::{Scenario, ScenarioError},
     transfer::Transfer,
 };
+use serde::{Deserialize, Serialize};
 
-use crate::{csn::correction::Correction, dbas::model::Workload, runs::Runs};
+use crate::{calibration::VARIANT, csn::correction::Correction, dbas::model::Workload, runs::Runs};
 
 /// How a number is read off the runs; `None` if they do not have it.
 pub type Measure = Box<dyn Fn(&Runs) -> Option<f64> + Send + Sync>;
@@ -76,6 +77,8 @@ pub struct Target {
     pub cells: Vec<String>,
     /// Ids of targets in the order of their published headline, largest first, if measured ones have to keep it.
     pub order: &'static [&'static str],
+    /// Where its values and ranges come from.
+    pub source: Source,
     /// What is known of why it is missed where it is; empty: nothing beyond the numbers.
     pub known: &'static str,
 }
@@ -92,8 +95,49 @@ pub struct Check {
     pub accepted: Range,
     /// Why this range.
     pub reason: &'static str,
+    /// Whether it decides the verdict.
+    pub role: Role,
     /// How it is read off the runs.
     pub measure: Measure,
+}
+
+/// Where the statement of a target comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// It follows from the paper's equations; the paper does not print it.
+    Derived,
+    /// Arithmetic of what the scenario was given, or of what was fitted: it shows consistency and is no result.
+    Input,
+    /// This program's own aim or comparison.
+    Ours,
+    /// It stands in the paper.
+    Published,
+}
+
+impl Source {
+    /// In one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Derived => "derived",
+            Self::Input => "input",
+            Self::Ours => "ours",
+            Self::Published => "published",
+        }
+    }
+}
+
+/// What a check is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Shown beside the others: an input, a value that was calibrated, or something of ours.
+    Beside,
+    /// It decides the verdict.
+    Judged,
+    /// What a judged check gives without the [`Calibration`](crate::Calibration) of this id; it decides nothing.
+    Without(&'static str),
 }
 
 impl Check {
@@ -112,7 +156,17 @@ impl Check {
             published: None,
             accepted,
             reason,
+            role: Role::Judged,
             measure,
+        }
+    }
+
+    /// The same check, which decides nothing.
+    #[must_use]
+    pub fn beside(self) -> Self {
+        Self {
+            role: Role::Beside,
+            ..self
         }
     }
 }
@@ -174,6 +228,18 @@ impl Range {
         }
     }
 
+    /// More than `low`.
+    #[must_use]
+    pub const fn above(low: f64) -> Self {
+        Self::at_least(low.next_up())
+    }
+
+    /// Less than `high`.
+    #[must_use]
+    pub const fn below(high: f64) -> Self {
+        Self::at_most(high.next_down())
+    }
+
     /// From `value / factor` to `value * factor`.
     #[must_use]
     pub fn within_factor(value: f64, factor: f64) -> Self {
@@ -221,6 +287,36 @@ impl Cell {
     /// The first mistake in its text.
     pub fn correction(&self) -> anyhow::Result<Correction> {
         Correction::parse(&self.toml).with_context(|| format!("correction `{}`", self.name))
+    }
+
+    /// The same cell with its seed raised by `more`, if it is a scenario or transfer; `None` for others, whose runs are
+    /// repeated with several seeds by themselves.
+    #[must_use]
+    pub fn seeded(&self, more: u64) -> Option<Self> {
+        let (seed, step) = match self.kind {
+            Kind::Played | Kind::Scenario | Kind::Simulated => (self.scenario().ok()?.seed, 1),
+            Kind::Transfer(_) => {
+                let transfer = self.transfer().ok()?;
+                (transfer.seed, u64::from(transfer.repeat))
+            }
+            Kind::Correction(_) | Kind::Workload(_) => return None,
+        };
+        let rest = self
+            .toml
+            .lines()
+            .filter(|line| !line.starts_with("seed = "));
+        let seed = seed.wrapping_add(more.wrapping_mul(step));
+        let lines: Vec<&str> = rest.collect();
+        Some(Self {
+            toml: format!("seed = {seed}\n{}\n", lines.join("\n")),
+            ..self.clone()
+        })
+    }
+
+    /// Whether it is another cell without a calibrated value ([`CALIBRATIONS`](crate::CALIBRATIONS)).
+    #[must_use]
+    pub fn is_variant(&self) -> bool {
+        self.name.contains(VARIANT)
     }
 
     /// How long the scenario lasts; zero if it has a mistake, or is none.

@@ -16,13 +16,16 @@
 //! DIR/report.html               the same as a table, and the figures, simulated and lab side by side
 //! ```
 //!
-//! Results of a scenario that has changed since are removed, so nothing is judged by what it was not made for.
+//! Results of a scenario that has changed since are removed, and those of another build of the program do not count, so nothing is
+//! judged by what it was not made for.
 //! What runs a scenario is the caller's business ([`Runner`]).
 
+mod calibration;
 pub mod csn;
 pub mod dbas;
 mod evaluate;
 mod experiment;
+mod kept;
 pub mod l3;
 pub mod nat;
 pub mod os;
@@ -32,9 +35,13 @@ mod run;
 mod runs;
 pub mod series;
 
-pub use evaluate::{Measured, Part, Record, Verdict, evaluate};
-pub use experiment::{Cell, Check, Draw, Experiment, Figure, Kind, Measure, Panel, Range, Target};
+pub use calibration::{CALIBRATIONS, Calibration, Without};
+pub use evaluate::{Measured, Part, Record, Spread, Values, Verdict, evaluate};
+pub use experiment::{
+    Cell, Check, Draw, Experiment, Figure, Kind, Measure, Panel, Range, Role, Source, Target,
+};
+pub use kept::{Kept, KeptTarget, KeptWorld, Origin, keep};
 pub use registry::{Unknown, all, list, select};
-pub use report::{html, table};
-pub use run::{Extent, Runner, run};
-pub use runs::{Directory, Runs, Worlds};
+pub use report::{html, markdown::markdown, table};
+pub use run::{Extent, Runner, SEEDS, Series, run};
+pub use runs::{Directory, Runs, SEEDS_MAX, Worlds};

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::{csn, dbas, experiment::Experiment, l3, nat, os, run::expected_seconds};
+use crate::{calibration, csn, dbas, experiment::Experiment, l3, nat, os, run::expected_seconds};
 
-/// Returns all experiments, ordered by paper.
+/// Returns all experiments, ordered by paper, with the variants without calibration.
 #[must_use]
 pub fn all() -> Vec<Experiment> {
     let mut all = l3::experiments();
@@ -12,6 +12,7 @@ pub fn all() -> Vec<Experiment> {
     all.extend(os::experiments());
     all.extend(dbas::experiments());
     all.extend(nat::experiments());
+    calibration::add_variants(&mut all);
     all
 }
 

@@ -6,22 +6,27 @@ use pleach_sim::{
 };
 
 use crate::{
-    evaluate::{Measured, Record, Verdict, name},
-    experiment::{Experiment, Figure},
+    evaluate::{Measured, Record, Spread, Verdict, name},
+    experiment::{Experiment, Figure, Role},
     run::again,
     runs::Worlds,
 };
+
+pub(crate) mod markdown;
 
 /// The table for a terminal, a line a check.
 #[must_use]
 pub fn table(records: &[Record]) -> String {
     let mut rows = Vec::new();
     for record in records {
-        for (index, (what, measured, ok)) in lines(record).into_iter().enumerate() {
+        // What is without a calibrated value stands on the page.
+        let lines = lines(record).into_iter();
+        let lines = lines.filter(|(_, _, _, role)| !matches!(role, Role::Without(_)));
+        for (index, (what, measured, ok, role)) in lines.enumerate() {
             let id = if index == 0 { record.id.as_str() } else { "" };
             let mut row = vec![id.to_owned(), what.to_owned()];
             row.extend(numbers(measured));
-            row.push(word(ok.into()).to_owned());
+            row.push(word(ok.into(), role).to_owned());
             rows.push(row);
         }
     }
@@ -101,11 +106,12 @@ fn target_table(records: &[Record]) -> String {
     }
     out += "<th>verdict</th></tr></thead>\n<tbody>\n";
     for record in records {
-        for (index, (what, measured, ok)) in lines(record).into_iter().enumerate() {
+        for (index, (what, measured, ok, role)) in lines(record).into_iter().enumerate() {
             let verdict = Verdict::from(ok);
             let class = match verdict {
+                _ if role != Role::Judged => "open",
                 Verdict::Missed => "missed",
-                Verdict::Open => "open",
+                Verdict::Incomplete => "open",
                 Verdict::Reproduced => "met",
             };
             let id = if index == 0 { record.id.as_str() } else { "" };
@@ -118,7 +124,7 @@ fn target_table(records: &[Record]) -> String {
             for number in numbers(measured) {
                 out += &format!("<td class=\"n\">{}</td>", escape(&number));
             }
-            out += &format!("<td class=\"{class}\">{}</td></tr>\n", word(verdict));
+            out += &format!("<td class=\"{class}\">{}</td></tr>\n", word(verdict, role));
         }
         for note in &record.notes {
             out += &format!(
@@ -169,10 +175,16 @@ fn drawn(figure: &Figure, worlds: &Worlds, in_lab: bool) -> String {
 }
 
 /// What each line of a record says: headline, then parts. The headline carries the verdict of the whole.
-fn lines(record: &Record) -> Vec<(&str, &Measured, Option<bool>)> {
-    let mut lines = vec![(record.what.as_str(), &record.headline, record.ok)];
+fn lines(record: &Record) -> Vec<(&str, &Measured, Option<bool>, Role)> {
+    // The whole is judged even if its first number is not.
+    let mut lines = vec![(
+        record.what.as_str(),
+        &record.headline,
+        record.ok,
+        Role::Judged,
+    )];
     for part in &record.parts {
-        lines.push((part.what.as_str(), &part.measured, part.ok));
+        lines.push((part.what.as_str(), &part.measured, part.ok, part.role));
     }
     lines
 }
@@ -186,20 +198,26 @@ fn numbers(measured: &Measured) -> Vec<String> {
         (low, high) => format!("{} to {}", side(low), side(high)),
     };
     let value = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), short);
+    let spread = |mean: Option<f64>, spread: Option<Spread>| match spread {
+        Some(Spread { seeds, least, most }) if seeds > 1 => {
+            format!("{} ({} to {})", value(mean), short(least), short(most))
+        }
+        Some(_) | None => value(mean),
+    };
     vec![
         value(measured.published),
-        value(measured.sim),
-        value(measured.lab),
+        spread(measured.sim, measured.sim_spread),
+        spread(measured.lab, measured.lab_spread),
         accepted,
         measured.unit.clone(),
     ]
 }
 
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Missed => "missed",
-        Verdict::Open => "open",
-        Verdict::Reproduced => "reproduced",
+/// A verdict, of what is judged.
+const fn word(verdict: Verdict, role: Role) -> &'static str {
+    match role {
+        Role::Beside | Role::Without(_) => "beside",
+        Role::Judged => verdict.name(),
     }
 }
 
@@ -210,7 +228,7 @@ fn summary(records: &[Record]) -> String {
         count(Some(true)),
         records.len()
     );
-    for (number, word) in [(count(Some(false)), "missed"), (count(None), "open")] {
+    for (number, word) in [(count(Some(false)), "missed"), (count(None), "incomplete")] {
         if number > 0 {
             text += &format!(", {number} {word}");
         }

@@ -21,7 +21,7 @@ use crate::{
     evaluate::{Record, evaluate, name},
     experiment::{Cell, Experiment, Kind, cells_by_name},
     report,
-    runs::Directory,
+    runs::{Directory, SEEDS_MAX},
 };
 
 /// What runs a scenario.
@@ -48,7 +48,20 @@ pub enum Extent {
     Missing,
 }
 
-/// Runs the cells of `chosen` in `world` and judges, with what earlier calls left below `out`, all targets of `all`; the
+/// How a series runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series<'a> {
+    /// Where.
+    pub world: World,
+    /// Which cells.
+    pub extent: Extent,
+    /// With how many seeds each, from its own on, if its file has one; at most [`SEEDS_MAX`].
+    pub seeds: u64,
+    /// The build of the program that measures. What another build left behind does not count.
+    pub program: &'a str,
+}
+
+/// Runs the cells of `chosen` as `series` says and judges, with what earlier calls left below `out`, all targets of `all`; the
 /// records of `chosen` are returned. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
 ///
 /// `chosen` is what [`select`](crate::select) left of `all`. Simulated cells run on all cores, scenarios in the lab one
@@ -60,34 +73,45 @@ pub enum Extent {
 pub fn run(
     all: &[Experiment],
     chosen: &[Experiment],
-    world: World,
-    extent: Extent,
+    series: Series<'_>,
     out: &Path,
     runner: &dyn Runner,
     progress: &ProgressBar,
 ) -> anyhow::Result<Vec<Record>> {
-    let directory = Directory::new(out)?;
-    let mut cells: Vec<&Cell> = cells_by_name(chosen, world).into_values().collect();
+    let Series {
+        world,
+        extent,
+        seeds,
+        program,
+    } = series;
+    let directory = Directory::new(out, program)?;
+    let asked: Vec<&Cell> = cells_by_name(chosen, world).into_values().collect();
     anyhow::ensure!(
-        !cells.is_empty(),
+        !asked.is_empty(),
         "what was asked for runs in the simulator only; leave out `--in lab`"
     );
-    if extent == Extent::Missing {
-        let mut missing = Vec::new();
-        for cell in cells {
-            if !directory.has_run(cell, world)? {
-                missing.push(cell);
+    let mut jobs = Vec::new();
+    for cell in asked {
+        for more in 0..seeds.clamp(1, SEEDS_MAX) {
+            let seeded = match more {
+                0 => Some(cell.clone()),
+                more => cell.seeded(more),
+            };
+            let is_wanted = extent == Extent::All || !directory.has_run(cell, world, more)?;
+            if let Some(seeded) = seeded.filter(|_| is_wanted) {
+                jobs.push(Job { cell, more, seeded });
             }
         }
-        cells = missing;
     }
-    for cell in &cells {
-        directory.write_scenario(cell)?;
+    for job in &jobs {
+        directory.write_scenario(job.cell)?;
     }
+    let cells: Vec<&Cell> = jobs.iter().map(|job| &job.seeded).collect();
     style(progress, &cells, world);
     // One at a time writes the table and the page. How many cells have run.
     let done = Mutex::new(0_usize);
-    let run_one = |cell: &&Cell| -> anyhow::Result<()> {
+    let run_one = |job: &&Job<'_>| -> anyhow::Result<()> {
+        let cell = &job.seeded;
         progress.set_message(cell.name.clone());
         let results = match cell.kind {
             Kind::Played | Kind::Scenario | Kind::Simulated => runner
@@ -107,7 +131,7 @@ pub fn run(
             ..results
         };
         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-        directory.write_run(cell, world, &results)?;
+        directory.write_run(job.cell, world, job.more, &results)?;
         *done += 1;
         if world == World::Lab || done.is_multiple_of(WRITE_EVERY) {
             write(all, &directory)?;
@@ -117,15 +141,18 @@ pub fn run(
     };
     match world {
         World::Lab => {
-            let (besides, alone): (Vec<&Cell>, Vec<&Cell>) =
-                cells.iter().copied().partition(|cell| beside(cell) > 1);
+            let (besides, alone): (Vec<&Job<'_>>, Vec<&Job<'_>>) =
+                jobs.iter().partition(|job| beside(job.cell) > 1);
             alone.iter().try_for_each(run_one)?;
             let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(LAB_BESIDE));
             let pool = pool.build().context("threads")?;
             let each = besides.par_iter().with_max_len(1);
             pool.install(|| each.try_for_each(run_one))?;
         }
-        World::Sim => cells.par_iter().try_for_each(run_one)?,
+        World::Sim => {
+            let each: Vec<&Job<'_>> = jobs.iter().collect();
+            each.par_iter().try_for_each(run_one)?;
+        }
     }
     progress.finish_and_clear();
     let mut records = write(all, &directory)?;
@@ -133,6 +160,14 @@ pub fn run(
     let ids: Vec<&str> = targets.map(|target| target.id).collect();
     records.retain(|record| ids.contains(&record.id.as_str()));
     Ok(records)
+}
+
+/// One run of a cell.
+struct Job<'a> {
+    cell: &'a Cell,
+    /// By how much its seed is raised.
+    more: u64,
+    seeded: Cell,
 }
 
 /// The command that runs `cell` again, from the output directory.
@@ -163,13 +198,15 @@ fn write(all: &[Experiment], directory: &Directory) -> anyhow::Result<Vec<Record
     Ok(records)
 }
 
-/// How long the cells take: in the simulator, in the lab.
+/// How long the cells take: in the simulator with [`SEEDS`] seeds, in the lab with one.
 pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
-    let total = |kinds: &[Kind]| -> Duration {
-        let some = cells.iter().filter(|cell| kinds.contains(&cell.kind));
+    let total = |has_tunnel: bool| -> Duration {
+        let simulated = |cell: &&Cell| matches!(cell.kind, Kind::Scenario | Kind::Simulated);
+        let some = cells.iter().filter(simulated);
+        let some = some.filter(|cell| cell.toml.contains("[tunnel]") == has_tunnel);
         some.map(Cell::duration).sum()
     };
-    let (tunnels, plain) = (total(&[Kind::Scenario]), total(&[Kind::Simulated]));
+    let (tunnels, plain) = (total(true), total(false));
     let in_lab = cells.iter().filter(|cell| cell.runs_in(World::Lab));
     let lab: Duration = in_lab
         .map(|cell| {
@@ -182,10 +219,11 @@ pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
         .sum();
     let packets: f64 = cells.iter().map(transferred).sum();
     let workloads: f64 = cells.iter().map(arriving).sum();
-    let sim = tunnels.as_secs_f64() * SIM_COST
+    let once = tunnels.as_secs_f64() * SIM_COST
         + plain.as_secs_f64() * PLAIN_COST
-        + packets * TRANSFER_COST
-        + workloads * WORKLOAD_COST;
+        + packets * TRANSFER_COST;
+    let seeds: f64 = (0..SEEDS).map(|_| 1.0).sum();
+    let sim = once * seeds + workloads * WORKLOAD_COST;
     (sim, lab.as_secs_f64())
 }
 
@@ -239,6 +277,8 @@ const BACKLOG: f64 = 5.0;
 const SIM_COST: f64 = 0.02;
 /// Real time for one simulated second of one TCP flow of 10 to 20 Mbit/s without tunnel, measured likewise.
 const PLAIN_COST: f64 = 0.0015;
+/// With so many seeds simulated cells run where nothing else is said: enough for a mean and a spread.
+pub const SEEDS: u64 = 8;
 /// After so many simulated cells table and page are written: each time all results are read again.
 const WRITE_EVERY: usize = 64;
 /// Real time for one packet of a transfer, on one core.

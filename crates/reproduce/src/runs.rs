@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -16,7 +17,7 @@ use crate::{
 
 /// What ran in one world, by the cells' names.
 #[derive(Clone, Debug, Default)]
-pub struct Runs(BTreeMap<String, Results>);
+pub struct Runs(BTreeMap<String, Arc<Results>>);
 
 /// What ran in either world.
 #[derive(Clone, Debug, Default)]
@@ -25,13 +26,17 @@ pub struct Worlds {
     pub sim: Runs,
     /// In namespaces.
     pub lab: Runs,
+    /// The same cells in the simulator with other seeds.
+    pub more_sim: Vec<Runs>,
+    /// The same cells in namespaces with other seeds.
+    pub more_lab: Vec<Runs>,
 }
 
 impl Runs {
     /// The results of `cell`; `None` if it did not run, or its run is not to be trusted.
     #[must_use]
     pub fn get(&self, cell: &str) -> Option<&Results> {
-        let results = self.0.get(cell)?;
+        let results = self.0.get(cell)?.as_ref();
         results.refused.is_none().then_some(results)
     }
 
@@ -49,7 +54,16 @@ impl Runs {
 
     /// Adds the results of `cell`, or replaces them.
     pub fn insert(&mut self, cell: &str, results: Results) {
-        self.0.insert(cell.to_owned(), results);
+        self.0.insert(cell.to_owned(), Arc::new(results));
+    }
+
+    /// The runs of the first of each pair, with those of the second in their place.
+    pub(crate) fn standing_in(&self, pairs: &[(String, String)]) -> Self {
+        let found = pairs.iter().filter_map(|(name, from)| {
+            let results = self.0.get(from)?;
+            Some((name.clone(), Arc::clone(results)))
+        });
+        Self(found.collect())
     }
 }
 
@@ -63,25 +77,49 @@ impl Worlds {
         }
     }
 
-    fn of_mut(&mut self, world: World) -> &mut Runs {
-        match world {
-            World::Lab => &mut self.lab,
-            World::Sim => &mut self.sim,
+    /// The runs in `world`, those of each seed apart.
+    pub fn seeds(&self, world: World) -> impl Iterator<Item = &Runs> {
+        let (first, more) = match world {
+            World::Lab => (&self.lab, &self.more_lab),
+            World::Sim => (&self.sim, &self.more_sim),
+        };
+        core::iter::once(first).chain(more)
+    }
+
+    /// The runs with every seed raised by `more`.
+    fn of_seed(&mut self, world: World, more: u64) -> &mut Runs {
+        let (first, others) = match world {
+            World::Lab => (&mut self.lab, &mut self.more_lab),
+            World::Sim => (&mut self.sim, &mut self.more_sim),
+        };
+        let Some(index) = usize::try_from(more).unwrap_or(0).checked_sub(1) else {
+            return first;
+        };
+        if others.len() <= index {
+            others.resize_with(index + 1, Runs::default);
         }
+        &mut others[index]
     }
 }
 
 /// Where scenarios and results lie.
 #[derive(Clone, Debug)]
-pub struct Directory(PathBuf);
+pub struct Directory {
+    path: PathBuf,
+    program: String,
+}
 
 impl Directory {
-    /// The directory at `path`, which is made if needed.
+    /// The directory at `path`, which is made if needed. `program`: the build that measures, as [`Results::version`] is to
+    /// have it; what another build measured does not count.
     ///
     /// # Errors
     /// If it cannot be made.
-    pub fn new(path: &Path) -> anyhow::Result<Self> {
-        let this = Self(path.to_owned());
+    pub fn new(path: &Path, program: &str) -> anyhow::Result<Self> {
+        let this = Self {
+            path: path.to_owned(),
+            program: program.to_owned(),
+        };
         for dir in [
             "scenarios/lab",
             "transfers",
@@ -103,10 +141,12 @@ impl Directory {
         let path = self.scenario(cell);
         if !self.has_scenario(cell) {
             for world in [World::Lab, World::Sim] {
-                let run = self.run(cell, world);
-                if cell.runs_in(world) && run.exists() {
-                    fs::remove_file(&run)
-                        .with_context(|| format!("cannot remove {}", run.display()))?;
+                for more in 0..SEEDS_MAX {
+                    let run = self.run(cell, world, more);
+                    if cell.runs_in(world) && run.exists() {
+                        fs::remove_file(&run)
+                            .with_context(|| format!("cannot remove {}", run.display()))?;
+                    }
                 }
             }
             write(&path, &cell.toml)?;
@@ -114,19 +154,32 @@ impl Directory {
         Ok(path)
     }
 
-    /// Writes the results of `cell`, without what the daemons said of themselves, which would be most of it.
+    /// Writes the results of `cell` with its seed raised by `more`, without what the daemons said of themselves, which would
+    /// be most of it.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn write_run(&self, cell: &Cell, world: World, results: &Results) -> anyhow::Result<()> {
+    pub fn write_run(
+        &self,
+        cell: &Cell,
+        world: World,
+        more: u64,
+        results: &Results,
+    ) -> anyhow::Result<()> {
         let results = Results {
             status: Vec::new(),
+            version: self.program.clone(),
             ..results.clone()
         };
-        write(&self.run(cell, world), &results.to_json()?)
+        let path = self.run(cell, world, more);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)
+                .with_context(|| format!("cannot make {}", parent.display()))?;
+        }
+        write(&path, &results.to_json()?)
     }
 
-    /// Reads what there is of `experiments`.
+    /// Reads what there is of `experiments`. Runs of another build of the program are refused.
     ///
     /// # Errors
     /// If a file is there but is not what it ought to be.
@@ -135,9 +188,11 @@ impl Directory {
         let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
         for cell in cells.filter(|cell| self.has_scenario(cell)) {
             for world in [World::Lab, World::Sim] {
-                if cell.runs_in(world) && self.run(cell, world).exists() {
-                    let results = self.read_run(cell, world)?;
-                    worlds.of_mut(world).insert(&cell.name, results);
+                for more in 0..SEEDS_MAX {
+                    if cell.runs_in(world) && self.run(cell, world, more).exists() {
+                        let results = self.read_run(cell, world, more)?;
+                        worlds.of_seed(world, more).insert(&cell.name, results);
+                    }
                 }
             }
         }
@@ -149,31 +204,39 @@ impl Directory {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
-        write(&self.0.join(name), text)
+        write(&self.path.join(name), text)
     }
 
     /// Where logs and configurations of a lab run of `cell` go.
     #[must_use]
     pub fn work(&self, cell: &Cell) -> PathBuf {
-        self.0.join("work").join(&cell.name)
+        self.path.join("work").join(&cell.name)
     }
 
-    /// Whether `cell` has run in `world` as it is now, and its run is to be trusted.
+    /// Whether this build has run `cell` in `world` as it is now with its seed raised by `more`, and the run is to be trusted.
     ///
     /// # Errors
     /// If a file is there but is not what it ought to be.
-    pub fn has_run(&self, cell: &Cell, world: World) -> anyhow::Result<bool> {
-        if !self.has_scenario(cell) || !self.run(cell, world).exists() {
+    pub fn has_run(&self, cell: &Cell, world: World, more: u64) -> anyhow::Result<bool> {
+        if !self.has_scenario(cell) || !self.run(cell, world, more).exists() {
             return Ok(false);
         }
-        Ok(self.read_run(cell, world)?.refused.is_none())
+        Ok(self.read_run(cell, world, more)?.refused.is_none())
     }
 
-    fn read_run(&self, cell: &Cell, world: World) -> anyhow::Result<Results> {
-        let path = self.run(cell, world);
+    fn read_run(&self, cell: &Cell, world: World, more: u64) -> anyhow::Result<Results> {
+        let path = self.run(cell, world, more);
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Results::from_json(&text).with_context(|| format!("{} holds no results", path.display()))
+        let mut results = Results::from_json(&text)
+            .with_context(|| format!("{} holds no results", path.display()))?;
+        if results.version != self.program {
+            let other = &results.version;
+            results.refused = Some(format!(
+                "another build of the program ran it, {other}; remedy: run it again, as with --missing"
+            ));
+        }
+        Ok(results)
     }
 
     fn has_scenario(&self, cell: &Cell) -> bool {
@@ -187,14 +250,21 @@ impl Directory {
             Kind::Transfer(_) => "transfers",
             Kind::Correction(_) | Kind::Workload(_) => "workloads",
         };
-        self.0.join(folder).join(format!("{}.toml", cell.name))
+        self.path.join(folder).join(format!("{}.toml", cell.name))
     }
 
-    fn run(&self, cell: &Cell, world: World) -> PathBuf {
+    fn run(&self, cell: &Cell, world: World, more: u64) -> PathBuf {
         let file = format!("{}.json", cell.name);
-        self.0.join("runs").join(name(world)).join(file)
+        let mut path = self.path.join("runs").join(name(world));
+        if more > 0 {
+            path.push(format!("seed+{more}"));
+        }
+        path.join(file)
     }
 }
+
+/// A cell runs with at most so many seeds.
+pub const SEEDS_MAX: u64 = 32;
 
 /// Writes the whole file or none of it.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {

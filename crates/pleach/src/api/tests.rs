@@ -133,6 +133,7 @@ impl Daemon {
                     }
                     ControlRequest::Only(_, reply) => reply.send(Ok(())),
                     ControlRequest::Reload(reply) => reply.send(Ok(ReloadReport::default())),
+                    ControlRequest::Set(_, reply) => reply.send(Ok(())),
                     ControlRequest::Status(reply) => {
                         counter.fetch_add(1, Ordering::SeqCst);
                         reply.send(Ok(sample()));

@@ -280,7 +280,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "cost too high": CLIENT, "cost = 0" => "cost = 256",
         "f.toml:17: [[link]] cost: expected a whole number from 0 to 255, \"standby\" or \"never\", found 256; remedy: write 0 for the link to use first, a higher number for a more expensive one";
     "policy unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"fastest\"",
-        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, auto-weight, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
+        "f.toml:9: [scheduler] policy: expected a known policy, found \"fastest\"; remedy: write one of: adaptive, auto-weight, awi, consn, cwnd-aware, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "policy missing": CLIENT, "policy = \"adaptive\"" => "",
         "f.toml:8: [scheduler] policy: missing required key; remedy: add policy = \"adaptive\"";
     "key of another policy": CLIENT, "policy = \"adaptive\"" => "policy = \"flow\"\nlink = \"dsl\"",
@@ -332,7 +332,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "osia word unknown": CLIENT, "policy = \"adaptive\"" => "policy = \"osia\"\nfaucets = \"dripping\"",
         "f.toml:10: [scheduler] faucets: expected \"smooth\" or \"random\", found \"dripping\"; remedy: write \"smooth\", or remove it";
     "policy of a client unknown": GATEWAY, "policy = \"flow\"" => "policy = \"flw\"",
-        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, auto-weight, awi, consn, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
+        "f.toml:20: [client.scheduler] policy: expected a known policy, found \"flw\"; remedy: write one of: adaptive, auto-weight, awi, consn, cwnd-aware, earliest-arrival, flow, min-rtt, osia, redundant, round-robin, single, srtt-weighted, weighted";
     "mtu below IPv6": CLIENT, "mtu = 1400" => "mtu = 1279",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 1279; remedy: remove it to use the MTU of the links' devices, or write 1280 (the minimum of IPv6) to 9000";
     "parity of another code": CLIENT, "mtu = 1400" => "parity = \"xor\"",

@@ -31,6 +31,14 @@ pub(crate) fn set_weights(socket: &Path, weights: BTreeMap<String, u32>) -> anyh
     ask::<serde_json::Value>(socket, &Request::Weights { weights }).map(drop)
 }
 
+/// Has the proxy at `socket` change what `set` says.
+///
+/// # Errors
+/// No daemon answers there, it is no proxy, or it refuses.
+pub(crate) fn set(socket: &Path, set: BTreeMap<String, String>) -> anyhow::Result<()> {
+    ask::<serde_json::Value>(socket, &Request::Set { set }).map(drop)
+}
+
 /// Has the gateway at `socket` drop the client `name`.
 ///
 /// # Errors

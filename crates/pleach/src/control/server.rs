@@ -340,6 +340,10 @@ fn answer(stream: &UnixStream, line: &[u8], gate: &Gate) -> io::Result<()> {
             let remove = |reply| ControlRequest::RemoveClient(name, reply);
             write_done(stream, gate.asker.ask(remove))
         }
+        Ok(Request::Set { set }) => write_done(
+            stream,
+            gate.asker.ask(|reply| ControlRequest::Set(set, reply)),
+        ),
         Ok(Request::Weights { weights }) => write_done(stream, gate.asker.set_weights(weights)),
     }
 }

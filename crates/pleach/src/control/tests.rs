@@ -91,6 +91,13 @@ impl Daemon {
                     ControlRequest::RemoveClient(name, reply) => {
                         reply.send((name == "home").then_some(()).ok_or_else(|| name.clone()));
                     }
+                    ControlRequest::Set(set, reply) => {
+                        reply.send(
+                            set.contains_key("scheduler")
+                                .then_some(())
+                                .ok_or_else(|| "set".to_owned()),
+                        );
+                    }
                     ControlRequest::Status(reply) => reply.send(Ok(sample())),
                     ControlRequest::Weights(weights, reply) => {
                         let unknown = weights.keys().find(|name| *name != "dsl");

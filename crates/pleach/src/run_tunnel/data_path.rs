@@ -503,6 +503,9 @@ impl DataPath {
                     self.source.on_clients_changed();
                     self.remove_client(now, &name, reply);
                 }
+                ControlRequest::Set(_, reply) => {
+                    reply.send(Err("this is a tunnel, no proxy".to_owned()));
+                }
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
         }

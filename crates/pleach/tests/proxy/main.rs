@@ -11,6 +11,7 @@ mod peers;
 mod ranges;
 mod relay;
 mod requests;
+mod set;
 mod stripe;
 mod transparent;
 mod world;

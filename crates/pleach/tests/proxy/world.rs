@@ -201,6 +201,18 @@ impl Proxy {
         Some(serde_json::from_slice(&text).expect("JSON"))
     }
 
+    /// Runs `pleach proxy set`; what it complains of.
+    pub(crate) fn set(&self, pairs: &[&str]) -> Result<(), String> {
+        let output = Command::new(env!("CARGO_BIN_EXE_pleach"))
+            .args(["proxy", "set", "--control"])
+            .arg(&self.control)
+            .args(pairs)
+            .output()
+            .map_err(|error| error.to_string())?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.success().then_some(()).ok_or(told)
+    }
+
     /// Waits until its status fulfils `holds`.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {

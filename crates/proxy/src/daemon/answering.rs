@@ -258,6 +258,7 @@ async fn open_target(
         hub.admit_redirected().ok_or(Refusal::Busy)?,
     );
     let purpose = Purpose {
+        dscp: None,
         client: from,
         app: Some(name),
         target: Target::from(to),

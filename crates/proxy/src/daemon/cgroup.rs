@@ -187,7 +187,7 @@ impl State {
         let now = pleach_linux::clock::now();
         let weighed = |is_v4| {
             let used: Vec<Bitrate> = self.lines.iter().map(|line| line.used).collect();
-            let weights = weights(&placer, hub.settings.placer.policy, now, &used, is_v4);
+            let weights = weights(&placer, placer.policy(), now, &used, is_v4);
             let with_index = |(link, weight): (LinkId, u64)| {
                 let ifindex = self.lines.get(link.0)?.ifindex?;
                 Some((ifindex, weight))
@@ -218,7 +218,7 @@ impl State {
                 None => Verdict::Spread,
             }
         };
-        places.extend(rule_places(&hub.settings.placer.rules, verdict));
+        places.extend(rule_places(placer.rules(), verdict));
         let result = self.hook.set_places(&places);
         self.complain(result);
     }
@@ -260,7 +260,7 @@ fn weights(
         // Connections mostly ask for downloads, and which will upload cannot be known.
         let rate = placer.rates(now, *id).1.as_bps().max(1);
         let weight = match policy {
-            Policy::MaxThroughput => {
+            Policy::Makespan | Policy::MaxThroughput => {
                 let used = used.get(id.0).map_or(0, |used| used.as_bps());
                 (rate.saturating_sub(used) + rate / FULL_SHARE).max(1)
             }
@@ -278,12 +278,12 @@ fn weights(
 
 /// The places that follow from rules without programs, ports and domains. The first rule wins, as everywhere; so a
 /// later one for a part of an earlier one's network is left out.
-fn rule_places(
-    rules: &[Rule],
+fn rule_places<'a>(
+    rules: impl Iterator<Item = &'a Rule>,
     verdict: impl Fn(&Rule, bool) -> Verdict,
 ) -> BTreeMap<IpNet, Verdict> {
     let mut places: BTreeMap<IpNet, Verdict> = BTreeMap::new();
-    for rule in rules.iter().filter(|rule| is_place(rule)) {
+    for rule in rules.filter(|rule| is_place(rule)) {
         let nets = match &rule.destination {
             Some(Destination::Network(net)) => vec![net.trunc()],
             _ => vec![everywhere_v4(), everywhere_v6()],
@@ -423,7 +423,7 @@ mod tests {
             rule(Some("fd00::/8"), 4),
         ];
         let number = |rule: &Rule, _| Verdict::Bind(u32::try_from(rule.link.0).expect("small"));
-        let places = rule_places(&rules, number);
+        let places = rule_places(rules.iter(), number);
         let shown: Vec<String> = places
             .iter()
             .map(|(net, verdict)| format!("{net} {verdict:?}"))

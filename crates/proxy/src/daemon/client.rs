@@ -8,7 +8,7 @@ use std::{
 };
 
 use pleach_core::units::Bytes;
-use pleach_linux::clock;
+use pleach_linux::{clock, tcp};
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use tokio::{
@@ -300,6 +300,7 @@ async fn open(
     };
     let purpose = Purpose {
         client: from,
+        dscp: tcp::received_dscp(client),
         app,
         target: request.target.clone(),
         protocol: request.protocol,

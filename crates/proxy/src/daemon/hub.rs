@@ -240,6 +240,7 @@ impl Hub {
             let ask = Ask {
                 client: purpose.client.ip().to_canonical(),
                 app: purpose.app.as_deref(),
+                dscp: purpose.dscp,
                 target: &purpose.target,
                 addresses,
                 warm: &purpose.warm,

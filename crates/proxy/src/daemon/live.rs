@@ -74,6 +74,8 @@ pub(crate) struct Live {
 pub(crate) struct Purpose {
     pub(crate) client: SocketAddr,
     pub(crate) app: Option<String>,
+    /// DSCP of the client's packets, if known.
+    pub(crate) dscp: Option<u8>,
     pub(crate) target: Target,
     pub(crate) protocol: Protocol,
     /// Connections to the server that wait for use.
@@ -253,6 +255,9 @@ pub(super) fn ask_tcp(live: &Live, placer: &mut Placer) {
     let mut share = live.share.get();
     share.on_tcp(&info);
     live.share.set(share);
+    if let Some(id) = live.id {
+        placer.note_segments(id, info.segments);
+    }
     observe_tcp(placer, link, info, &live.tcp_seen);
 }
 

@@ -9,7 +9,8 @@ use super::hub::Hub;
 pub use super::learnt::Learnt;
 use crate::{
     budget::Standing,
-    placer::Cost,
+    estimate::class::Class,
+    placer::{Cost, Placer},
     relay::stripe::association::{Association, LaneState},
     sched::LinkId,
     stripe::frame::ConnId,
@@ -26,6 +27,8 @@ pub struct Report {
     pub connections: Vec<ConnectionReport>,
     /// How many there are.
     pub connection_count: usize,
+    /// What is known of applications, and of ports where no name is known (`:PORT`), by name, at most [`MAX_SHOWN`].
+    pub applications: BTreeMap<String, ApplicationReport>,
     /// What was not served, by reason.
     pub drops: BTreeMap<&'static str, u64>,
 }
@@ -45,6 +48,8 @@ pub struct LinkReport {
     pub download: Option<Bitrate>,
     /// What it carries to servers.
     pub upload: Option<Bitrate>,
+    /// What is left of [`download`](Self::download) beside what connections move now.
+    pub residual: Option<Bitrate>,
     /// Part of the segments that TCP sent again.
     pub loss: f64,
     /// Payload to servers; with the hook, all that its device sent since the start.
@@ -59,6 +64,23 @@ pub struct LinkReport {
     pub weight: Option<u16>,
     /// Its budget, if it has one.
     pub budget: Option<BudgetReport>,
+}
+
+/// What is known of an application.
+#[derive(Clone, Debug, Default)]
+pub struct ApplicationReport {
+    /// `real-time` or `bulk`; `None` if its connections showed neither.
+    pub class: Option<&'static str>,
+    /// Bytes to servers in a connection, smoothed.
+    pub demand_up: u64,
+    /// Bytes from servers in a connection, smoothed.
+    pub demand_down: u64,
+    /// Connections that have ended.
+    pub connections: u64,
+    /// Bytes of the last ones, oldest first.
+    pub last_bytes: Vec<u64>,
+    /// Name of the link that was assigned to it while the proxy runs.
+    pub link: Option<String>,
 }
 
 /// A link's budget in the present month.
@@ -154,6 +176,13 @@ pub(super) fn report(hub: &Hub) -> Report {
     let devices = hub.uplinks.devices.borrow();
     let counts = placer.connection_counts();
     let bound = hub.uplinks.bound.borrow();
+    let live = hub.table.live.borrow();
+    let mut moving = vec![0_u64; placer.links().len()];
+    for one in live.values() {
+        if let Some(moving) = one.link.get().and_then(|link| moving.get_mut(link.0)) {
+            *moving = moving.saturating_add(one.rate.get().as_bps());
+        }
+    }
     let link = |index: usize, link: &crate::placer::Link| {
         let state = match placer.price(link).cost {
             Cost::Never => LinkState::Never,
@@ -176,6 +205,10 @@ pub(super) fn report(hub: &Hub) -> Report {
             rtt: link.estimator.rtt(),
             download: rate(link.settings.download, link.estimator.down.rate()),
             upload: rate(link.settings.upload, link.estimator.up.rate()),
+            residual: rate(link.settings.download, link.estimator.down.rate()).map(|rate| {
+                let used = moving.get(index).copied().unwrap_or(0);
+                Bitrate::from_bps(rate.as_bps().saturating_sub(used))
+            }),
             loss: link.estimator.loss(),
             tx_bytes: bound.map_or(link.tx_bytes, |bound| bound.tx_bytes),
             rx_bytes: bound.map_or(link.rx_bytes, |bound| bound.rx_bytes),
@@ -190,7 +223,6 @@ pub(super) fn report(hub: &Hub) -> Report {
         }
     };
     let links = placer.links().iter().enumerate();
-    let live = hub.table.live.borrow();
     let connections = live.values().take(MAX_SHOWN).map(|live| ConnectionReport {
         client: live.purpose.client.to_string(),
         app: live.purpose.app.clone(),
@@ -215,12 +247,39 @@ pub(super) fn report(hub: &Hub) -> Report {
             .map(|(association, conn)| striped(association, *conn)),
     });
     Report {
-        policy: hub.settings.placer.policy.name(),
+        policy: placer.policy().name(),
         links: links.map(|(index, found)| link(index, found)).collect(),
         connections: connections.collect(),
         connection_count: live.len(),
+        applications: applications(&placer),
         drops: hub.drops.all(),
     }
+}
+
+fn applications(placer: &Placer) -> BTreeMap<String, ApplicationReport> {
+    let mut found: BTreeMap<String, ApplicationReport> = BTreeMap::new();
+    for (name, past) in placer.classes.all() {
+        let report = found.entry(name.to_owned()).or_default();
+        report.class = past.class().map(Class::name);
+        report.connections = past.connections;
+        report.last_bytes = past.last_bytes.iter().copied().collect();
+    }
+    for (name, demand) in placer.demands.known() {
+        let report = found.entry(name.to_owned()).or_default();
+        (report.demand_up, report.demand_down) = (demand.up, demand.down);
+    }
+    for rule in placer.rules() {
+        let Some(app) = &rule.app else { continue };
+        let link = placer.assigned_to(app);
+        if let Some(link) = link.and_then(|link| placer.links().get(link.0)) {
+            let report = found.entry(app.clone()).or_default();
+            report.link = Some(link.settings.name.clone());
+        }
+    }
+    while found.len() > MAX_SHOWN {
+        found.pop_last();
+    }
+    found
 }
 
 fn striped(association: &Association, conn: ConnId) -> StripedReport {

@@ -113,6 +113,28 @@ impl LinkEstimator {
         self.min_rtt
     }
 
+    /// Whether so much is lost that it is the link's doing, and not that of connections which fill it.
+    #[must_use]
+    pub fn is_lossy(&self) -> bool {
+        self.loss() >= LOSSY
+    }
+
+    /// What a single connection gets at most on a link that loses packets by itself; `None`: it does not, or no round trip is
+    /// known. Mathis et al., "The macroscopic behavior of the TCP congestion avoidance algorithm" (1997): a segment, by the
+    /// round trip, by the root of two thirds of the loss.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and saturating"
+    )]
+    pub fn single(&self) -> Option<Bitrate> {
+        let rtt = self.min_rtt.filter(|rtt| *rtt > Duration::ZERO)?;
+        let bits = SEGMENT_BITS / (rtt.as_secs_f64() * (self.loss() * 2.0 / 3.0).sqrt());
+        self.is_lossy()
+            .then(|| Bitrate::from_bps(bits.round() as u64))
+    }
+
     /// Segments sent again of the last thousands sent, as a fraction.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "both are small")]
@@ -263,6 +285,11 @@ const SINGLE_MEMORY: Duration = Duration::from_secs(60);
 const MIN_RTT_MEMORY: u32 = 512;
 /// Loss is that of about this many segments.
 const LOSS_MEMORY_SEGMENTS: u64 = 20_000;
+
+/// Connections that fill a link lose less, but for very short queues.
+const LOSSY: f64 = 0.02;
+/// 1460 bytes.
+const SEGMENT_BITS: f64 = 11_680.0;
 
 #[cfg(test)]
 mod tests {
@@ -451,10 +478,33 @@ mod tests {
         link.on_tcp(sample(0, 40));
         assert_eq!(link.rtt(), Some(Duration::from_millis(70)));
         assert!((link.loss() - 0.02).abs() < 1e-9);
+        assert_eq!(link.single(), None, "no round trip");
         assert_eq!(link.min_rtt(), Some(Duration::ZERO));
         for _ in 0..100 {
             link.on_tcp(sample(10, 0));
         }
         assert!(link.loss() < 0.001);
+    }
+
+    #[test]
+    fn a_lossy_link_bounds_what_one_connection_gets() {
+        let of = |retransmitted, millis| {
+            let mut link = LinkEstimator::default();
+            link.on_tcp(TcpSample {
+                rtt: Duration::from_millis(millis),
+                min_rtt: Duration::from_millis(millis),
+                segments: 1000,
+                retransmitted,
+            });
+            link.single().map(|rate| rate.as_bps() / 1000)
+        };
+        // 11 680 bit in 100 ms, by the root of 0.04.
+        assert_eq!(of(60, 100), Some(584));
+        assert_eq!(of(60, 50), Some(1168));
+        assert_eq!(
+            (of(19, 100), of(0, 100)),
+            (None, None),
+            "no more than congestion"
+        );
     }
 }

@@ -17,6 +17,8 @@ pub struct Ask<'a> {
     pub client: IpAddr,
     /// The program, if known.
     pub app: Option<&'a str>,
+    /// DSCP of the client's packets, if known.
+    pub dscp: Option<u8>,
     /// Where to.
     pub target: &'a Target,
     /// Its addresses.
@@ -37,12 +39,16 @@ pub struct Warm {
 /// Why a connection is where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
+    /// The user assigned it there while the proxy runs.
+    Assigned,
     /// The destination is directly on this link.
     Neighbour,
     /// No other link was there.
     OnlyLink,
     /// The link had room, and brings a part of what another connection began to bring.
     Part,
+    /// Its application is real-time, and the link the quickest.
+    RealTime,
     /// Another link was chosen first and did not work.
     Retry,
     /// The rule of this number, counted from 1.
@@ -56,9 +62,11 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Assigned => f.write_str("assigned"),
             Self::Neighbour => f.write_str("neighbour"),
             Self::OnlyLink => f.write_str("only link"),
             Self::Part => f.write_str("part"),
+            Self::RealTime => f.write_str("real-time"),
             Self::Retry => f.write_str("retry"),
             Self::Rule(number) => write!(f, "rule {number}"),
             Self::Scheduler(policy) => f.write_str(policy.name()),

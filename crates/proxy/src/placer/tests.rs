@@ -49,6 +49,7 @@ fn begin(
 ) -> Result<Placement, NoLink> {
     let addresses = [IpAddr::from([192, 0, 2, 1])];
     let ask = Ask {
+        dscp: None,
         client: CLIENT,
         app,
         target: to,
@@ -89,6 +90,7 @@ fn a_connection_that_waits_is_opened_and_has_its_window() {
     let mut first = |now, warm: &[Warm]| {
         let addresses = [IpAddr::from([192, 0, 2, 1])];
         let ask = Ask {
+            dscp: None,
             client: CLIENT,
             app: None,
             target: &to,
@@ -223,6 +225,7 @@ fn no_link_says_why_for_each() {
     let to = target("2001:db8::1", 80);
     let addresses = ["2001:db8::1".parse().expect("address")];
     let ask = Ask {
+        dscp: None,
         client: CLIENT,
         app: None,
         target: &to,
@@ -584,4 +587,79 @@ fn energy_counts_while_it_is_saved() {
     assert_eq!([(); 3].map(|()| first(&mut placer)), [0, 0, 0]);
     placer.set_reach(LinkId(0), Reach::default());
     assert_eq!(first(&mut placer), 1);
+}
+
+#[test]
+fn real_time_takes_the_quickest_link_that_does_not_lose_packets() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    let sample = |placer: &mut Placer, link, rtt, retransmitted| {
+        let rtt = Duration::from_millis(rtt);
+        let sample = TcpSample {
+            rtt,
+            min_rtt: rtt,
+            segments: 1000,
+            retransmitted,
+        };
+        placer.observe_tcp(LinkId(link), sample);
+    };
+    let sip = target("call.example", 5060);
+    let first = |placer: &mut Placer| {
+        let placement = begin(placer, at(0), None, &sip).expect("links");
+        placer.end(at(0), placement.id, None);
+        (placement.links[0].0, placement.why)
+    };
+    let by_scheduler = Why::Scheduler(Policy::MaxThroughput);
+    assert_eq!(first(&mut placer).1, by_scheduler, "nothing is known");
+    sample(&mut placer, 0, 60, 0);
+    sample(&mut placer, 1, 20, 0);
+    assert_eq!(first(&mut placer), (1, Why::RealTime));
+    let web = target("page.example", 80);
+    assert_eq!(
+        begin(&mut placer, at(0), None, &web).expect("links").why,
+        by_scheduler
+    );
+    for _ in 0..4 {
+        sample(&mut placer, 1, 20, 100);
+    }
+    assert_eq!(first(&mut placer), (0, Why::RealTime), "it loses packets");
+}
+
+#[test]
+fn what_is_set_while_it_runs_counts_for_those_that_come() {
+    let mut placer = placer(config(Policy::MaxThroughput));
+    let to = target("files.example", 80);
+    let why = |placer: &mut Placer, app| {
+        let placement = begin(placer, at(0), app, &to).expect("links");
+        placer.end(at(0), placement.id, None);
+        (placement.links[0].0, placement.why)
+    };
+    let of_curl = || Rule {
+        app: Some("curl".to_owned()),
+        ..Rule::default()
+    };
+    assert!(
+        placer.assign(of_curl(), None).is_err(),
+        "nothing to take back"
+    );
+    for link in [0, 1, 1] {
+        placer.assign(of_curl(), Some(LinkId(link))).expect("room");
+        assert_eq!(why(&mut placer, Some("curl")), (link, Why::Assigned));
+    }
+    assert_eq!(placer.assigned_to("curl"), Some(LinkId(1)));
+    assert_ne!(why(&mut placer, Some("wget")).1, Why::Assigned);
+    placer.assign(of_curl(), None).expect("assigned before");
+    assert_ne!(why(&mut placer, Some("curl")).1, Why::Assigned);
+    placer.set_policy(Policy::RoundRobin);
+    let turns = [0; 4].map(|_| why(&mut placer, None));
+    let round_robin = Why::Scheduler(Policy::RoundRobin);
+    assert_eq!(turns.map(|(_, why)| why), [round_robin; 4]);
+    assert_eq!(turns.map(|(link, _)| link), [0, 1, 0, 1]);
+    let many = (0..=MAX_ASSIGNED).map(|n| {
+        let rule = Rule {
+            app: Some(format!("app{n}")),
+            ..Rule::default()
+        };
+        placer.assign(rule, Some(LinkId(0)))
+    });
+    assert_eq!(many.filter(Result::is_err).count(), 1);
 }

@@ -79,7 +79,7 @@ pub(crate) async fn relay(
     };
     // Whoever wants connections spread otherwise means those that clients make.
     let may_ask_again = hub.settings.ranges
-        && hub.settings.placer.policy == Policy::MaxThroughput
+        && hub.placer.borrow().policy() == Policy::MaxThroughput
         && session.may_split
         && !request.is_last
         && matches!(live.why.get(), Some(Why::Scheduler(_)))

@@ -196,6 +196,7 @@ impl Association {
             oldest.into_iter().for_each(|oldest| self.forget(oldest));
         }
         let purpose = Purpose {
+            dscp: None,
             client: self.from,
             app: None,
             target: target.clone(),

@@ -12,7 +12,7 @@
 //! the one where its first answer takes least, of its own time and of that of the others on the link. So the first things of a
 //! page come by the link that answers soonest, before there is anything to share out, and those that follow use the other.
 //!
-//! Ours beyond the paper, too: a link on which the first answer would take more than [`MAX_STRETCH`] times as long as on its
+//! The paper's rule alone is [`makespan`](super::makespan). Ours beyond the paper, too: a link on which the first answer would take more than [`MAX_STRETCH`] times as long as on its
 //! best one is no choice. The makespan alone would put a page on a slow link because a download on the fast one takes
 //! longer still.
 
@@ -23,11 +23,7 @@ use super::{LinkId, LinkView};
 pub(super) fn pick(links: &[LinkView], demand: Bytes, answer: Bytes) -> Option<LinkId> {
     let least_us = links.iter().map(|link| link.own_finish_us(answer)).min()?;
     let bearable = |link: &&LinkView| link.own_finish_us(answer) <= least_us * MAX_STRETCH;
-    let all_done_us = |chosen: &LinkView| {
-        let others = links.iter().filter(|link| link.id != chosen.id);
-        let others_us = others.map(|link| link.all_done_us(Bytes::ZERO)).max();
-        chosen.all_done_us(demand).max(others_us.unwrap_or(0))
-    };
+    let all_done_us = |chosen: &LinkView| super::all_done_us(links, chosen, demand);
     let by_makespan = |link: &&LinkView| (all_done_us(link), link.own_finish_us(answer));
     let best = links.iter().filter(bearable).min_by_key(by_makespan)?;
     let bound_us =

@@ -7,6 +7,7 @@ fn link(id: usize, mbps: u64, load: u64) -> LinkView {
         load: Bytes::new(load),
         sharing: Bytes::new(load),
         start: Duration::ZERO,
+        single: None,
         weight: None,
     }
 }
@@ -137,6 +138,48 @@ fn max_throughput_takes_the_link_that_answers_first_while_round_trips_are_what_i
     // Where nothing is known of round trips only equals are weighed so, and where rates count for more none are.
     assert_eq!(chosen(130_000, [0, 0])[..6], [0, 1, 0, 0, 1, 0]);
     assert_eq!(chosen(500_000, [80, 160])[..6], [0, 0, 1, 0, 0, 1]);
+}
+
+#[test]
+fn makespan_is_the_papers_rule_without_ours() {
+    let chosen = |policy, links: &[LinkView], demand| {
+        let demand = Bytes::new(demand);
+        Scheduler::new(policy).rank(links, demand, demand)[0].0
+    };
+    // A long download outlasts everything: the paper's rule puts a page on a link of a twentieth of the rate.
+    let long = LinkView {
+        sharing: Bytes::new(22_380),
+        ..link(0, 20, 1_000_000_000)
+    };
+    let links = [long, link(1, 1, 0)];
+    assert_eq!(chosen(Policy::Makespan, &links, 22_380), 1);
+    assert_eq!(chosen(Policy::MaxThroughput, &links, 22_380), 0);
+    // Round trips are nothing to it.
+    let far = LinkView {
+        start: Duration::from_millis(500),
+        ..link(0, 20, 0)
+    };
+    assert_eq!(chosen(Policy::Makespan, &[far, link(1, 19, 0)], 20_000), 0);
+    assert_eq!(
+        chosen(Policy::MaxThroughput, &[far, link(1, 19, 0)], 20_000),
+        1
+    );
+}
+
+#[test]
+fn a_link_that_loses_packets_is_not_taken_for_its_rate() {
+    // 2 Mbit/s are all that one connection gets of 20.
+    let lossy = LinkView {
+        single: Some(Bitrate::from_mbps(2)),
+        ..link(0, 20, 0)
+    };
+    let demand = Bytes::new(1_000_000);
+    for policy in [Policy::Makespan, Policy::MaxThroughput] {
+        let first = |links: &[LinkView]| Scheduler::new(policy).rank(links, demand, demand)[0].0;
+        assert_eq!(first(&[link(0, 20, 0), link(1, 5, 0)]), 0);
+        assert_eq!(first(&[lossy, link(1, 5, 0)]), 1, "{policy:?}");
+        assert_eq!(first(&[lossy, link(1, 1, 0)]), 0, "{policy:?}");
+    }
 }
 
 /// The obvious twin: try every assignment, compute when everything is done.

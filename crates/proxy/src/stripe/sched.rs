@@ -6,6 +6,7 @@
 //! is given several chunks at once, and says in which order each lane sends its own.
 
 mod consn;
+mod cwnd_aware;
 mod earliest_arrival;
 mod osia;
 mod round_robin;
@@ -40,6 +41,8 @@ pub struct LaneView {
 pub enum Striping {
     /// Blocks of chunks whose sequences run towards each other over the lanes.
     Consn,
+    /// By chance, in proportion to what the lanes hold.
+    CwndAware,
     /// The lane on which the chunk is predicted to arrive first.
     EarliestArrival,
     /// Progressive water-filling.
@@ -52,8 +55,9 @@ pub enum Striping {
 
 impl Striping {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Consn,
+        Self::CwndAware,
         Self::EarliestArrival,
         Self::Osia,
         Self::RoundRobin,
@@ -65,6 +69,7 @@ impl Striping {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Consn => "consn",
+            Self::CwndAware => "cwnd-aware",
             Self::EarliestArrival => "earliest-arrival",
             Self::Osia => "osia",
             Self::RoundRobin => "round-robin",
@@ -86,6 +91,7 @@ pub struct Scheduler(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Consn(Box<consn::Consn>),
+    CwndAware(cwnd_aware::CwndAware),
     EarliestArrival,
     Osia(Box<osia::Osia>),
     RoundRobin(round_robin::RoundRobin),
@@ -98,6 +104,7 @@ impl Scheduler {
     pub fn new(striping: Striping) -> Self {
         Self(match striping {
             Striping::Consn => Kind::Consn(Box::default()),
+            Striping::CwndAware => Kind::CwndAware(cwnd_aware::CwndAware::default()),
             Striping::EarliestArrival => Kind::EarliestArrival,
             Striping::Osia => Kind::Osia(Box::default()),
             Striping::RoundRobin => Kind::RoundRobin(round_robin::RoundRobin::default()),
@@ -111,6 +118,7 @@ impl Scheduler {
     pub fn assign(&mut self, now: Instant, len: Bytes, lanes: &[LaneView]) -> Option<PathId> {
         match &mut self.0 {
             Kind::Consn(state) => state.assign(len, lanes),
+            Kind::CwndAware(state) => state.assign(len, lanes),
             Kind::EarliestArrival => earliest_arrival::assign(len, lanes),
             Kind::Osia(state) => state.assign(now, len, lanes),
             Kind::RoundRobin(state) => state.assign(lanes),
@@ -129,7 +137,8 @@ impl Scheduler {
     pub fn place(&mut self, lens: &[Bytes], lanes: &[LaneView]) -> Vec<(usize, PathId)> {
         match &mut self.0 {
             Kind::Consn(state) => state.place(lens, lanes).collect(),
-            Kind::EarliestArrival
+            Kind::CwndAware(_)
+            | Kind::EarliestArrival
             | Kind::Osia(_)
             | Kind::RoundRobin(_)
             | Kind::WeightedRoundRobin(_) => Vec::new(),
@@ -191,6 +200,19 @@ mod tests {
         lanes[1].is_free = false;
         let mut scheduler = Scheduler::new(Striping::RoundRobin);
         assert_eq!(scheduler.assign(Instant::ZERO, LEN, &lanes), None);
+    }
+
+    #[test]
+    fn lots_fall_by_what_lanes_hold_among_those_that_are_free() {
+        let mut lanes = [lane(0, 20, 10), lane(1, 10, 80)];
+        // 400 and 1600 kbit in two delays.
+        let [quick, slow] = shares(Striping::CwndAware, &lanes, 1_000);
+        assert!(
+            (140..260).contains(&quick) && quick + slow == 1_000,
+            "{quick}"
+        );
+        lanes[1].is_free = false;
+        assert_eq!(shares(Striping::CwndAware, &lanes, 9), [9, 0]);
     }
 
     #[test]

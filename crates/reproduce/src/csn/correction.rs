@@ -24,7 +24,7 @@ use pleach_sim::{
 use serde::Deserialize;
 
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Source, Target},
     runs::Runs,
     series,
 };
@@ -339,6 +339,7 @@ fn target() -> Target {
         checks,
         cells,
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }

@@ -2,7 +2,7 @@
 
 use super::testbed::{self, JUMP, WHOLE, Wlan, unusable, unusable_at_160};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Source, Target},
     runs::Runs,
 };
 
@@ -15,20 +15,26 @@ enum Strategy {
     Single,
     Default,
     Consn,
+    /// The weights of `ConSN` without its runs: what confluence adds shows beside this.
+    Weighted,
     Pdc,
     PdcConsn,
+    /// Those weights with PDC.
+    PdcWeighted,
     /// Ours beside them.
     Redundant,
     Adaptive,
 }
 
 impl Strategy {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Single,
         Self::Default,
         Self::Consn,
+        Self::Weighted,
         Self::Pdc,
         Self::PdcConsn,
+        Self::PdcWeighted,
         Self::Redundant,
         Self::Adaptive,
     ];
@@ -38,8 +44,10 @@ impl Strategy {
             Self::Single => "single",
             Self::Default => "default",
             Self::Consn => "consn",
+            Self::Weighted => "srtt-weighted",
             Self::Pdc => "pdc",
             Self::PdcConsn => "pdc-consn",
+            Self::PdcWeighted => "pdc-srtt-weighted",
             Self::Redundant => "consn-copies",
             Self::Adaptive => "adaptive",
         }
@@ -50,8 +58,10 @@ impl Strategy {
             Self::Single => "single path",
             Self::Default => "round robin",
             Self::Consn => "ConSN",
+            Self::Weighted => "sRTT weights alone (control)",
             Self::Pdc => "PDC",
             Self::PdcConsn => "PDC and ConSN",
+            Self::PdcWeighted => "PDC and sRTT weights (control)",
             Self::Redundant => "ConSN with copies",
             Self::Adaptive => "adaptive (ours)",
         }
@@ -59,12 +69,13 @@ impl Strategy {
 
     const fn policy(self) -> &'static str {
         match self {
-            Self::Single => "policy = \"srtt-weighted\"\nin_order = false\n",
+            Self::Single | Self::Weighted => "policy = \"srtt-weighted\"\nin_order = false\n",
             Self::Default => "policy = \"srtt-weighted\"\nweights = \"equal\"\nin_order = false\n",
             Self::Consn => "policy = \"consn\"\nin_order = false\n",
             Self::Pdc => {
                 "policy = \"srtt-weighted\"\nweights = \"equal\"\npdc = true\nin_order = false\n"
             }
+            Self::PdcWeighted => "policy = \"srtt-weighted\"\npdc = true\nin_order = false\n",
             Self::PdcConsn => "policy = \"consn\"\npdc = true\nin_order = false\n",
             Self::Redundant => "policy = \"consn\"\nredundancy = true\nin_order = false\n",
             Self::Adaptive => {
@@ -79,7 +90,7 @@ impl Strategy {
     }
 }
 
-/// Seven cells for each scenario, seven targets.
+/// Nine cells for each scenario, eight targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     let cells = SCENARIOS
@@ -98,6 +109,7 @@ pub fn experiment() -> Experiment {
             both_b(),
             pdc(),
             pdc_consn(),
+            confluence(),
         ],
         figures: vec![
             figure(
@@ -108,6 +120,7 @@ pub fn experiment() -> Experiment {
                     Strategy::Single,
                     Strategy::Default,
                     Strategy::Consn,
+                    Strategy::Weighted,
                     Strategy::Redundant,
                     Strategy::Adaptive,
                 ],
@@ -120,6 +133,7 @@ pub fn experiment() -> Experiment {
                     Strategy::Single,
                     Strategy::Default,
                     Strategy::Consn,
+                    Strategy::Weighted,
                     Strategy::Redundant,
                     Strategy::Adaptive,
                 ],
@@ -226,12 +240,13 @@ fn target(
         checks,
         cells: cells.collect(),
         order: &[],
+        source: Source::Published,
         known,
     }
 }
 
 fn single_a() -> Target {
-    target(
+    let target = target(
         "R-CSN-1",
         "sufficient WLAN alone: almost nothing is unusable",
         &[Wlan::A],
@@ -244,11 +259,15 @@ fn single_a() -> Target {
             "\"almost 0 %\", and WLAN's own loss is below 1 %",
         )],
         "",
-    )
+    );
+    Target {
+        source: Source::Input,
+        ..target
+    }
 }
 
 fn default_a() -> Target {
-    target(
+    let target = target(
         "R-CSN-2",
         "sufficient WLAN, round robin: above 10 % at 160 ms, above 50 % in the jump",
         &[Wlan::A],
@@ -260,7 +279,8 @@ fn default_a() -> Target {
                 unusable_at_160,
                 Range::new(10.0, 20.0),
                 "calibrated, not reproduced: the 3G's queue, which is not published, was fitted so that this is \"more than 10 %\" and below twice that",
-            ),
+            )
+            .beside(),
             check(
                 "round robin in the jump",
                 (Wlan::A, Strategy::Default),
@@ -270,7 +290,11 @@ fn default_a() -> Target {
             ),
         ],
         "",
-    )
+    );
+    Target {
+        source: Source::Input,
+        ..target
+    }
 }
 
 fn consn_a() -> Target {
@@ -282,6 +306,7 @@ fn consn_a() -> Target {
             Strategy::Single,
             Strategy::Default,
             Strategy::Consn,
+            Strategy::Weighted,
             Strategy::Redundant,
             Strategy::Adaptive,
         ],
@@ -309,6 +334,11 @@ fn consn_a() -> Target {
                 Range::at_most(0.5),
                 "\"significantly smaller\": less than half",
             ),
+            control(
+                "in the jump, sRTT weights alone",
+                (Wlan::A, Strategy::Weighted),
+                in_jump,
+            ),
         ],
         "",
     )
@@ -331,7 +361,7 @@ fn ratio(
 }
 
 fn single_b() -> Target {
-    target(
+    let target = target(
         "R-CSN-4",
         "insufficient WLAN alone: above 30 %",
         &[Wlan::B],
@@ -344,7 +374,11 @@ fn single_b() -> Target {
             "\"more than 30 %\": what 8.6 Mbit/s on the line are above 6",
         )],
         "",
-    )
+    );
+    Target {
+        source: Source::Input,
+        ..target
+    }
 }
 
 fn both_b() -> Target {
@@ -356,6 +390,7 @@ fn both_b() -> Target {
             Strategy::Single,
             Strategy::Default,
             Strategy::Consn,
+            Strategy::Weighted,
             Strategy::Redundant,
             Strategy::Adaptive,
         ],
@@ -381,6 +416,16 @@ fn both_b() -> Target {
                 in_jump,
                 1.0,
                 "\"does not become worse than for the single-path transfer\": a point for single runs",
+            ),
+            control(
+                "at 160 ms, sRTT weights alone",
+                (Wlan::B, Strategy::Weighted),
+                unusable_at_160,
+            ),
+            control(
+                "in the jump, sRTT weights alone",
+                (Wlan::B, Strategy::Weighted),
+                in_jump,
             ),
         ],
         "",
@@ -411,8 +456,7 @@ fn pdc() -> Target {
         &SCENARIOS,
         &[Strategy::Pdc],
         checks,
-        "the paper has no equation for PDC. Ours takes a packet off a path on which it would miss its deadline, so in the jump, \
-         where WLAN has room (A), nothing is late once the smoothed round trip has followed: better than published",
+        "the paper has no equation for PDC. Ours keeps the shares but for two packets of a block",
     )
 }
 
@@ -459,6 +503,10 @@ fn pdc_consn() -> Target {
             ));
         }
     }
+    for (wlan, name) in [(Wlan::A, "A"), (Wlan::B, "B")] {
+        let what = format!("{name}: PDC and sRTT weights, whole run");
+        checks.push(control(&what, (wlan, Strategy::PdcWeighted), overall));
+    }
     target(
         "R-CSN-7",
         "PDC with ConSN: like a single path where that suffices, jump included; half of ConSN alone where not; never hurts",
@@ -469,11 +517,54 @@ fn pdc_consn() -> Target {
             Strategy::Consn,
             Strategy::Pdc,
             Strategy::PdcConsn,
+            Strategy::PdcWeighted,
         ],
         checks,
         "in B, ConSN alone loses nothing beyond WLAN's 0.5 % at 160 ms, so there is nothing to halve; in the jump neither \
          can do better than WLAN's 6 Mbit/s, since 280 ms are beyond the deadline",
     )
+}
+
+/// The same weights without `ConSN`'s runs, so that what weights explain is not credited to confluence.
+fn control(what: &str, of: (Wlan, Strategy), read: Read) -> Check {
+    let range = Range::new(0.0, 100.0);
+    check(what, of, read, range, "a control, which decides nothing").beside()
+}
+
+fn confluence() -> Target {
+    let jump = |what: &str, strategy, accepted, reason| {
+        check(what, (Wlan::A, strategy), in_jump, accepted, reason)
+    };
+    let mut target = target(
+        "R-CSN-9",
+        "confluence, where weights fail: in the jump, paths that go on into each other's runs lose what a single path loses",
+        &[Wlan::A],
+        &[
+            Strategy::Single,
+            Strategy::Consn,
+            Strategy::Weighted,
+            Strategy::Redundant,
+        ],
+        vec![
+            above(
+                "ConSN with preventive redundancy above the single path, in the jump",
+                Wlan::A,
+                (Strategy::Redundant, Strategy::Single),
+                in_jump,
+                1.0,
+                "section III-A: \"possible missing segments … are recovered\" by the path that runs towards them; within a point",
+            ),
+            jump(
+                "sRTT weights alone, in the jump",
+                Strategy::Weighted,
+                Range::at_least(5.0),
+                "the control has to fail, or the case would not test confluence: five times what copies may lose",
+            ),
+        ],
+        "",
+    );
+    target.source = Source::Derived;
+    target
 }
 
 fn figure(id: &'static str, title: &'static str, wlan: Wlan, strategies: &[Strategy]) -> Figure {

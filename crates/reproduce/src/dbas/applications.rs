@@ -10,7 +10,7 @@ use super::{
     },
 };
 use crate::{
-    experiment::{Cell, Experiment, Figure, Panel, Range, Target},
+    experiment::{Cell, Experiment, Figure, Panel, Range, Source, Target},
     runs::Runs,
 };
 
@@ -254,6 +254,7 @@ fn target(cells: Vec<String>) -> Target {
         checks,
         cells,
         order: &[],
+        source: Source::Published,
         known: "There is more to do than the links carry at any time, so weights that are right fill both, and placing gains \
                 no more than the end, when one link is done before the other; docs/reproduce.md has what else was tried",
     }

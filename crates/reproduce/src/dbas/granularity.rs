@@ -4,7 +4,7 @@ use super::{
     model::{Choice, Reading},
     testbed::{self, CONDITIONS, Point, Sweep, least},
 };
-use crate::experiment::{Experiment, Figure, Range, Target};
+use crate::experiment::{Experiment, Figure, Range, Source, Target};
 
 const NAME: &str = "db-granularity";
 const SHOWN: [Choice; 6] = [
@@ -131,6 +131,7 @@ fn target() -> Target {
         checks,
         cells: sweep().names(),
         order: &[],
+        source: Source::Published,
         known: "The long connection gets no more than one interface, as published, but the short ones, 0.57 Mbit/s of them, \
                 find the other one empty: that is what the sum gains",
     }

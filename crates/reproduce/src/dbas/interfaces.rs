@@ -7,7 +7,7 @@ use super::{
     },
 };
 use crate::{
-    experiment::{Check, Experiment, Figure, Range, Target},
+    experiment::{Check, Experiment, Figure, Range, Source, Target},
     runs::Runs,
 };
 
@@ -120,6 +120,7 @@ fn weights() -> Target {
         checks: published(369.0, checks),
         cells: rates().names(),
         order: &[],
+        source: Source::Published,
         known: "Missed where rates are learned: connections that crowd a link of 0.25 Mbit/s are each too slow to tell its rate, so \
                 its weight stays too large; with the rates told the gain is in range",
     }
@@ -163,6 +164,7 @@ fn slow_second() -> Target {
         checks,
         cells: rates().names(),
         order: &[],
+        source: Source::Published,
         known: "Told, weights are right, and weighted fills both, while 4.6 Mbit/s are asked for and one interface has 2. Learned, the \
                 slow interface is taken for a fast one (see R-DB-1), which costs weighted and max throughput what the paper has",
     }
@@ -226,6 +228,7 @@ fn striping() -> Target {
         checks,
         cells,
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }
@@ -257,6 +260,7 @@ fn blind() -> Target {
         checks,
         cells: rates().names(),
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }
@@ -288,6 +292,7 @@ fn over_one() -> Target {
         checks,
         cells: rates().names(),
         order: &[],
+        source: Source::Published,
         known: "No point of the sweep has a faster second interface, and two of 2 Mbit/s carry exactly twice what one does, less \
                 the beginning and the end; beside the slower one the gain is far above two",
     }
@@ -331,6 +336,7 @@ fn lossy() -> Target {
         checks,
         cells: losses().names(),
         order: &[],
+        source: Source::Published,
         known: "Told, links are so full that their connections, each held down by AIMD, fill them together at any loss; what is \
                 lost then is the share of packets lost, which is linear",
     }

@@ -2,7 +2,7 @@ use pleach_sim::results::{FlowResult, Results};
 
 use super::*;
 use crate::{
-    experiment::{Cell, Kind, Range},
+    experiment::{Cell, Check, Kind, Range},
     registry,
 };
 
@@ -17,10 +17,12 @@ fn target(id: &'static str, order: &'static [&'static str]) -> Target {
             published: Some(1.0),
             accepted: Range::within_factor(1.0, 2.0),
             reason: "a test",
+            role: Role::Judged,
             measure: Box::new(move |runs| Some(runs.get(id)?.flows.first()?.loss * 100.0)),
         }],
         cells: vec![id.to_owned()],
         order,
+        source: Source::Published,
         known: "as it is known to be",
     }
 }
@@ -64,7 +66,7 @@ fn runs(values: &[(&str, f64)]) -> Runs {
 fn oks(worlds: &Worlds) -> Vec<(String, Option<bool>)> {
     evaluate(&[experiment()], worlds)
         .into_iter()
-        .map(|record| (record.id, record.ok))
+        .map(|record| (record.id, record.sim_verdict.and_then(Verdict::ok)))
         .collect()
 }
 
@@ -73,7 +75,7 @@ fn in_range_and_in_order_is_reproduced() {
     let sim = runs(&[("a", 1.9), ("b", 1.0), ("c", 0.6)]);
     let worlds = Worlds {
         sim,
-        lab: Runs::default(),
+        ..Worlds::default()
     };
     let all = ["a", "b", "c"].map(|id| (id.to_owned(), Some(true)));
     assert_eq!(oks(&worlds), all);
@@ -84,10 +86,13 @@ fn one_world_out_of_range_is_missed() {
     let worlds = Worlds {
         sim: runs(&[("a", 1.9), ("b", 1.0), ("c", 0.6)]),
         lab: runs(&[("a", 2.1), ("b", 1.0), ("c", 0.6)]),
+        ..Worlds::default()
     };
     let records = evaluate(&[experiment()], &worlds);
     assert_eq!(records[0].ok, Some(false));
     assert_eq!(records[1].ok, Some(true));
+    assert_eq!(records[0].sim_verdict, Some(Verdict::Reproduced));
+    assert_eq!(records[0].lab_verdict, Some(Verdict::Missed));
     assert_eq!(
         records[0].notes,
         ["lab: loss is 2.100 %", "as it is known to be"]
@@ -102,18 +107,18 @@ fn one_world_out_of_range_is_missed() {
 fn out_of_order_is_missed_and_incomplete_is_open() {
     let worlds = Worlds {
         sim: runs(&[("a", 0.9), ("b", 1.0), ("c", 0.6)]),
-        lab: Runs::default(),
+        ..Worlds::default()
     };
     let oks_of = |worlds: &Worlds| oks(worlds).into_iter().map(|r| r.1).collect::<Vec<_>>();
     assert_eq!(oks_of(&worlds), [Some(false), Some(false), Some(true)]);
     let worlds = Worlds {
         sim: runs(&[("a", 1.0), ("b", 0.9)]),
-        lab: Runs::default(),
+        ..Worlds::default()
     };
     assert_eq!(oks_of(&worlds), [None, None], "the third did not run");
     let same = Worlds {
         sim: runs(&[("a", 1.0), ("b", 1.0), ("c", 0.9)]),
-        lab: Runs::default(),
+        ..Worlds::default()
     };
     assert_eq!(
         oks_of(&same)[..2],
@@ -133,6 +138,7 @@ fn refused_runs_do_not_count() {
     let worlds = Worlds {
         sim: runs(&[("b", 0.9)]),
         lab,
+        ..Worlds::default()
     };
     let records = evaluate(&[experiment()], &worlds);
     let b = records
@@ -148,10 +154,74 @@ fn refused_runs_do_not_count() {
 }
 
 #[test]
+fn a_world_that_did_not_run_or_was_refused_leaves_a_target_incomplete() {
+    let all = [("a", 1.9), ("b", 1.0), ("c", 0.6)];
+    let mut worlds = Worlds {
+        sim: runs(&all),
+        ..Worlds::default()
+    };
+    let verdicts = |worlds: &Worlds| -> Vec<Verdict> {
+        let records = evaluate(&[experiment()], worlds);
+        records.into_iter().map(|record| record.verdict).collect()
+    };
+    assert_eq!(verdicts(&worlds), [Verdict::Incomplete; 3]);
+    worlds.lab = runs(&all);
+    assert_eq!(verdicts(&worlds), [Verdict::Reproduced; 3]);
+    let late = Results {
+        refused: Some("late".to_owned()),
+        ..lost(1.0)
+    };
+    worlds.lab.insert("c", late);
+    assert_eq!(verdicts(&worlds)[2], Verdict::Incomplete);
+    // Out of range in the simulator is missed, whatever the lab lacks.
+    worlds.sim.insert("c", lost(3.0));
+    assert_eq!(verdicts(&worlds)[2], Verdict::Missed);
+}
+
+#[test]
+fn the_mean_of_the_seeds_is_judged_and_their_spread_shown() {
+    let worlds = Worlds {
+        sim: runs(&[("a", 2.2), ("b", 1.0), ("c", 0.6)]),
+        more_sim: vec![runs(&[("a", 1.8)]), runs(&[("a", 1.4)])],
+        ..Worlds::default()
+    };
+    let a = evaluate(&[experiment()], &worlds).remove(0);
+    let spread = a.headline.sim_spread.expect("three seeds");
+    assert_eq!((spread.seeds, spread.least, spread.most), (3, 1.4, 2.2));
+    assert!(a.headline.sim.is_some_and(|mean| (mean - 1.8).abs() < 1e-9));
+    assert_eq!(a.sim_verdict, Some(Verdict::Reproduced));
+}
+
+#[test]
+fn what_stands_beside_decides_nothing() {
+    let mut experiment = experiment();
+    let beside = target("a", &[]).checks.remove(0).beside();
+    experiment.targets[0].checks.push(Check {
+        accepted: Range::above(9.0),
+        ..beside
+    });
+    let worlds = Worlds {
+        sim: runs(&[("a", 1.9), ("b", 1.0), ("c", 0.6)]),
+        ..Worlds::default()
+    };
+    let a = evaluate(&[experiment], &worlds).remove(0);
+    assert_eq!(a.sim_verdict, Some(Verdict::Reproduced));
+    assert_eq!(
+        (a.parts[0].role, a.parts[0].ok),
+        (Role::Beside, Some(false))
+    );
+    assert!(
+        a.notes.iter().all(|note| !note.contains("1.900")),
+        "{:?}",
+        a.notes
+    );
+}
+
+#[test]
 fn json_keeps_the_contract() {
     let worlds = Worlds {
         sim: runs(&[("a", 1.9)]),
-        lab: Runs::default(),
+        ..Worlds::default()
     };
     let json = serde_json::to_value(evaluate(&[experiment()], &worlds)).expect("plain data");
     let record = &json[0];

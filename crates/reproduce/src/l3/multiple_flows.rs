@@ -11,7 +11,7 @@ use pleach_sim::results::{FlowSeries, Results};
 
 use super::testbed::{self, PACKET_BYTES, Parameters, W_FIXED};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Kind, Panel, Range, Role, Source, Target},
     runs::Runs,
     series,
 };
@@ -66,6 +66,7 @@ fn shift_back() -> Target {
                 published: Some(5.0),
                 accepted: Range::new(4.0, 6.0),
                 reason: "read off a plot to whole seconds (12 s, 17 s), so a second either way",
+                role: Role::Judged,
                 measure: Box::new(|runs| {
                     let results = runs.get(CELL)?;
                     let load = &series::link(results, "lte")?.down_mbps;
@@ -78,11 +79,13 @@ fn shift_back() -> Target {
                 published: Some(11.0),
                 accepted: Range::new(9.0, 13.0),
                 reason: "three steps of the weight either way of 20, about 1.2 Mbit/s each, and the plot's width",
+                role: Role::Judged,
                 measure: Box::new(|runs| testbed::load(runs.get(CELL)?, "lte", 12.1..12.4)),
             },
         ],
         cells: vec![CELL.to_owned()],
         order: &[],
+        source: Source::Input,
         known: "",
     }
 }
@@ -99,6 +102,7 @@ fn bursts() -> Target {
                 published: Some(1.0),
                 accepted: Range::at_least(1.0),
                 reason: "\"at least one interval of T_report time to detect\"",
+                role: Role::Judged,
                 measure: Box::new(|runs| {
                     let results = runs.get(CELL)?;
                     least(STARTS.map(|(start, _)| burst(results, start)))
@@ -110,6 +114,7 @@ fn bursts() -> Target {
                 published: None,
                 accepted: Range::at_most(1.0),
                 reason: "\"a low loss rate is maintained afterwards\": 5.2 calls rates below one percent acceptable",
+                role: Role::Judged,
                 measure: Box::new(|runs| {
                     let results = runs.get(CELL)?;
                     let after = STARTS.map(|(start, end)| loss(results, start + 2.0..end));
@@ -119,6 +124,7 @@ fn bursts() -> Target {
         ],
         cells: vec![CELL.to_owned()],
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }

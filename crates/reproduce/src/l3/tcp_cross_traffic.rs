@@ -8,7 +8,9 @@ use core::ops::Range as Span;
 
 use super::testbed::{self, DSL_MBPS, Parameters};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Kind, Measure, Panel, Range, Target},
+    experiment::{
+        Cell, Check, Experiment, Figure, Kind, Measure, Panel, Range, Role, Source, Target,
+    },
     runs::Runs,
     series,
 };
@@ -70,6 +72,7 @@ fn target() -> Target {
         published: None,
         accepted,
         reason,
+        role: Role::Judged,
         measure,
     };
     let ratio = |of: fn(&Runs, u32) -> Option<f64>, over, under| -> Measure {
@@ -146,6 +149,7 @@ fn target() -> Target {
         ],
         cells: T_DWD_MS.map(cell_name).to_vec(),
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }

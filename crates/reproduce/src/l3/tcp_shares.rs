@@ -3,7 +3,9 @@
 
 use super::testbed::{self, Parameters};
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Kind, Measure, Panel, Range, Target},
+    experiment::{
+        Cell, Check, Experiment, Figure, Kind, Measure, Panel, Range, Role, Source, Target,
+    },
     runs::Runs,
     series,
 };
@@ -62,6 +64,7 @@ fn target() -> Target {
         published,
         accepted,
         reason,
+        role: Role::Judged,
         measure,
     };
     const RATE: &str = "a factor of 1.5, as for the loss rates: one run, whose outcome \"is also influenced by the \
@@ -110,6 +113,7 @@ fn target() -> Target {
         ],
         cells: CELLS.map(|(k, flows)| cell_name(k, flows)).to_vec(),
         order: &[],
+        source: Source::Published,
         known: "TCP gets what the UDP flow leaves of the DSL before its losses move the weight, so a larger k gives it more: over \
                 five seeds 4.5 to 5.2, 5.8 to 6.6 and 8.5 to 10.1 Mbit/s with k 0.1, 0.5 and 1; the paper saw no significant \
                 influence. The rates also follow how even the UDP sender is, which was not published: 1 ms of jitter \

@@ -8,7 +8,7 @@ use super::testbed::{
     points, reaches,
 };
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Role, Source, Target},
     runs::Runs,
     series,
 };
@@ -176,6 +176,7 @@ fn slow_links() -> Target {
         )],
         cells: names(What::Forward, 1),
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }
@@ -249,6 +250,7 @@ fn fast_links() -> Target {
         ],
         cells: names(What::Forward, 10),
         order: &[],
+        source: Source::Published,
         known: "simulated at 70 ms the flow ends at 0.93 of the ideal: 60 ms are a distance of just 100 segments, below the old kernel's bound of \
                 127. With a bound of 99 it ends at 0.84, and 90 ms at 11.9 Mbit/s, as published: the paper's flow met its bound a little earlier",
     }
@@ -266,6 +268,7 @@ fn never() -> Target {
                 published: Some(12.5),
                 accepted: Range::new(10.0, 15.0),
                 reason: "between 10 and 15 Mbit/s, as read off figure 4 (f)",
+                role: Role::Judged,
                 measure: Box::new(move |runs| later(runs, &long(90))),
             },
             Check {
@@ -274,6 +277,7 @@ fn never() -> Target {
                 published: Some(250.0),
                 accepted: Range::within_factor(250.0, 2.0),
                 reason: "\"approximately 250 seconds\", one run: a factor of two",
+                role: Role::Judged,
                 measure: Box::new(move |runs| converged(runs, &long(70))),
             },
             Check::statement(
@@ -300,6 +304,7 @@ fn never() -> Target {
             .chain(Tcp::ALL.map(|tcp| name(What::Held, tcp, 10, 90)))
             .collect(),
         order: &[],
+        source: Source::Published,
         known: "that 90 ms never converge follows from the old kernel's bound of 127 segments of disorder (the paper gives 10 to 15 Mbit/s as \
                 the range of samples, the mean here is just above; with a bound of 99 it is 11.9). 70 ms simulated lie on one side of the bound or \
                 the other: there after 60 s, or never; the paper's 250 s lie between",
@@ -326,6 +331,7 @@ fn acknowledgements() -> Target {
             .flat_map(|mbps| names(What::Back, *mbps))
             .collect(),
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }

@@ -9,7 +9,7 @@ use super::testbed::{LINK_2, Line, PACKETS, Run, Tcp, across, goodput, line, poi
 use std::collections::BTreeSet;
 
 use crate::{
-    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Target},
+    experiment::{Cell, Check, Experiment, Figure, Panel, Range, Role, Source, Target},
     runs::Runs,
 };
 
@@ -164,11 +164,13 @@ fn slow_links() -> Target {
                 published: Some(1.0),
                 accepted: Range::within_factor(1.0, 1.2),
                 reason: "equal, but for the chance of single runs at a tenth of loss: a factor of 1.2",
+                role: Role::Judged,
                 measure: Box::new(|runs| gain(runs, 1, 100, 100)),
             },
         ],
         cells: names(1),
         order: &[],
+        source: Source::Published,
         known: "",
     }
 }
@@ -221,6 +223,7 @@ fn fast_links() -> Target {
         ],
         cells: [names(1), names(10)].concat(),
         order: &[],
+        source: Source::Published,
         known: "with random losses our flow is bound by them rather than by the links: .02 leaves 4.3 Mbit/s of one and 4.7 of two. The \
                 paper's bore about twice as much: with half of each loss the gains are 1.56, 1.04 and 1.05",
     }

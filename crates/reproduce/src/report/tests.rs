@@ -32,7 +32,7 @@ fn worlds() -> Worlds {
     }
     Worlds {
         sim,
-        lab: Runs::default(),
+        ..Worlds::default()
     }
 }
 

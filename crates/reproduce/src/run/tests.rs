@@ -4,7 +4,16 @@ use std::{
 };
 
 use super::*;
-use crate::{registry, select};
+use crate::{evaluate::Verdict, experiment::Role, registry, select};
+
+/// The experiments that have what `asked` names, without variants.
+fn plain(asked: &str) -> anyhow::Result<Vec<Experiment>> {
+    let mut chosen = select(registry::all(), &[asked.to_owned()])?;
+    for experiment in &mut chosen {
+        experiment.cells.retain(|cell| !cell.is_variant());
+    }
+    Ok(chosen)
+}
 
 /// Gives the same results for everything, and counts.
 #[derive(Default)]
@@ -42,10 +51,26 @@ impl Runner for Fake {
 }
 
 fn run_one(out: &Path, world: World, fake: &Fake) -> anyhow::Result<Vec<Record>> {
+    run_with(out, world, fake, "a")
+}
+
+fn run_with(out: &Path, world: World, fake: &Fake, program: &str) -> anyhow::Result<Vec<Record>> {
     let all = registry::all();
-    let chosen = select(registry::all(), &["R-L3-5".to_owned()])?;
+    let chosen = plain("R-L3-5")?;
     let hidden = ProgressBar::hidden();
-    run(&all, &chosen, world, Extent::All, out, fake, &hidden)
+    run(
+        &all,
+        &chosen,
+        Series {
+            world,
+            extent: Extent::All,
+            seeds: 1,
+            program,
+        },
+        out,
+        fake,
+        &hidden,
+    )
 }
 
 #[test]
@@ -75,6 +100,45 @@ fn both_worlds_of_two_calls_stand_in_one_table() {
 }
 
 #[test]
+fn seeds_are_runs_of_their_own_and_stand_as_a_spread() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    let all = registry::all();
+    let chosen = plain("R-L3-5").expect("known");
+    let with = |extent, seeds| {
+        let hidden = ProgressBar::hidden();
+        let path = out.path();
+        run(
+            &all,
+            &chosen,
+            Series {
+                world: World::Sim,
+                extent,
+                seeds,
+                program: "a",
+            },
+            path,
+            &fake,
+            &hidden,
+        )
+        .expect("runs")
+    };
+    let records = with(Extent::All, 3);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 3);
+    let seeds = records[0].headline.sim_spread.map(|spread| spread.seeds);
+    assert_eq!(seeds, Some(3));
+    with(Extent::Missing, 5);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 5, "two more");
+    let cell = &chosen[0].cells[0];
+    let seeded = cell
+        .seeded(2)
+        .expect("a scenario")
+        .scenario()
+        .expect("valid");
+    assert_eq!(seeded.seed, cell.scenario().expect("valid").seed + 2);
+}
+
+#[test]
 fn results_of_another_scenario_do_not_count() {
     let out = tempfile::tempdir().expect("a directory");
     let fake = Fake::default();
@@ -89,16 +153,63 @@ fn results_of_another_scenario_do_not_count() {
 }
 
 #[test]
+fn results_of_another_build_are_told_and_do_not_count() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    run_with(out.path(), World::Lab, &fake, "a").expect("runs");
+    let records = run_with(out.path(), World::Sim, &fake, "b").expect("runs");
+    let headline = &records[0].headline;
+    assert_eq!((headline.sim, headline.lab), (Some(0.5), None));
+    assert_eq!(records[0].lab_verdict, Some(Verdict::Incomplete));
+    let told = |note: &String| note.starts_with("lab: ") && note.contains("ran it, a;");
+    assert!(records[0].notes.iter().any(told), "{:?}", records[0].notes);
+    let records = run_with(out.path(), World::Lab, &fake, "b").expect("runs");
+    assert_eq!(records[0].headline.lab, Some(50.0));
+}
+
+#[test]
+fn variants_run_in_the_simulator_and_stand_beside() {
+    let out = tempfile::tempdir().expect("a directory");
+    let fake = Fake::default();
+    let all = registry::all();
+    let chosen = select(registry::all(), &["R-L3-5".to_owned()]).expect("known");
+    let run_in = |world| {
+        let series = Series {
+            world,
+            extent: Extent::All,
+            seeds: 1,
+            program: "a",
+        };
+        let hidden = ProgressBar::hidden();
+        run(&all, &chosen, series, out.path(), &fake, &hidden).expect("runs")
+    };
+    run_in(World::Lab);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 1, "no variants there");
+    let records = run_in(World::Sim);
+    assert_eq!(fake.runs.load(Ordering::Relaxed), 3, "the DSL's");
+    let part = records[0]
+        .parts
+        .iter()
+        .find(|part| part.role == Role::Without("dsl"));
+    let value = part.and_then(|part| part.measured.sim);
+    assert_eq!(value, Some(0.5));
+}
+
+#[test]
 fn workloads_are_played_in_the_lab_as_their_file_says() {
     let out = tempfile::tempdir().expect("a directory");
     let fake = Fake::default();
     let all = registry::all();
-    let chosen = select(registry::all(), &["R-DB-6".to_owned()]).expect("there is one");
+    let chosen = plain("R-DB-6").expect("there is one");
     run(
         &all,
         &chosen,
-        World::Lab,
-        Extent::All,
+        Series {
+            world: World::Lab,
+            extent: Extent::All,
+            seeds: 1,
+            program: "a",
+        },
         out.path(),
         &fake,
         &ProgressBar::hidden(),
@@ -121,14 +232,18 @@ fn an_interrupted_lab_goes_on_where_it_was_and_tells_which_points_ran() {
     let out = tempfile::tempdir().expect("a directory");
     let fake = Fake::default();
     let all = registry::all();
-    let chosen = select(registry::all(), &["R-NAT-3".to_owned()]).expect("there is one");
+    let chosen = plain("R-NAT-3").expect("there is one");
     let lab = |extent| {
         let hidden = ProgressBar::hidden();
         run(
             &all,
             &chosen,
-            World::Lab,
-            extent,
+            Series {
+                world: World::Lab,
+                extent,
+                seeds: 1,
+                program: "a",
+            },
             out.path(),
             &fake,
             &hidden,

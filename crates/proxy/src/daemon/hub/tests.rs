@@ -49,6 +49,7 @@ pub(crate) fn hub() -> Hub {
 /// A connection of a local client to port 80 of `server`, and the links it may take.
 pub(crate) fn begin(hub: &Hub, server: IpAddr) -> (Rc<Live>, Vec<LinkId>) {
     let purpose = Purpose {
+        dscp: None,
         client: ([127, 0, 0, 1], 1).into(),
         app: None,
         target: SocketAddr::new(server, 80).into(),

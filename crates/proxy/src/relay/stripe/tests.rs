@@ -160,6 +160,7 @@ fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
         let (mut service, _) = listener.accept().await.expect("it came");
         let hub = hub();
         let purpose = Purpose {
+            dscp: None,
             client: to,
             app: None,
             target: to.into(),

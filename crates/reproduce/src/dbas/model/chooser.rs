@@ -182,6 +182,7 @@ impl Connections {
         };
         let ask = Ask {
             client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            dscp: None,
             app: Some(name(app)),
             target,
             addresses: &[SERVER],
@@ -236,6 +237,7 @@ impl Chunks {
             load: Bytes::ZERO,
             sharing: Bytes::ZERO,
             start: Duration::ZERO,
+            single: None,
             weight: None,
         });
         Self {

@@ -1,0 +1,328 @@
+//! What was fitted or inferred because the papers do not give it, and which targets it decides.
+//!
+//! Where the value can be taken back, each scenario of those targets also runs without it, simulated: a *variant*, a [`Cell`] with
+//! its lines replaced. What a judged check gives over the variants stands beside it ([`Role::Without`]).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::experiment::{Cell, Check, Experiment, Kind, Measure, Role, Target};
+
+/// A parameter that is not published.
+#[derive(Clone, Copy, Debug)]
+pub struct Calibration {
+    /// Short name, unique.
+    pub id: &'static str,
+    /// The parameter and its value.
+    pub parameter: &'static str,
+    /// What it was chosen by.
+    pub chosen_by: &'static str,
+    /// The targets that depend on it.
+    pub decides: &'static [&'static str],
+    /// How it is without; `None`: it cannot be taken back by a scenario.
+    pub without: Option<Without>,
+}
+
+/// What takes a calibrated value back.
+#[derive(Clone, Copy, Debug)]
+pub struct Without {
+    /// What stands in place of the value.
+    pub instead: &'static str,
+    /// Text of scenarios, and what replaces it.
+    pub lines: &'static [(&'static str, &'static str)],
+}
+
+/// All of them.
+pub const CALIBRATIONS: &[Calibration] = &[
+    Calibration {
+        id: "dsl",
+        parameter: "rate of the DSL at IP level, 62.5 Mbit/s, and its queue, 256 packets",
+        chosen_by: "the nine loss rates of section 5.2, which it fits best",
+        decides: &[
+            "R-L3-1", "R-L3-2", "R-L3-3", "R-L3-4", "R-L3-5", "R-L3-6", "R-L3-7", "R-L3-8",
+            "R-L3-9", "R-L3-15", "R-L3-16",
+        ],
+        without: Some(Without {
+            instead: "64 Mbit/s, as shaped, and a queue of 100 ms, like the LTE's",
+            lines: &[
+                ("rate = \"62.5Mbit\"", "rate = \"64Mbit\""),
+                ("queue = \"381952B\"", "queue = \"800kB\""),
+            ],
+        }),
+    },
+    Calibration {
+        id: "jitter",
+        parameter: "UDP senders up to 1 ms late",
+        chosen_by: "the rate of one TCP flow in section 5.4, after a first run without it",
+        decides: &["R-L3-1", "R-L3-4", "R-L3-13", "R-L3-14"],
+        without: Some(Without {
+            instead: "even gaps",
+            lines: &[("jitter = \"1ms\"\n", "")],
+        }),
+    },
+    Calibration {
+        id: "dwd",
+        parameter: "DWD re-arms after each step; weights are whole numbers, rounded",
+        chosen_by: "the nine loss rates, of all readings of the text",
+        decides: &["R-L3-1", "R-L3-4", "R-L3-7", "R-L3-10", "R-L3-11"],
+        without: Some(Without {
+            instead: "one step for each report once `T_dwd` has passed (`dwd = \"literal\"`)",
+            lines: &[(
+                "policy = \"awi\"\n",
+                "policy = \"awi\"\ndwd = \"literal\"\n",
+            )],
+        }),
+    },
+    Calibration {
+        id: "demand",
+        parameter: "demand of figure 4",
+        chosen_by: "the two numbers in the text of section 5.3",
+        decides: &["R-L3-11"],
+        without: None,
+    },
+    Calibration {
+        id: "3g-queue",
+        parameter: "the 3G's queue, 22 kB",
+        chosen_by: "round robin's 10 to 20 % at 160 ms",
+        decides: &["R-CSN-2", "R-CSN-5", "R-CSN-6"],
+        without: Some(Without {
+            instead: "50 kB, 100 ms",
+            lines: &[("queue = \"22kB\"", "queue = \"50kB\"")],
+        }),
+    },
+    Calibration {
+        id: "3g-jitter",
+        parameter: "no jitter of the 3G (table I has 150 ms)",
+        chosen_by: "ConSN \"similar to the single-path performance\", which jitter would exclude",
+        decides: &["R-CSN-3", "R-CSN-5", "R-CSN-7"],
+        without: Some(Without {
+            instead: "a uniform delay of ± 150 ms, packets may overtake",
+            lines: &[
+                (
+                    "delay = \"160ms\"\nqueue",
+                    "delay = \"10ms\"\njitter = \"300ms\"\nreorder = true\nqueue",
+                ),
+                ("delay = \"280ms\"", "delay = \"130ms\""),
+                ("delay = \"160ms\"", "delay = \"10ms\""),
+            ],
+        }),
+    },
+    Calibration {
+        id: "pdc",
+        parameter: "PDC moves at most two packets of a block off a path without exchange",
+        chosen_by: "figure 7: more than 30 % in the jump without ConSN, nothing with it",
+        decides: &["R-CSN-6", "R-CSN-7"],
+        without: None,
+    },
+    Calibration {
+        id: "cross",
+        parameter: "rates of cross traffic, 30 % of the line's while it is on; flow-level as eight flows",
+        chosen_by: "nothing published; chosen once, before any run",
+        decides: &["R-OS-1", "R-OS-2", "R-OS-3"],
+        without: Some(Without {
+            instead: "no cross traffic",
+            lines: &[("cross = 0.3\n", "")],
+        }),
+    },
+    Calibration {
+        id: "delay",
+        parameter: "one-way delay of the loss experiments, 10 ms",
+        chosen_by: "nothing published; that of the delay experiments",
+        decides: &["R-NAT-5", "R-NAT-6", "R-NAT-7", "R-NAT-8", "R-NAT-9"],
+        without: Some(Without {
+            instead: "1 ms",
+            lines: &[("delay = \"10ms\"", "delay = \"1ms\"")],
+        }),
+    },
+    Calibration {
+        id: "reordering",
+        parameter: "bound of disorder of the kernel's TCP, 127 segments",
+        chosen_by: "the source of Linux 2.6.11",
+        decides: &["R-NAT-2", "R-NAT-3"],
+        without: Some(Without {
+            instead: "3 segments, never more",
+            lines: &[("max_reordering = 127", "max_reordering = 3")],
+        }),
+    },
+    Calibration {
+        id: "background",
+        parameter: "background traffic of figure 7",
+        chosen_by: "nothing published beyond a plot; ours",
+        decides: &["R-NAT-10"],
+        without: None,
+    },
+];
+
+/// Adds to `experiments` the variants of their scenarios, and to their targets what is measured over these.
+pub(crate) fn add_variants(experiments: &mut [Experiment]) {
+    for calibration in CALIBRATIONS {
+        let Some(without) = calibration.without else {
+            continue;
+        };
+        for experiment in &mut *experiments {
+            let Experiment { cells, targets, .. } = experiment;
+            let mut variants: BTreeMap<String, Cell> = BTreeMap::new();
+            for target in targets {
+                if calibration.decides.contains(&target.id) {
+                    let mine = variants_of(calibration.id, without, target, cells);
+                    add_checks(calibration.id, target, &mine);
+                    variants.extend(mine);
+                }
+            }
+            cells.extend(variants.into_values());
+        }
+    }
+}
+
+/// The variants of what `target` needs, by the names of the cells that they vary.
+fn variants_of(
+    id: &str,
+    without: Without,
+    target: &Target,
+    cells: &[Cell],
+) -> BTreeMap<String, Cell> {
+    let mut variants = BTreeMap::new();
+    for cell in cells {
+        let kind = match cell.kind {
+            Kind::Scenario | Kind::Simulated => Kind::Simulated,
+            Kind::Transfer(experiment) => Kind::Transfer(experiment),
+            Kind::Correction(_) | Kind::Played | Kind::Workload(_) => continue,
+        };
+        if cell.is_variant() || !target.cells.contains(&cell.name) {
+            continue;
+        }
+        let lines = without.lines.iter();
+        let toml = lines.fold(cell.toml.clone(), |text, (from, to)| text.replace(from, to));
+        if toml == cell.toml {
+            continue;
+        }
+        let name = format!("{}{VARIANT}{id}", cell.name);
+        let own = |name: &str| format!("name = \"{name}\"\n");
+        let toml = toml.replacen(&own(&cell.name), &own(&name), 1);
+        variants.insert(cell.name.clone(), Cell { name, toml, kind });
+    }
+    variants
+}
+
+/// Adds to `target` what its judged checks give over `variants`.
+fn add_checks(id: &'static str, target: &mut Target, variants: &BTreeMap<String, Cell>) {
+    if variants.is_empty() {
+        return;
+    }
+    // Each cell, and what stands in for it.
+    let plain = target.cells.iter().filter(|name| !name.contains(VARIANT));
+    let stand_in = plain.map(|name| {
+        let variant = variants.get(name);
+        let from = variant.map_or(name, |variant| &variant.name);
+        (name.clone(), from.clone())
+    });
+    let stand_ins: Arc<[(String, String)]> = stand_in.collect();
+    let mut more = Vec::new();
+    for check in &mut target.checks {
+        if check.role != Role::Judged {
+            continue;
+        }
+        let nothing: Measure = Box::new(|_| None);
+        let measure = Arc::new(core::mem::replace(&mut check.measure, nothing));
+        let (same, stand_ins) = (Arc::clone(&measure), Arc::clone(&stand_ins));
+        check.measure = Box::new(move |runs| measure(runs));
+        more.push(Check {
+            what: format!("without {id}: {}", check.what),
+            unit: check.unit,
+            published: check.published,
+            accepted: check.accepted,
+            reason: check.reason,
+            role: Role::Without(id),
+            measure: Box::new(move |runs| same(&runs.standing_in(&stand_ins))),
+        });
+    }
+    target.checks.extend(more);
+    target
+        .cells
+        .extend(variants.values().map(|cell| cell.name.clone()));
+}
+
+/// Stands in the names of variants, before the id of what they are without.
+pub(crate) const VARIANT: &str = "-without-";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use pleach_sim::results::Results;
+
+    use super::*;
+    use crate::{registry, runs::Runs};
+
+    #[test]
+    fn what_is_decided_is_a_target_and_what_is_taken_back_changes_its_scenarios() {
+        let experiments = registry::all();
+        let targets = experiments.iter().flat_map(|e| &e.targets);
+        let targets: BTreeMap<&str, &Target> = targets.map(|target| (target.id, target)).collect();
+        let mut ids = BTreeSet::new();
+        for Calibration {
+            id,
+            decides,
+            without,
+            ..
+        } in CALIBRATIONS
+        {
+            assert!(ids.insert(*id), "{id} is there twice");
+            for target in *decides {
+                let target = targets
+                    .get(target)
+                    .unwrap_or_else(|| panic!("{id}: {target}"));
+                let of = |check: &&Check| check.role == Role::Without(id);
+                let judged = |check: &&Check| check.role == Role::Judged;
+                let (with, without_it) = (
+                    target.checks.iter().filter(judged).count(),
+                    target.checks.iter().filter(of).count(),
+                );
+                let expected = if without.is_some() { with } else { 0 };
+                assert_eq!(without_it, expected, "{id}: {}", target.id);
+            }
+        }
+    }
+
+    #[test]
+    fn each_replaced_line_is_in_force() {
+        let experiments = registry::all();
+        let cells = || experiments.iter().flat_map(|experiment| &experiment.cells);
+        for Calibration { id, without, .. } in CALIBRATIONS {
+            for (_, to) in without.iter().flat_map(|without| without.lines) {
+                let ending = format!("{VARIANT}{id}");
+                let mut mine = cells().filter(|cell| cell.name.ends_with(&ending));
+                assert!(mine.any(|cell| cell.toml.contains(to)), "{id}: {to}");
+            }
+        }
+        let mut rearmed = cells().filter(|cell| cell.name.ends_with("-without-dwd"));
+        assert!(rearmed.all(|cell| cell.toml.contains("dwd = \"literal\"")));
+    }
+
+    #[test]
+    fn a_variant_is_measured_in_place_of_what_it_varies_and_decides_nothing() {
+        let experiments = registry::all();
+        let mut targets = experiments.iter().flat_map(|e| &e.targets);
+        let target = targets.find(|target| target.id == "R-L3-5").expect("there");
+        let lost = |percent: f64| Results {
+            flows: vec![pleach_sim::results::FlowResult {
+                name: "udp".to_owned(),
+                loss: percent / 100.0,
+                sent_pkts: Some(1),
+                ..Default::default()
+            }],
+            ..Results::default()
+        };
+        let mut runs = Runs::default();
+        let cell = "l3-single-flow-k05-dwd250";
+        runs.insert(cell, lost(0.5));
+        let of = |runs: &Runs, role| {
+            let mut checks = target.checks.iter();
+            let check = checks.find(|check| check.role == role).expect("one");
+            (check.measure)(runs)
+        };
+        assert_eq!(of(&runs, Role::Without("dsl")), None, "it did not run");
+        runs.insert(&format!("{cell}-without-dsl"), lost(2.0));
+        assert_eq!(of(&runs, Role::Judged), Some(0.5));
+        assert_eq!(of(&runs, Role::Without("dsl")), Some(2.0));
+    }
+}
