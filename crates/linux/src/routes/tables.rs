@@ -17,9 +17,31 @@ use crate::{
 impl Setup {
     /// Makes or replaces the nftables table for `plan`, for example after its MTU changed.
     ///
+    /// If `nft` was killed, the kernel can have either state. Then [`Setup::look_around`] applies the rules again.
+    ///
     /// # Errors
     /// See [`nft::apply`].
     pub fn apply_nft(&mut self, plan: &Plan) -> io::Result<()> {
+        let rules = self.nft_rules(plan)?;
+        let is_first = !self.state.has_nft;
+        self.note_nft(true)?;
+        let applied = nft::apply(&self.name, &rules);
+        if let Err(error) = &applied
+            && nft::has_changed_nothing(error)
+        {
+            if is_first {
+                // There is no table to be removed.
+                self.note_nft(false)?;
+            }
+            return applied;
+        }
+        self.is_doubtful = applied.is_err();
+        self.rules = Some(rules);
+        applied
+    }
+
+    /// Returns the rules of the nftables table for `plan`.
+    pub(super) fn nft_rules(&self, plan: &Plan) -> io::Result<nft::Rules> {
         let [others_v4, others_v6] = self.others.clone();
         let forward = plan.forward.then_some(Forward {
             isolate: plan.isolate,
@@ -30,25 +52,14 @@ impl Setup {
             mark: self.fwmark(),
             routes: plan.routes.clone(),
         });
-        let rules = nft::Rules {
+        Ok(nft::Rules {
             mtu: plan.mtu,
             addresses: plan.addresses.clone(),
             masquerade: plan.masquerade.clone(),
             forward,
             hold,
             surroundings: Surroundings::read(&self.netlink, &self.name)?,
-        };
-        let is_first = !self.state.has_nft;
-        self.note_nft(true)?;
-        if let Err(error) = nft::apply(&self.name, &rules) {
-            if is_first {
-                // A transaction that failed has changed nothing: there is nothing to be removed.
-                self.note_nft(false)?;
-            }
-            return Err(error);
-        }
-        self.rules = Some(rules);
-        Ok(())
+        })
     }
 
     /// Writes down whether there may be a table.
@@ -60,8 +71,9 @@ impl Setup {
         Ok(())
     }
 
-    /// Tells the nftables table what lies around the tunnel now, if that has changed, and makes the table again if another program
-    /// has removed it. Returns whether it was made again. Does nothing without a table.
+    /// Updates the surroundings of the tunnel in the nftables table if they have changed. Makes the table again if it is
+    /// missing because another program has removed it, or if `nft` was killed while it made the table. Returns whether
+    /// the table was made again. Does nothing without a table.
     ///
     /// # Errors
     /// See [`Surroundings::read`], [`nft::update`] and [`nft::apply`].
@@ -70,10 +82,11 @@ impl Setup {
             return Ok(false);
         };
         let now = Surroundings::read(&self.netlink, &self.name)?;
-        let is_lost = !nft::exists(&nft::table_name(&self.name))?;
+        let is_lost = self.is_doubtful || !nft::exists(&nft::table_name(&self.name))?;
         if is_lost {
             rules.surroundings = now;
             nft::apply(&self.name, rules)?;
+            self.is_doubtful = false;
         } else if rules.surroundings != now {
             nft::update(&self.name, &now)?;
             rules.surroundings = now;
