@@ -139,6 +139,37 @@ impl Choice {
         }
     }
 
+    /// Called when the addresses of the gateway have changed. `are_kept`: whether the link has TCP connections, and all
+    /// lead to addresses that the gateway still has.
+    ///
+    /// A path that is up over UDP stays as it is: the engine would not report again that it is up. A path that is not
+    /// up yet gets time to work over UDP.
+    pub fn on_endpoints(&mut self, now: Instant, are_kept: bool) {
+        if !self.reaches {
+            return;
+        }
+        match self.state {
+            State::Udp(Some(_)) => self.state = State::Udp(Some(now + PATIENCE)),
+            State::Connecting => {
+                self.state = State::Udp(Some(now + PATIENCE));
+                self.actions.push(Action::Close);
+            }
+            _ if are_kept => {}
+            State::Tcp(..) if self.mode == Mode::Tcp => {
+                self.changed_at = now;
+                self.actions.extend([Action::Close, Action::Open]);
+            }
+            State::Tcp(..) | State::Comparing(_) => {
+                self.changed_at = now;
+                self.actions.extend([Action::Close, Action::UseUdp]);
+                self.connect();
+            }
+            // The connections are a reserve while UDP is tested.
+            State::Returning(_) => self.actions.extend([Action::Close, Action::Open]),
+            State::Offering(_) | State::Udp(None) => {}
+        }
+    }
+
     /// Called when the engine reports the path up or down.
     pub fn on_path(&mut self, now: Instant, is_up: bool) {
         if !self.reaches || self.mode == Mode::Udp {
@@ -445,6 +476,40 @@ mod tests {
         assert_eq!(all(&mut choice, at(6000)), [Action::UseTcp]);
         choice.on_reach(at(7000), false);
         assert_eq!(all(&mut choice, at(7000)), [Action::Close, Action::UseUdp]);
+    }
+
+    #[test]
+    fn new_addresses_of_the_gateway_close_only_connections_to_former_addresses() {
+        let mut choice = reached(Mode::Auto);
+        choice.on_path(at(200), true);
+        choice.on_endpoints(at(5000), false);
+        assert_eq!(all(&mut choice, at(9000)), [], "UDP works");
+        assert_eq!((choice.next_at(), choice.is_tcp()), (None, false));
+        // The first addresses: UDP could not work before.
+        let mut choice = reached(Mode::Auto);
+        choice.on_endpoints(at(1000), false);
+        assert_eq!(all(&mut choice, at(1500)), []);
+        assert_eq!(all(&mut choice, at(2500)), [Action::Open]);
+        choice.on_endpoints(at(3000), false);
+        assert_eq!(all(&mut choice, at(3000)), [Action::Close]);
+        choice.on_path(at(3200), true);
+        assert_eq!((choice.next_at(), choice.is_tcp()), (None, false));
+        let mut choice = carried();
+        let next = choice.next_at();
+        choice.on_endpoints(at(5000), true);
+        assert_eq!(all(&mut choice, at(5000)), [], "the address in use stays");
+        assert_eq!((choice.next_at(), choice.is_tcp()), (next, true));
+        choice.on_endpoints(at(6000), false);
+        assert_eq!(
+            all(&mut choice, at(6000)),
+            [Action::Close, Action::UseUdp, Action::Open]
+        );
+        let mut choice = reached(Mode::Tcp);
+        choice.on_endpoints(at(5000), true);
+        assert_eq!(all(&mut choice, at(5000)), []);
+        choice.on_endpoints(at(6000), false);
+        assert_eq!(all(&mut choice, at(6000)), [Action::Close, Action::Open]);
+        assert!(choice.is_tcp());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex as StdMutex, PoisonError,
+        Arc, Mutex as StdMutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -141,7 +141,21 @@ pub struct Carried {
     /// Distinguishes the events of this set of TCP connections from the events of earlier sets of the link.
     pub generation: u32,
     pieces: mpsc::Sender<Piece>,
+    addresses: Arc<StdMutex<Addresses>>,
     task: AbortHandle,
+}
+
+/// Addresses of the gateway for one set of connections.
+#[derive(Debug)]
+struct Addresses {
+    /// Addresses for new connections, in order of preference.
+    wanted: Vec<SocketAddr>,
+    /// Addresses to which connections are established, one for each connection.
+    in_use: Vec<SocketAddr>,
+}
+
+fn lock(addresses: &StdMutex<Addresses>) -> MutexGuard<'_, Addresses> {
+    addresses.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Carried {
@@ -164,6 +178,16 @@ pub(crate) fn offer(pieces: &mpsc::Sender<Piece>, bytes: &[u8], segment_len: usi
 }
 
 impl Carried {
+    /// Sets the addresses for connections that are opened from now on. Returns whether there are connections, and all
+    /// lead to one of `endpoints`.
+    #[must_use]
+    pub fn set_endpoints(&self, endpoints: Vec<SocketAddr>) -> bool {
+        let mut addresses = lock(&self.addresses);
+        addresses.wanted = endpoints;
+        let Addresses { wanted, in_use } = &*addresses;
+        !in_use.is_empty() && in_use.iter().all(|address| wanted.contains(address))
+    }
+
     /// Whether pieces are waiting.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -208,12 +232,17 @@ impl Client {
     pub fn open(&mut self, link: u8, settings: LinkSettings) -> Carried {
         self.generation += 1;
         let (pieces, queue) = mpsc::channel(QUEUED_PIECES);
+        let addresses = Arc::new(StdMutex::new(Addresses {
+            wanted: settings.endpoints.clone(),
+            in_use: Vec::new(),
+        }));
         let set = Set {
             link,
             generation: self.generation,
             common: Arc::clone(&self.settings),
             tls: Arc::clone(&self.tls),
             settings,
+            addresses: Arc::clone(&addresses),
             pieces: Arc::new(Mutex::new(queue)),
             mailbox: self.mailbox.clone(),
             standing: AtomicUsize::new(0),
@@ -225,6 +254,7 @@ impl Client {
         Carried {
             generation: self.generation,
             pieces,
+            addresses,
             task: task.abort_handle(),
         }
     }
@@ -310,6 +340,7 @@ struct Set {
     common: Arc<Settings>,
     tls: Arc<ClientConfig>,
     settings: LinkSettings,
+    addresses: Arc<StdMutex<Addresses>>,
     pieces: Pieces,
     mailbox: Mailbox,
     standing: AtomicUsize,
@@ -350,13 +381,15 @@ impl Set {
             }
             // The lookup has its own time limit.
             let proxies = self.proxy_addresses().await;
-            let made = timeout(PATIENCE, self.connect(turn, &proxies)).await;
+            let endpoint = self.endpoint(turn);
+            let made = timeout(PATIENCE, self.connect(endpoint, &proxies)).await;
             if !matches!(made, Ok(Ok(_))) {
                 self.proxies.lock().await.clear();
             }
             let error = match made {
                 Ok(Ok(socket)) => {
                     pause = FIRST_PAUSE;
+                    lock(&self.addresses).in_use.extend(endpoint);
                     self.on_standing().await;
                     let error = connection::run(socket, &self.pieces, |received| {
                         let link = self.link;
@@ -364,6 +397,11 @@ impl Set {
                     })
                     .await;
                     self.standing.fetch_sub(1, Ordering::AcqRel);
+                    let in_use = &mut lock(&self.addresses).in_use;
+                    let index = in_use.iter().position(|used| Some(*used) == endpoint);
+                    if let Some(index) = index {
+                        in_use.swap_remove(index);
+                    }
                     error
                 }
                 Ok(Err(error)) => {
@@ -398,17 +436,20 @@ impl Set {
         }
     }
 
-    /// Opens a connection to the gateway, at the address selected by `turn`.
+    /// Returns the address selected by `turn`. `None`: there are no addresses.
+    fn endpoint(&self, turn: usize) -> Option<SocketAddr> {
+        let addresses = lock(&self.addresses);
+        let index = turn.checked_rem(addresses.wanted.len())?;
+        addresses.wanted.get(index).copied()
+    }
+
+    /// Opens a connection to the gateway at `endpoint`.
     async fn connect(
         &self,
-        turn: usize,
+        endpoint: Option<SocketAddr>,
         proxies: &[SocketAddr],
     ) -> Result<WebSocketStream<TlsStream<TcpStream>>, CarrierError> {
-        let endpoints = &self.settings.endpoints;
-        let index = turn
-            .checked_rem(endpoints.len())
-            .ok_or(CarrierError::NoEndpoint)?;
-        let endpoint = endpoints[index];
+        let endpoint = endpoint.ok_or(CarrierError::NoEndpoint)?;
         let tcp = self.connect_tcp(endpoint, proxies).await?;
         let name = match &self.common.server_name {
             Some(name) => ServerName::try_from(name.clone())

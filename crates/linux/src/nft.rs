@@ -171,9 +171,38 @@ fn sets(surroundings: &Surroundings) -> [(&'static str, Vec<String>); 3] {
 /// # Errors
 /// Returns an error with the remedy in the text if `nft` is missing. Otherwise returns the message of `nft`.
 pub fn remove(tun: &str) -> io::Result<()> {
-    let table = table_name(tun);
-    // The table is added first, so that deleting it cannot fail if there is none.
-    run(&format!("table inet {table}\ndelete table inet {table}\n"))
+    run(&removal(&table_name(tun)))
+}
+
+/// Returns the script that removes a table. The script adds the table first, so that deleting it cannot fail if there
+/// is none.
+pub(crate) fn removal(table: &str) -> String {
+    format!("table inet {table}\ndelete table inet {table}\n")
+}
+
+/// Removes the table `inet TABLE` of a process that has ended. Does nothing, and does not run `nft`, if the kernel has
+/// no such table.
+///
+/// # Errors
+/// Returns [`io::ErrorKind::NotFound`], with the remedy in the text, if the kernel has the table and `nft` is missing.
+/// Otherwise returns the message of `nft`.
+pub(crate) fn clear(table: &str) -> io::Result<()> {
+    match exists(table) {
+        Ok(false) => return Ok(()),
+        Err(error) if presence::is_without_tables(&error) => return Ok(()),
+        // If the kernel does not say, `nft` finds out.
+        Ok(true) | Err(_) => {}
+    }
+    run(&removal(table)).map_err(|error| {
+        let text = format!("the nftables table inet {table} stays in force: {error}");
+        io::Error::new(error.kind(), text)
+    })
+}
+
+/// Whether the transaction of a failed `nft` certainly changed nothing: `nft` was not found or refused the transaction.
+/// A killed `nft` can have completed the transaction.
+pub(crate) fn has_changed_nothing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Other)
 }
 
 /// Returns the name of the table: every character that nft does not permit in a name becomes `_xx`, its hexadecimal

@@ -110,7 +110,9 @@ pub struct Setup {
     others: [Others; 2],
     /// Content of the nftables table. `None`: there is no table.
     rules: Option<nft::Rules>,
-    /// Whether the kill switch outlives this process, because the tunnel has run, in this process or an earlier one.
+    /// Whether `nft` was killed while it applied `rules`: the kernel has either these rules or the previous state.
+    is_doubtful: bool,
+    /// Whether the kill switch outlives this process: the tunnel has run, in this process or an earlier one.
     holds: bool,
     is_undone: bool,
     _lock: Lock,
@@ -171,6 +173,7 @@ impl Setup {
             netlink,
             others: [Others::All, Others::All],
             rules: None,
+            is_doubtful: false,
             holds: state_is_closed,
             is_undone: false,
             _lock: lock,
@@ -316,7 +319,10 @@ impl Setup {
             Ok(())
         };
         let routes = self.delete_routes(new.iter().filter(|route| !old.contains(route)));
-        // A failed transaction has changed nothing.
+        if self.is_doubtful {
+            // The transaction may have been completed: the next `look_around` applies the former rules.
+            self.rules = Some(self.nft_rules(before)?);
+        }
         rules.and(routes)
     }
 
@@ -432,11 +438,24 @@ pub fn fwmark_of(base: &Path, name: &str) -> Option<u32> {
 /// # Errors
 /// Returns the errors of [`Setup::begin`].
 pub fn recover(base: &Path, name: &str) -> io::Result<bool> {
-    match Setup::begin(base, name) {
-        Ok(setup) => setup.undo().map(|()| true),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(false),
-        Err(error) => Err(error),
-    }
+    recover_with(base, name, || ()).map(|recovered| recovered.is_some())
+}
+
+/// Does what [`recover`] does, and calls `rest` while no tunnel of that name can start. Returns the result of `rest`, or
+/// `None` if a tunnel of that name runs.
+///
+/// # Errors
+/// Returns the errors of [`Setup::begin`] and [`Setup::undo`].
+pub fn recover_with<T>(base: &Path, name: &str, rest: impl FnOnce() -> T) -> io::Result<Option<T>> {
+    let mut setup = match Setup::begin(base, name) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Ok(None),
+        begun => begun?,
+    };
+    let undone = setup.undo_once();
+    let result = rest();
+    // The lock is released here.
+    drop(setup);
+    undone.map(|()| Some(result))
 }
 
 /// Sets the reverse path filter of `device` from strict to loose for `owner`.
@@ -461,13 +480,10 @@ fn clear(dir: &StateDir, name: &str, state: &TunnelState, netlink: &Netlink) -> 
     let routes = netlink.flush_table(table(state.slot));
     // Forwarding is switched off before its rules are removed.
     let sysctls = sysctl::release(dir, name);
-    let nft = match state.has_nft.then(|| nft::remove(name)) {
-        Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
-            let table = nft::table_name(name);
-            tracing::warn!(%error, "the nftables table inet {table} stays, if there is one");
-            Ok(())
-        }
-        other => other.unwrap_or(Ok(())),
+    let nft = if state.has_nft {
+        nft::clear(&nft::table_name(name))
+    } else {
+        Ok(())
     };
     rules.and(routes).and(nft).and(sysctls)?;
     dir.remove(&state_file(name))

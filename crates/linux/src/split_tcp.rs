@@ -162,9 +162,9 @@ add element inet {table} {set} {{ {ip} . {port} timeout {seconds}s }}
 /// Removes the table of a crashed process. Does nothing if there is none.
 ///
 /// # Errors
-/// Returns the message of `nft`.
+/// Returns [`io::ErrorKind::NotFound`] if the table exists and `nft` is missing. Otherwise returns the message of `nft`.
 pub fn recover(tun: &str) -> io::Result<()> {
-    remove(tun)
+    nft::clear(&table_name(tun))
 }
 
 /// Whether a host may be reached on behalf of a client of a tunnel with the addresses `inner`. It must not be this
@@ -256,9 +256,7 @@ add rule inet {table} pick meta nfproto {protocol} meta l4proto tcp redirect to 
 }
 
 fn remove(tun: &str) -> io::Result<()> {
-    let table = table_name(tun);
-    // The table is added first, so that deleting it cannot fail if there is none.
-    nft::run(&format!("table inet {table}\ndelete table inet {table}\n"))
+    nft::run(&nft::removal(&table_name(tun)))
 }
 
 fn table_name(tun: &str) -> String {

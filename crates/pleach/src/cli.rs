@@ -78,11 +78,8 @@ enum Command {
     Peer(PeerCommand),
     /// Undo `join`
     Leave(Leave),
-    /// Undo the changes that a killed tunnel has left in this host's network configuration, for example its kill switch
-    Recover {
-        /// Configuration file of the tunnel
-        file: PathBuf,
-    },
+    /// Give back what a killed tunnel has left in this host's network configuration, such as its kill switch
+    Recover(recover::Recover),
     /// Print the script with which a shell completes this program's command line
     Completions {
         /// Shell
@@ -300,7 +297,7 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(written.with_context(|| format!("{shown}: manual pages cannot be written"))?)
         }
         Command::Leave(options) => print(&onboard::leave::run(&options)?),
-        Command::Recover { file } => print(&recover::run(&file)?),
+        Command::Recover(options) => print(&recover::run(&options)?),
         Command::Doctor(options) => diagnose(&options),
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),

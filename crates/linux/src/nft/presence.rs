@@ -26,6 +26,13 @@ pub(crate) fn exists(table: &str) -> io::Result<bool> {
     parse(answer.get(..len).unwrap_or_default())
 }
 
+/// Whether [`exists`] failed because the kernel has no nftables at all, and therefore no table. A kernel without
+/// netfilter has no such sockets; a kernel without `nf_tables` does not know the message.
+pub(super) fn is_without_tables(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    code == Some(libc::EPROTONOSUPPORT) || code == Some(libc::EINVAL)
+}
+
 fn request(table: &str) -> io::Result<Vec<u8>> {
     let name_len = table.len() + 1;
     let attribute_len = ATTRIBUTE_HEADER + name_len;

@@ -16,8 +16,10 @@ use rustix::{
 /// Runs `nft` with `arguments` and `input`. Returns its output if it succeeded.
 ///
 /// # Errors
-/// Returns [`io::ErrorKind::NotFound`], with the remedy in the text, if `nft` is missing, and
-/// [`io::ErrorKind::TimedOut`] if `nft` did not end in time. Otherwise returns the message of `nft`.
+/// - [`io::ErrorKind::NotFound`], with the remedy in the text, if `nft` is missing.
+/// - [`io::ErrorKind::Other`] with the message of `nft` if `nft` refused: nothing has changed.
+/// - [`io::ErrorKind::TimedOut`] or [`io::ErrorKind::Interrupted`] if `nft` was killed. The kernel can have completed
+///   its transaction.
 pub(super) fn nft(arguments: &[&str], input: &str) -> io::Result<Output> {
     run("nft", arguments, input, PATIENCE)
 }
@@ -55,6 +57,10 @@ fn run(program: &str, arguments: &[&str], input: &str, patience: Duration) -> io
         let text = format!("nft did not end within {} s", patience.as_secs());
         return Err(io::Error::new(io::ErrorKind::TimedOut, text));
     }
+    if output.status.code().is_none() {
+        let text = format!("nft was killed: {}", output.status);
+        return Err(io::Error::new(io::ErrorKind::Interrupted, text));
+    }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(format!("nft: {}", text.trim())))
 }
@@ -65,7 +71,7 @@ fn kill_late(pid: &OwnedFd, is_over: &Receiver<()>, patience: Duration) -> bool 
         && pidfd_send_signal(pid, Signal::KILL).is_ok()
 }
 
-/// Time limit for `nft`. It is below the five seconds after which the service manager kills a daemon that should stop.
+/// A tunnel that stops runs `nft` twice; the service manager kills it after 15 s.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
@@ -83,6 +89,8 @@ mod tests {
         let late = Duration::from_secs(600);
         let output = run("cat", &[], "text", late).expect("ends");
         assert_eq!(output.stdout, b"text");
+        let killed = run("sh", &["-c", "kill -9 $$"], "", late).expect_err("is killed");
+        assert_eq!(killed.kind(), io::ErrorKind::Interrupted);
         let error = run("false", &[], "", late).expect_err("fails");
         assert_eq!(error.kind(), io::ErrorKind::Other);
     }

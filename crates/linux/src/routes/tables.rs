@@ -17,9 +17,31 @@ use crate::{
 impl Setup {
     /// Creates or replaces the nftables table for `plan`, for example after its MTU changed.
     ///
+    /// If `nft` was killed, the kernel can have either state. Then [`Setup::look_around`] applies the rules again.
+    ///
     /// # Errors
     /// Returns the errors of [`Surroundings::read`] and [`nft::apply`]. Also fails if the state file cannot be written.
     pub fn apply_nft(&mut self, plan: &Plan) -> io::Result<()> {
+        let rules = self.nft_rules(plan)?;
+        let is_first = !self.state.has_nft;
+        self.note_nft(true)?;
+        let applied = nft::apply(&self.name, &rules);
+        if let Err(error) = &applied
+            && nft::has_changed_nothing(error)
+        {
+            if is_first {
+                // There is no table to be removed.
+                self.note_nft(false)?;
+            }
+            return applied;
+        }
+        self.is_doubtful = applied.is_err();
+        self.rules = Some(rules);
+        applied
+    }
+
+    /// Returns the rules of the nftables table for `plan`.
+    pub(super) fn nft_rules(&self, plan: &Plan) -> io::Result<nft::Rules> {
         let [others_v4, others_v6] = self.others.clone();
         let forward = plan.forward.then_some(Forward {
             isolate: plan.isolate,
@@ -30,25 +52,14 @@ impl Setup {
             mark: self.fwmark(),
             routes: plan.routes.clone(),
         });
-        let rules = nft::Rules {
+        Ok(nft::Rules {
             mtu: plan.mtu,
             addresses: plan.addresses.clone(),
             masquerade: plan.masquerade.clone(),
             forward,
             hold,
             surroundings: Surroundings::read(&self.netlink, &self.name)?,
-        };
-        let is_first = !self.state.has_nft;
-        self.note_nft(true)?;
-        if let Err(error) = nft::apply(&self.name, &rules) {
-            if is_first {
-                // A failed transaction changes nothing, so there is no table to remove.
-                self.note_nft(false)?;
-            }
-            return Err(error);
-        }
-        self.rules = Some(rules);
-        Ok(())
+        })
     }
 
     /// Stores in the state file whether a table can exist.
@@ -60,9 +71,9 @@ impl Setup {
         Ok(())
     }
 
-    /// Updates the surroundings of the tunnel in the nftables table, if they have changed. Restores the table if
-    /// another program has removed it. Returns whether the table was restored. Does nothing before
-    /// [`Setup::apply_nft`] has created the table.
+    /// Updates the surroundings of the tunnel in the nftables table if they have changed. Makes the table again if it is
+    /// missing because another program has removed it, or if `nft` was killed while it made the table. Returns whether
+    /// the table was made again. Does nothing without a table.
     ///
     /// # Errors
     /// Returns the errors of [`Surroundings::read`], [`nft::update`] and [`nft::apply`]. Returns the error of the
@@ -72,10 +83,11 @@ impl Setup {
             return Ok(false);
         };
         let now = Surroundings::read(&self.netlink, &self.name)?;
-        let is_lost = !nft::exists(&nft::table_name(&self.name))?;
+        let is_lost = self.is_doubtful || !nft::exists(&nft::table_name(&self.name))?;
         if is_lost {
             rules.surroundings = now;
             nft::apply(&self.name, rules)?;
+            self.is_doubtful = false;
         } else if rules.surroundings != now {
             nft::update(&self.name, &now)?;
             rules.surroundings = now;

@@ -204,3 +204,115 @@ fn containers_reach_the_inner_address_and_neighbours_do_not() {
     assert!(dropped(&host, &setup, BY_LINK) > 0);
     host.run(|| setup.undo().expect("undoes"));
 }
+
+/// Runs the test `name` of this program again in `host`, with `path` as the search path of programs and with the state
+/// directory `base` in the variable [`BASE`].
+fn again(host: &Namespace, name: &str, path: &str, base: &Path) {
+    let program = std::env::current_exe().expect("this program");
+    let (base, program) = (base.display(), program.display());
+    let said = host.command(&format!(
+        "env PATH={path} {BASE}={base} {program} --exact kill_switch::{name}"
+    ));
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+/// Variable with the state directory, in the second process of a test.
+const BASE: &str = "PLEACH_TEST_BASE";
+
+#[test]
+fn a_kill_switch_is_not_forgotten_while_nft_is_missing() {
+    if let Some(base) = std::env::var_os(BASE) {
+        let error = pleach_linux::routes::recover(Path::new(&base), "plLtun").expect_err("no nft");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("pleach_plLtun"), "{error}");
+        pleach_linux::split_tcp::recover("plLtun").expect_err("no nft");
+        pleach_linux::split_tcp::recover("none").expect("the kernel has no such table");
+        return;
+    }
+    let Some((host, _server)) = host() else {
+        return;
+    };
+    let base = tempfile::tempdir().expect("tempdir");
+    host.ip("route add 198.51.100.0/24 via 192.0.2.2 dev lan");
+    let (setup, tun) = client(&host, base.path(), true);
+    let split = host.run(|| Interception::begin(base.path(), "plLtun").expect("begins"));
+    // A killed process runs no destructors.
+    std::mem::forget(split);
+    drop(tun);
+    host.until_gone("plLtun");
+    host.run(|| drop(setup));
+    again(
+        &host,
+        "a_kill_switch_is_not_forgotten_while_nft_is_missing",
+        "/nonexistent",
+        base.path(),
+    );
+    assert!(!host.pings("198.51.100.1", false), "still closed");
+    let rest = || {
+        let started = Setup::begin(base.path(), "plLtun");
+        let error = started.expect_err("no tunnel starts meanwhile");
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        pleach_linux::split_tcp::recover("plLtun").expect("recovers");
+    };
+    let recovered = host.run(|| pleach_linux::routes::recover_with(base.path(), "plLtun", rest));
+    assert_eq!(recovered.expect("recovers"), Some(()));
+    assert_eq!(host.command("nft list ruleset"), "");
+    assert!(host.pings("198.51.100.1", true));
+}
+
+#[test]
+fn the_table_of_a_killed_nft_is_made_and_removed() {
+    if let Some(base) = std::env::var_os(BASE) {
+        let base = Path::new(&base);
+        for state in ["complete", "missing"] {
+            std::fs::write(base.join("hangs"), state).expect("writes");
+            let mut setup = Setup::begin(base, "plLtun").expect("begins");
+            let tun = Tun::create("plLtun", 1400).expect("root makes TUNs");
+            let plan = Plan {
+                addresses: vec!["10.77.0.2/24".parse().expect("literal")],
+                mtu: 1400,
+                ..Plan::default()
+            };
+            setup.apply(&plan).expect("the table is not necessary");
+            assert!(!base.join("hangs").exists(), "nft was killed");
+            if state == "missing" {
+                assert!(setup.look_around().expect("makes it"));
+                assert!(!setup.look_around().expect("looks"));
+                setup.dropped().expect("the table exists");
+            }
+            setup.undo().expect("undoes");
+            drop(tun);
+        }
+        return;
+    }
+    let Some((host, _server)) = host() else {
+        return;
+    };
+    let base = tempfile::tempdir().expect("tempdir");
+    let nft = host.command("which nft");
+    // After the transaction or instead of it, this `nft` hangs.
+    let script = format!(
+        "#!/bin/sh
+if [ \"$1\" = -f ] && [ -e {base}/hangs ]; then
+    if grep -q complete {base}/hangs; then {nft} \"$@\"; fi
+    rm {base}/hangs
+    exec sleep 600
+fi
+exec {nft} \"$@\"
+",
+        base = base.path().display(),
+        nft = nft.trim(),
+    );
+    let program = base.path().join("nft");
+    std::fs::write(&program, script).expect("writes");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).expect("sets");
+    let path = std::env::var("PATH").expect("a search path");
+    again(
+        &host,
+        "the_table_of_a_killed_nft_is_made_and_removed",
+        &format!("{}:{path}", base.path().display()),
+        base.path(),
+    );
+    assert_eq!(host.command("nft list ruleset"), "");
+}

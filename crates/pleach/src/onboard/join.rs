@@ -48,7 +48,7 @@ use super::{
     uplinks::{self, Uplink},
 };
 use crate::{
-    config::{self, plain},
+    config::{self, Role, plain},
     keys::{self, SecretKey},
 };
 
@@ -180,6 +180,11 @@ fn start(options: &Join, said: &mut String) -> anyhow::Result<()> {
     let start = if options.no_start || is_running {
         Start::ByHand
     } else {
+        if let Role::Client(client) = config::load(&options.place.config(FILE))?.config.role
+            && !client.dns.is_empty()
+        {
+            service::permit_dns(&options.place, NAME)?;
+        }
         service::start(&options.place, Kind::Tunnel, NAME)?
     };
     let status = "`pleach status` shows its links, `pleach leave` undoes all changes";

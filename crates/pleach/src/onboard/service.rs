@@ -5,7 +5,12 @@
 //! its process id, which is read from its control socket.
 
 use std::{
-    env, fs, io, os::unix::net::UnixStream, path::Path, process::Command, thread, time::Duration,
+    env, fs, io,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -82,6 +87,47 @@ pub(crate) fn start(place: &Place, kind: Kind, name: &str) -> anyhow::Result<Sta
     Ok(Start::Enabled)
 }
 
+/// Permits the daemon of the tunnel `NAME.toml` to write in `/etc`, because its `[tunnel] dns` may have to replace
+/// `/etc/resolv.conf`. Does nothing if the files are in another directory or systemd does not run. [`stop`] undoes this.
+///
+/// # Errors
+/// If the drop-in file of the unit cannot be written, or if systemd refuses.
+pub(crate) fn permit_dns(place: &Place, name: &str) -> anyhow::Result<()> {
+    if !place.is_usual() || !has_systemd() {
+        return Ok(());
+    }
+    write_drop_in(Path::new(UNIT_DIRECTORIES[0]), name)?;
+    systemctl(&["daemon-reload"])
+}
+
+/// Returns the directory of the drop-in files for the unit of the tunnel `name`.
+fn drop_ins(units: &Path, name: &str) -> PathBuf {
+    units.join(format!("{}@{name}.service.d", Kind::Tunnel.unit()))
+}
+
+fn write_drop_in(units: &Path, name: &str) -> anyhow::Result<()> {
+    let directory = drop_ins(units, name);
+    let path = directory.join(DROP_IN);
+    let written = fs::create_dir_all(&directory).and_then(|()| {
+        let text = format!("{OWN_UNIT}\n{DROP_IN_TEXT}");
+        durable::write(&path, text.as_bytes(), 0o644, Existing::Replace)
+    });
+    written.with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// Removes the drop-in file of [`write_drop_in`]. Returns whether it existed. Other files of the directory remain.
+fn remove_drop_in(units: &Path, name: &str) -> anyhow::Result<bool> {
+    let directory = drop_ins(units, name);
+    let path = directory.join(DROP_IN);
+    let is_ours = fs::read_to_string(&path).is_ok_and(|text| text.starts_with(OWN_UNIT));
+    if is_ours {
+        durable::remove(&path).with_context(|| format!("{} stays", path.display()))?;
+        // Succeeds only if the directory is empty.
+        let _ = fs::remove_dir(directory);
+    }
+    Ok(is_ours)
+}
+
 /// Restarts a service that [`start`] has started, so that it reads its file again.
 ///
 /// # Errors
@@ -108,6 +154,9 @@ pub(crate) fn stop(place: &Place, kind: Kind, name: &str) -> anyhow::Result<()> 
     // Without a unit, the user has started the daemon by hand.
     if place.is_usual() && has_systemd() && is_installed(&unit) {
         systemctl(&["disable", "--now", &format!("{}@{name}", kind.unit())])?;
+        if kind == Kind::Tunnel && remove_drop_in(Path::new(UNIT_DIRECTORIES[0]), name)? {
+            systemctl(&["daemon-reload"])?;
+        }
         let path = Path::new(UNIT_DIRECTORIES[0]).join(unit);
         let is_ours = fs::read_to_string(&path).is_ok_and(|text| text.starts_with(OWN_UNIT));
         let others = fs::read_dir(place.directory())
@@ -188,5 +237,40 @@ const UNIT_DIRECTORIES: [&str; 3] = [
 const UNIT_TEXT: &str = include_str!("../../../../packaging/pleach@.service");
 const PROXY_UNIT_TEXT: &str = include_str!("../../../../packaging/pleach-proxy@.service");
 const OWN_UNIT: &str = "# Written by pleach, removed by `pleach leave`.";
+/// Name of the drop-in file of [`permit_dns`].
+const DROP_IN: &str = "pleach-dns.conf";
+const DROP_IN_TEXT: &str = "\
+# For [tunnel] dns: the daemon replaces /etc/resolv.conf.
+[Service]
+ReadWritePaths=/etc
+";
 /// Time to wait for a daemon to stop: more than the two seconds that it may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_tunnel_with_resolvers_may_write_in_etc() {
+        let writes_etc = |text: &str| {
+            let mut paths = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("ReadWritePaths="));
+            paths.any(|paths| paths.split(' ').any(|path| path == "/etc"))
+        };
+        assert!(!writes_etc(UNIT_TEXT));
+        let units = tempfile::TempDir::new().expect("directory");
+        write_drop_in(units.path(), "client").expect("written");
+        let directory = units.path().join("pleach@client.service.d");
+        let text = fs::read_to_string(directory.join(DROP_IN)).expect("readable");
+        assert!(text.contains("[Service]\n") && writes_etc(&text), "{text}");
+        assert!(remove_drop_in(units.path(), "client").expect("removed"));
+        assert!(!directory.exists());
+        // A file of the administrator stays.
+        fs::create_dir(&directory).expect("made");
+        fs::write(directory.join(DROP_IN), "[Service]\n").expect("written");
+        assert!(!remove_drop_in(units.path(), "client").expect("left alone"));
+        assert!(directory.join(DROP_IN).exists());
+    }
+}

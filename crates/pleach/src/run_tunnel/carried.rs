@@ -153,6 +153,17 @@ impl Links {
         known.choice.on_reach(now, reaches);
     }
 
+    /// Notes that the gateway has the addresses `gateway` now. Connections to addresses that remain are kept.
+    pub(super) fn on_endpoints(&mut self, now: Instant, gateway: &[SocketAddr]) {
+        for link in self.links.values_mut() {
+            let endpoints = endpoints(&self.endpoints, gateway, &link.place);
+            let connections = link.connections.as_ref();
+            let are_kept =
+                connections.is_some_and(|connections| connections.set_endpoints(endpoints));
+            link.choice.on_endpoints(now, are_kept);
+        }
+    }
+
     pub(super) fn remove(&mut self, link: u8) {
         self.links.remove(&link);
     }

@@ -2,10 +2,10 @@
 //!
 //! One of these methods is used, the first that the host supports:
 //!
-//! 1. systemd-resolved, through `resolvectl`, if programs that read `/etc/resolv.conf` query systemd-resolved: the
-//!    resolvers are assigned to the tunnel's device, and the domain `~.` makes them the only ones for all names.
-//!    systemd-resolved forgets them with the device, also after a crash.
-//! 2. `resolvconf`, with the interface `tun.NAME`.
+//! 1. systemd-resolved, through `resolvectl`, if `/etc/resolv.conf` leads to it: the resolvers are assigned to the tunnel's
+//!    device, and the domain `~.` makes them the only ones for all names. systemd-resolved forgets them with the device, also
+//!    after a crash.
+//! 2. `resolvconf`, with the interface `tun.NAME`, unless this is the link to `resolvectl` that systemd-resolved installs.
 //! 3. `/etc/resolv.conf` itself. Its former content stays in the file, with a mark at the beginning of each line, so
 //!    that it can be restored after a crash and after a reboot.
 //!
@@ -19,11 +19,12 @@
 //! to use its resolvers. Only one tunnel at a time can use the file.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{self, Write as _},
     net::IpAddr,
     os::unix::fs::PermissionsExt as _,
-    path::Path,
+    path::{Component, Path, PathBuf},
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -182,17 +183,21 @@ fn keep_file(file: &Path, tunnel: &str, servers: &[IpAddr], is_over: &AtomicBool
 /// # Errors
 /// As [`Resolvers::set`].
 pub(crate) fn recover(tunnel: &str) -> io::Result<()> {
+    // The host may have had no `resolvconf` before the crash: the file is checked in every case.
+    let restored = give_back_file(Path::new(FILE), tunnel);
     if way() == Way::Resolvconf {
         // `resolvconf` succeeds even if there is no such interface.
         run("resolvconf", &["-d", &interface(tunnel)], "")?;
     }
-    give_back_file(Path::new(FILE), tunnel)
+    restored
 }
 
 fn way() -> Way {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has = |program: &str| find(program, &path).is_some();
     if leads_to_resolved(Path::new(FILE), Path::new(RESOLVED)) && has("resolvectl") {
         Way::Resolved
-    } else if has("resolvconf") {
+    } else if has_resolvconf(&path) {
         Way::Resolvconf
     } else {
         Way::File
@@ -220,9 +225,19 @@ fn has_device(name: &str) -> bool {
     index.map_or(true, |index| index.is_some())
 }
 
-fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+/// Whether `path` leads to a `resolvconf` that manages `/etc/resolv.conf`. systemd-resolved installs a link of this name to
+/// `resolvectl`, which knows only existing devices and does not change the file.
+fn has_resolvconf(path: &OsStr) -> bool {
+    find("resolvconf", path).is_some_and(|program| {
+        fs::canonicalize(program).is_ok_and(|program| !program.ends_with("resolvectl"))
+    })
+}
+
+/// Returns the first file `program` in the directories of `path`.
+fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(path)
+        .map(|directory| directory.join(program))
+        .find(|file| file.is_file())
 }
 
 fn interface(tunnel: &str) -> String {
@@ -328,17 +343,44 @@ fn cannot_write(file: &Path, error: &io::Error) -> io::Error {
         io::ErrorKind::PermissionDenied,
     ];
     let remedy = if kinds.contains(&error.kind()) {
-        let link = fs::read_link(file);
-        let place = link.as_deref().unwrap_or(file).parent();
-        let place = place.unwrap_or(file).display();
+        let place = directory_of(file);
         format!(
-            ": let the daemon write there (ReadWritePaths={place} in its unit), or remove [tunnel] dns"
+            ": let the daemon write there (ReadWritePaths={} in its unit), or remove [tunnel] dns",
+            place.display()
         )
     } else {
         String::new()
     };
     let text = format!("{}: {error}{remedy}", file.display());
     io::Error::new(error.kind(), text)
+}
+
+/// Returns the directory of `file`, or of the file to which `file` is a symbolic link. A relative link starts at the
+/// directory of `file`. The target does not need to exist.
+fn directory_of(file: &Path) -> PathBuf {
+    let own = file.parent().unwrap_or(file);
+    let Ok(link) = fs::read_link(file) else {
+        return own.to_owned();
+    };
+    let target = own.join(link);
+    let directory = target.parent().unwrap_or(own);
+    // A path in a unit must not contain `..`.
+    fs::canonicalize(directory).unwrap_or_else(|_| without_dots(directory))
+}
+
+/// Resolves `.` and `..` in `path` without looking at the file system.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            Component::Normal(_) | Component::Prefix(_) | Component::RootDir => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// Restores the content that `file` had before [`take_file`], unless another tunnel or program has written the file.
@@ -440,6 +482,37 @@ mod tests {
         fs::write(&uplink, "nameserver 192.0.2.1\n").expect("written");
         std::os::unix::fs::symlink(&uplink, &file).expect("linked");
         assert!(leads());
+    }
+
+    #[test]
+    fn a_resolvconf_that_is_resolvectl_is_not_used() {
+        let directory = tempfile::TempDir::new().expect("directory");
+        let at = |name: &str| directory.path().join(name);
+        let path = directory.path().as_os_str();
+        assert!(!has_resolvconf(path));
+        fs::write(at("resolvectl"), "").expect("written");
+        std::os::unix::fs::symlink("resolvectl", at("resolvconf")).expect("linked");
+        assert!(!has_resolvconf(path));
+        assert_eq!(find("resolvconf", path), Some(at("resolvconf")));
+        fs::remove_file(at("resolvconf")).expect("removed");
+        fs::write(at("resolvconf"), "").expect("written");
+        assert!(has_resolvconf(path));
+    }
+
+    #[test]
+    fn the_directory_in_a_remedy_is_absolute() {
+        let directory = tempfile::TempDir::new().expect("directory");
+        let root = directory.path().canonicalize().expect("there");
+        let file = root.join("etc/resolv.conf");
+        fs::create_dir_all(root.join("etc")).expect("made");
+        assert_eq!(directory_of(&file), root.join("etc"));
+        std::os::unix::fs::symlink("../run/resolvconf/resolv.conf", &file).expect("linked");
+        assert_eq!(directory_of(&file), root.join("run/resolvconf"), "missing");
+        fs::create_dir_all(root.join("run/resolvconf")).expect("made");
+        assert_eq!(directory_of(&file), root.join("run/resolvconf"));
+        let error = cannot_write(&file, &io::ErrorKind::ReadOnlyFilesystem.into());
+        let remedy = format!("ReadWritePaths={} ", root.join("run/resolvconf").display());
+        assert!(error.to_string().contains(&remedy), "{error}");
     }
 
     #[test]

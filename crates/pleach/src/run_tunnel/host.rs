@@ -139,7 +139,7 @@ impl HostState {
                 self.is_well = true;
                 if is_restored {
                     tracing::warn!(
-                        "another program has removed the tunnel's nftables table; it is set again"
+                        "the tunnel's nftables table was missing, or its state was unknown; it is set again"
                     );
                     self.restored.fetch_add(1, Ordering::Relaxed);
                 }

@@ -264,6 +264,7 @@ impl NearEnd {
                     "another program has removed the nftables table that redirects connections; it is set again"
                 );
                 self.redirected.take();
+                self.counts.is_redirecting.store(false, Ordering::Relaxed);
                 self.counts.restored.fetch_add(1, Ordering::Relaxed);
                 true
             }

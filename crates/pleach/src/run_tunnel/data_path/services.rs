@@ -153,9 +153,8 @@ impl DataPath {
         let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
         self.named = found;
         self.endpoint.set_endpoints(now, endpoints.clone());
-        // Connections to the former addresses are closed.
-        for index in 0..self.links.len() {
-            self.carry(now, index);
+        if let Some(carried) = &mut self.carried {
+            carried.on_endpoints(now, &endpoints);
         }
         self.watch_links(&endpoints)
     }
