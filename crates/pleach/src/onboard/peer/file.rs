@@ -134,8 +134,8 @@ pub(super) fn text(place: &Place) -> anyhow::Result<Option<String>> {
     read_text(&place.config(FILE))
 }
 
-/// Restores the content that the file had before [`write`](fn@write). `text`: this content, or `None` if the file did not exist;
-/// the file is then removed.
+/// Restores the content that the file had before [`write`](fn@write). `text`: this content, or `None` if the file did
+/// not exist; the file is then removed.
 ///
 /// # Errors
 /// The disk's errors.
