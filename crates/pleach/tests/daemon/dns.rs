@@ -87,8 +87,8 @@ fn the_resolver_is_the_tunnels_while_it_runs_and_after_a_crash_what_it_was() {
     assert_eq!(now(), leased);
 }
 
-/// Runs `pleach up` on the client as the packaged unit does, with the unit's umask. `/etc` is a mount of `etc`, of
-/// which only the unit's `ReadWritePaths` are writable.
+/// Runs `pleach up` on the client as the packaged unit does, with the unit's umask. `/etc` is a mount of `etc`, which is
+/// writable, as with the drop-in that `pleach join` writes for a tunnel with `dns`.
 fn up_as_a_service(world: &World, file: &Path, etc: &Path) -> Child {
     const UNIT: &str = include_str!("../../../../packaging/pleach@.service");
     let value = |key: &str| {
@@ -97,10 +97,7 @@ fn up_as_a_service(world: &World, file: &Path, etc: &Path) -> Child {
     };
     assert_eq!(value("ProtectSystem="), "strict");
     let script = "umask \"$4\"; mount --bind \"$1\" /etc; mount -o remount,bind,ro /etc
-        for path in $5; do
-            path=${path#-}
-            case $path in /etc*) mount --bind $path $path; mount -o remount,bind,rw $path ;; esac
-        done
+        mount --bind $5 $5; mount -o remount,bind,rw $5
         exec \"$2\" up \"$3\"";
     let mut command: Command = world.client.command("unshare");
     command
@@ -108,7 +105,7 @@ fn up_as_a_service(world: &World, file: &Path, etc: &Path) -> Child {
         .arg(etc)
         .arg(env!("CARGO_BIN_EXE_pleach"))
         .arg(file)
-        .args([value("UMask="), value("ReadWritePaths=")])
+        .args([value("UMask="), "/etc"])
         .stdin(Stdio::null())
         .stderr(Stdio::null());
     command.spawn().expect("starts")
