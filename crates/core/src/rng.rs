@@ -52,6 +52,22 @@ impl Rng {
         self.uniform() < probability
     }
 
+    /// Draws an index with a probability in proportion to its weight. Returns `None` if the sum of the weights is zero.
+    pub fn weighted(&mut self, mut weights: impl Iterator<Item = u64> + Clone) -> Option<usize> {
+        let total = weights.clone().fold(0, u64::saturating_add);
+        if total == 0 {
+            return None;
+        }
+        let mut left = self.below(total);
+        weights.position(|weight| match left.checked_sub(weight) {
+            Some(rest) => {
+                left = rest;
+                false
+            }
+            None => true,
+        })
+    }
+
     /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
@@ -89,5 +105,25 @@ mod tests {
         assert!((0..1000).all(|_| rng.below(10) < 10));
         assert_eq!(rng.below(0), 0);
         assert!(!rng.chance(0.0) && rng.chance(1.0));
+    }
+
+    #[test]
+    fn an_index_is_drawn_in_proportion_to_its_weight() {
+        let mut rng = Rng::new(7);
+        let mut counts = [0_u32; 4];
+        for _ in 0..10_000 {
+            counts[rng.weighted([1, 0, 3, 1].into_iter()).expect("a weight")] += 1;
+        }
+        // The expected numbers are 2000, 0, 6000 and 2000; a standard deviation is at most 50.
+        assert_eq!(counts[1], 0);
+        for (count, expected) in counts.into_iter().zip([2_000_u32, 0, 6_000, 2_000]) {
+            assert!(count.abs_diff(expected) < 200, "{counts:?}");
+        }
+        assert_eq!(rng.weighted([0, 0].into_iter()), None);
+        assert_eq!(
+            rng.weighted([u64::MAX, u64::MAX].into_iter()),
+            Some(0),
+            "the sum saturates"
+        );
     }
 }

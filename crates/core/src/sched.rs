@@ -416,3 +416,6 @@ fn only(paths: &[PathView], index: Option<usize>) -> Pick {
         Some(_) | None => Pick::Wait,
     }
 }
+
+/// Capacity assumed of an unmeasured path by policies that do not search for it.
+const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);

@@ -17,8 +17,8 @@
 
 use core::time::Duration;
 
-use super::{PacketInfo, PathView, Pick, Scheduler, line::Line, slot};
-use crate::{ids::PathId, time::Instant, units::Bitrate};
+use super::{PacketInfo, PathView, Pick, Scheduler, UNKNOWN_RATE, line::Line, slot};
+use crate::{ids::PathId, time::Instant};
 
 /// Uses the path with the earliest predicted arrival; ignores weight.
 ///
@@ -77,9 +77,6 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// Capacity assumed of an unmeasured path.
-const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);
-
 /// Maximum predicted time to send the backlog on the awaited path: the target of the tunnel queue's CoDel.
 const MAX_WAIT: Duration = Duration::from_millis(5);
 
@@ -87,7 +84,11 @@ const MAX_WAIT: Duration = Duration::from_millis(5);
 mod tests {
     use super::super::tests::{packet, ready_paths};
     use super::*;
-    use crate::{flows::FlowId, rng::Rng, units::Bytes};
+    use crate::{
+        flows::FlowId,
+        rng::Rng,
+        units::{Bitrate, Bytes},
+    };
 
     /// Paths with the given rates in kbit/s and delays in milliseconds.
     fn paths_of(lines: &[(u64, u64)]) -> Vec<PathView> {

@@ -16,8 +16,8 @@
 //!
 //! Pure ACKs may arrive in any order: they take the quickest ready path at once.
 
-use super::{PacketInfo, PathView, Pick, Scheduler};
-use crate::{profile::Profile, time::Instant, units::Bitrate};
+use super::{PacketInfo, PathView, Pick, Scheduler, UNKNOWN_RATE};
+use crate::{profile::Profile, time::Instant};
 
 mod buckets;
 pub mod plan;
@@ -96,6 +96,3 @@ impl Scheduler for Osia {
 fn delay(path: &PathView) -> core::time::Duration {
     path.extra_delay.saturating_add(path.queue_delay)
 }
-
-/// Capacity assumed of an unmeasured path.
-const UNKNOWN_RATE: Bitrate = Bitrate::from_mbps(10);

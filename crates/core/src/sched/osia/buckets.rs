@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use super::plan::{Plan, Vessel};
+use super::plan::Plan;
 use crate::{
     ids::PathId,
     rng::Rng,
@@ -90,16 +90,8 @@ impl Buckets {
     /// Draws one of the open faucets at random, in proportion to the rates.
     fn draw(&self, rng: &mut Rng) -> usize {
         let open = &self.plan.vessels()[..self.open()];
-        let total = open.iter().map(|vessel| vessel.rate.as_bps());
-        let mut left = rng.below(total.fold(0, u64::saturating_add));
-        let is_it = |vessel: &Vessel| match left.checked_sub(vessel.rate.as_bps()) {
-            Some(rest) => {
-                left = rest;
-                false
-            }
-            None => true,
-        };
-        open.iter().position(is_it).unwrap_or(0)
+        let rates = open.iter().map(|vessel| vessel.rate.as_bps());
+        rng.weighted(rates).unwrap_or(0)
     }
 }
 

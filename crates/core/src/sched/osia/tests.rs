@@ -4,7 +4,11 @@ use super::{
     plan::{Plan, Vessel},
     *,
 };
-use crate::{ids::PathId, rng::Rng, units::Bytes};
+use crate::{
+    ids::PathId,
+    rng::Rng,
+    units::{Bitrate, Bytes},
+};
 
 /// The paper's table 1: (kbit/s, milliseconds).
 const TABLE_1: [&[(u64, u64)]; 4] = [

@@ -1,5 +1,5 @@
-//! By chance, in proportion to what lanes hold: the CWND-aware baseline of the OSIA paper (section 5.1). The window of a
-//! lane is its rate times twice its delay, since the kernel's own is not told.
+//! Lanes drawn at random, in proportion to their congestion windows: the CWND-aware baseline of the OSIA paper (section
+//! 5.1). The kernel's window of a lane is not known here, so the bandwidth-delay product takes its place.
 
 use pleach_core::{
     ids::PathId,
@@ -9,7 +9,7 @@ use pleach_core::{
 
 use super::LaneView;
 
-/// Draws lots from a fixed seed.
+/// Draws one of the free lanes at random; the generator has a fixed seed.
 #[derive(Clone, Debug)]
 pub(super) struct CwndAware {
     rng: Rng,
@@ -22,27 +22,22 @@ impl Default for CwndAware {
 }
 
 impl CwndAware {
-    /// One of the lanes that are free; `None` if none is.
+    /// Returns a free lane for a chunk of `len` bytes; `None` if no lane is free.
     pub(super) fn assign(&mut self, len: Bytes, lanes: &[LaneView]) -> Option<PathId> {
-        let free = || lanes.iter().filter(|lane| lane.is_free);
-        let window = |lane: &LaneView| {
-            let rate = lane.rate.max(Bitrate::from_bps(1));
-            rate.bytes_in(lane.delay.saturating_mul(2))
-                .max(len)
-                .get()
-                .max(1)
-        };
-        let total = free().fold(0_u64, |sum, lane| sum.saturating_add(window(lane)));
-        if total == 0 {
-            return None;
-        }
-        let mut left = self.rng.below(total);
-        for lane in free() {
-            match left.checked_sub(window(lane)) {
-                Some(rest) => left = rest,
-                None => return Some(lane.slot),
+        let weight = |lane: &LaneView| {
+            if lane.is_free {
+                window(lane).max(len).get().max(1)
+            } else {
+                0
             }
-        }
-        free().next_back().map(|lane| lane.slot)
+        };
+        let drawn = self.rng.weighted(lanes.iter().map(weight))?;
+        Some(lanes[drawn].slot)
     }
+}
+
+/// Returns the bandwidth-delay product of a lane: its rate times twice its one-way delay.
+fn window(lane: &LaneView) -> Bytes {
+    let rate = lane.rate.max(Bitrate::from_bps(1));
+    rate.bytes_in(lane.delay.saturating_mul(2))
 }
