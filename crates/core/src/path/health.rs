@@ -319,7 +319,7 @@ impl Health {
     fn learn_silence(&mut self, silence: Duration) {
         let step = (self.usual_silence / 8).max(Duration::from_millis(1));
         self.usual_silence = if silence > self.usual_silence {
-            (self.usual_silence + step * 99 / 100).min(LONGEST_SILENCE)
+            (self.usual_silence + step * 99 / 100).min(DOWN_AFTER)
         } else {
             self.usual_silence.saturating_sub(step / 100)
         };
@@ -333,11 +333,9 @@ const MIN_SUSPECT: Duration = Duration::from_millis(40);
 /// times a minute.
 const MAX_USUAL_SILENCE: Duration = Duration::from_millis(80);
 
-/// Silence after which a path is Down, and time in Probing without evidence after which it is Down.
+/// Silence after which a path is Down, and time in Probing without evidence after which it is Down. It also limits the
+/// learned silence, because a path that has been silent for longer is Down.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-
-/// Upper limit of the learned silence.
-const LONGEST_SILENCE: Duration = Duration::from_secs(1);
 
 const PROBE_EAGER: Duration = Duration::from_millis(20);
 const PROBE_PATIENT: Duration = Duration::from_millis(250);
