@@ -103,11 +103,10 @@ impl Control {
     /// [`send`](Self::send).
     pub(super) fn on_route(&mut self, path: &Path, will_have_route: bool) {
         let id = path.id();
-        if will_have_route || path.route().is_some() {
-            self.links_down.retain(|(down, _)| *down != id);
-        }
-        if !will_have_route && path.route().is_some() {
-            self.links_down.push((id, path.sender().next_control()));
+        match (path.route().is_some(), will_have_route) {
+            (true, false) => self.links_down.push((id, path.sender().next_control())),
+            (false, true) => self.links_down.retain(|(down, _)| *down != id),
+            (true, true) | (false, false) => {}
         }
     }
 
