@@ -24,6 +24,7 @@ pub mod ping;
 pub mod poll;
 pub mod power;
 pub mod procnet;
+pub mod program;
 pub mod readiness;
 pub mod redirect;
 pub mod requirement;

@@ -1,17 +1,12 @@
-//! Runs `nft`, and kills it if it does not end in time.
+//! Runs `nft`.
 
 use std::{
-    io::{self, Write as _},
+    io,
     process::{Command, Output, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
-    thread,
     time::Duration,
 };
 
-use rustix::{
-    fd::OwnedFd,
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
+use crate::program;
 
 /// Runs `nft` with `arguments` and `input`. Returns its output if it succeeded.
 ///
@@ -21,41 +16,23 @@ use rustix::{
 /// - [`io::ErrorKind::TimedOut`] or [`io::ErrorKind::Interrupted`] if `nft` was killed. The kernel can have completed
 ///   its transaction.
 pub(super) fn nft(arguments: &[&str], input: &str) -> io::Result<Output> {
-    run("nft", arguments, input, PATIENCE)
+    run("nft", arguments, input)
 }
 
-fn run(program: &str, arguments: &[&str], input: &str, patience: Duration) -> io::Result<Output> {
-    let child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.map_err(|error| {
-        let text = format!("cannot run nft: {error}; install the package nftables");
-        io::Error::new(error.kind(), text)
+fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<Output> {
+    let command = &mut Command::new(program);
+    command.args(arguments).stdout(Stdio::piped());
+    let output = program::run(command, input, PATIENCE).map_err(|error| {
+        let kind = error.kind();
+        let text = if kind == io::ErrorKind::TimedOut {
+            format!("nft: {error}")
+        } else {
+            format!("cannot run nft: {error}; install the package nftables")
+        };
+        io::Error::new(kind, text)
     })?;
-    // Without a pidfd or a thread, the program runs without a time limit.
-    let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
-    let (ended, is_over) = mpsc::channel::<()>();
-    let watch = pid.and_then(|pid| {
-        let watching = move || kill_late(&pid, &is_over, patience);
-        thread::Builder::new().spawn(watching).ok()
-    });
-    // If writing fails, the exit status shows it.
-    if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child.wait_with_output();
-    drop(ended);
-    let is_killed = watch.is_some_and(|watch| watch.join().unwrap_or(false));
-    let output = output?;
     if output.status.success() {
         return Ok(output);
-    }
-    if is_killed {
-        let text = format!("nft did not end within {} s", patience.as_secs());
-        return Err(io::Error::new(io::ErrorKind::TimedOut, text));
     }
     if output.status.code().is_none() {
         let text = format!("nft was killed: {}", output.status);
@@ -63,12 +40,6 @@ fn run(program: &str, arguments: &[&str], input: &str, patience: Duration) -> io
     }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(format!("nft: {}", text.trim())))
-}
-
-/// Kills the process if it does not end within `patience`. Returns whether the process was killed.
-fn kill_late(pid: &OwnedFd, is_over: &Receiver<()>, patience: Duration) -> bool {
-    is_over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout)
-        && pidfd_send_signal(pid, Signal::KILL).is_ok()
 }
 
 /// A tunnel that stops runs `nft` twice; the service manager kills it after 15 s.
@@ -79,19 +50,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_hangs_is_killed() {
-        let soon = Duration::from_millis(50);
-        // `sleep` does not read its input. The second input does not fit into the pipe, so writing it blocks.
-        for input in [String::new(), "x".repeat(1 << 20)] {
-            let error = run("sleep", &["600"], &input, soon).expect_err("is killed");
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        }
-        let late = Duration::from_secs(600);
-        let output = run("cat", &[], "text", late).expect("ends");
+    fn a_program_that_was_killed_differs_from_one_that_refused() {
+        let output = run("cat", &[], "text").expect("ends");
         assert_eq!(output.stdout, b"text");
-        let killed = run("sh", &["-c", "kill -9 $$"], "", late).expect_err("is killed");
+        let killed = run("sh", &["-c", "kill -9 $$"], "").expect_err("is killed");
         assert_eq!(killed.kind(), io::ErrorKind::Interrupted);
-        let error = run("false", &[], "", late).expect_err("fails");
+        let error = run("false", &[], "").expect_err("fails");
         assert_eq!(error.kind(), io::ErrorKind::Other);
     }
 }

@@ -34,7 +34,7 @@ use std::{
     time::Duration,
 };
 
-use pleach_linux::{clock, netlink::Netlink};
+use pleach_linux::{clock, netlink::Netlink, program};
 
 use crate::onboard::durable::{self, Existing};
 
@@ -251,39 +251,21 @@ fn lines(servers: &[IpAddr]) -> String {
     lines.collect()
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the standard library cannot wait for a child with a deadline"
-)]
 fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<()> {
-    let fail =
-        |what: String| io::Error::other(format!("{program} {}: {what}", arguments.join(" ")));
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // If the program does not read its input, its exit status shows the reason.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let end = clock::now() + PATIENCE;
-    while child.try_wait()?.is_none() {
-        if clock::now() >= end {
-            // The program may wait for a bus that nobody serves.
-            child.kill()?;
-            child.wait()?;
-            return Err(fail("it did not end".to_owned()));
+    let fail = |what: &str| io::Error::other(format!("{program} {}: {what}", arguments.join(" ")));
+    let command = &mut Command::new(program);
+    command.args(arguments).stdout(Stdio::null());
+    // The program may wait for a bus that nobody serves.
+    let output = match program::run(command, input, PATIENCE) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            return Err(fail(&error.to_string()));
         }
-        thread::sleep(PATIENCE / 100);
-    }
-    let output = child.wait_with_output()?;
+        ended => ended?,
+    };
     if output.status.success() {
         Ok(())
     } else {
-        let said = String::from_utf8_lossy(&output.stderr);
-        Err(fail(said.trim().to_owned()))
+        Err(fail(String::from_utf8_lossy(&output.stderr).trim()))
     }
 }
 
