@@ -144,17 +144,11 @@ impl Budgets {
 /// Writes the used bytes to `file`. Creates the directory of `file` if no package has created it.
 fn write(file: &Path, accounts: &BTreeMap<String, BTreeMap<i32, u64>>) -> io::Result<()> {
     let bytes = serde_json::to_vec(accounts)?;
-    let written = durable::write(file, &bytes, 0o600, Existing::Replace);
-    match (written, file.parent()) {
-        (Err(error), Some(directory)) if error.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(directory)?;
-            durable::write(file, &bytes, 0o600, Existing::Replace)
-        }
-        (written, _) => written,
+    if let Some(directory) = file.parent() {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(directory)?;
     }
+    durable::write(file, &bytes, 0o600, Existing::Replace)
 }
 
 fn read(file: &Path) -> io::Result<BTreeMap<String, Account>> {
