@@ -3,7 +3,7 @@
 use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -40,18 +40,21 @@ fn end(child: &mut Child, signal: Signal) {
     child.wait().expect("our child");
 }
 
+/// Writes the configuration of a client with the resolvers `servers`.
+fn client_with_dns(world: &World, servers: &[&str]) -> PathBuf {
+    let file = Client::default().write(world);
+    let text = fs::read_to_string(&file).expect("readable");
+    let text = text.replace("[scheduler]", &format!("dns = {servers:?}\n[scheduler]"));
+    fs::write(&file, text).expect("written");
+    file
+}
+
 #[test]
 fn the_resolver_is_the_tunnels_while_it_runs_and_after_a_crash_what_it_was() {
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);
     gateway.until_up();
-    let file = Client::default().write(&world);
-    let text = fs::read_to_string(&file).expect("readable");
-    let text = text.replace(
-        "[scheduler]",
-        "dns = [\"10.77.0.1\", \"fd77::1\"]\n[scheduler]",
-    );
-    fs::write(&file, text).expect("written");
+    let file = client_with_dns(&world, &["10.77.0.1", "fd77::1"]);
     let resolv = world.dir.path().join("resolv.conf");
     let former = "nameserver 192.0.2.1\noptions edns0\n";
     fs::write(&resolv, former).expect("written");
@@ -116,10 +119,7 @@ fn a_service_sets_the_resolver_again_when_the_file_is_replaced_and_everybody_may
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);
     gateway.until_up();
-    let file = Client::default().write(&world);
-    let text = fs::read_to_string(&file).expect("readable");
-    let text = text.replace("[scheduler]", "dns = [\"10.77.0.1\"]\n[scheduler]");
-    fs::write(&file, text).expect("written");
+    let file = client_with_dns(&world, &["10.77.0.1"]);
     let etc = world.dir.path().join("etc");
     fs::create_dir(&etc).expect("made");
     let resolv = etc.join("resolv.conf");
@@ -158,10 +158,7 @@ fn resolvconf_is_used_where_it_is() {
     let Some(world) = World::new() else { return };
     let gateway = Gateway::default().start(&world);
     gateway.until_up();
-    let file = Client::default().write(&world);
-    let text = fs::read_to_string(&file).expect("readable");
-    let text = text.replace("[scheduler]", "dns = [\"10.77.0.1\"]\n[scheduler]");
-    fs::write(&file, text).expect("written");
+    let file = client_with_dns(&world, &["10.77.0.1"]);
     let resolv = world.dir.path().join("resolv.conf");
     fs::write(&resolv, "nameserver 192.0.2.1\n").expect("written");
     // This `resolvconf` writes its arguments and input to a file.
