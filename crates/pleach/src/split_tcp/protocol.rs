@@ -7,7 +7,7 @@
 //! | 2 to 3 | port of the server |
 //! | 4 to 19 | address of the server; IPv4 as `::ffff:a.b.c.d` |
 //! | 20 to 21 | 0 |
-//! | 22 to 37 | the client's address in the tunnel, of the family of the server's |
+//! | 22 to 37 | the client's address in the tunnel, in the address family of the server's address |
 //!
 //! Numbers are big-endian. The answer is one byte, [`Answer`]. After [`Answer::Connected`], the connection carries the
 //! bytes of both directions. The near end sends the application's bytes immediately after the request.
