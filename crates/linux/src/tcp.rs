@@ -266,14 +266,14 @@ mod tests {
         assert!(super::info(&udp).is_err());
     }
 
-    /// How much the other end lets this one have on the way: `tcpi_snd_wnd`.
+    /// Returns the receive window that the other end has announced: `tcpi_snd_wnd`.
     fn peers_window(fd: &TcpStream) -> u32 {
         let info = raw_info(fd).expect("a TCP socket");
         let bytes = info[228..].first_chunk::<4>().expect("Linux 5.4");
         u32::from_ne_bytes(*bytes)
     }
 
-    /// Moves so much over the connection that what the other end was allowed before is used up.
+    /// Moves enough data over the connection to use up the window that was announced before.
     fn pass(server: &mut TcpStream, client: &mut TcpStream) {
         for _ in 0..200 {
             server.write_all(&[7; 4000]).expect("writes");
@@ -287,7 +287,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let client = client.expect("a socket");
-        // As long as those of networks.
+        // Segments as long as on an Ethernet path; those of the loopback device are longer.
         set_number(&client, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1400).expect("a TCP socket");
         if let Err(error) = begin_window(&client, 6_000) {
             requirement::skip(format_args!("before Linux 5.15: {error}"));
@@ -305,7 +305,7 @@ mod tests {
         let free = (peers_window(&server), buffer(&client).expect("a socket"));
         assert!(free.0 > 40_000, "{free:?}");
         for bytes in [20_000, 9_000] {
-            // In units of a kilobyte or two, as scaled.
+            // The window has a granularity of 1 or 2 kB because of window scaling.
             let near = bytes * 9 / 10..bytes * 5 / 4;
             for _ in 0..4 {
                 bound_window(&client, Some(bytes)).expect("a TCP socket");

@@ -313,8 +313,9 @@ pub(crate) struct BudgetStatus {
     pub(crate) bytes: u64,
     /// Number of bytes that the link has carried.
     pub(crate) used_bytes: u64,
-    /// `within`: at most the share of the budget for the elapsed part of the month is used. `ahead`: more than this
-    /// share is used. `spent`: the whole budget is used.
+    /// `within`: the link has used at most the earned part of its budget. A tenth of the budget is earned at the
+    /// beginning of the month, and the rest in proportion to the elapsed time. `ahead`: the link has used more than the
+    /// earned part. `spent`: the link has used the whole budget.
     pub(crate) standing: String,
 }
 

@@ -37,7 +37,7 @@ use super::{
     socket,
 };
 
-/// What a gateway permits.
+/// Settings of the gateway's end.
 #[derive(Clone, Debug)]
 pub(crate) struct FarSettings {
     /// The tunnel's device.

@@ -280,6 +280,8 @@ impl NearEnd {
         }
     }
 
+    /// Redirects connections of `families` to `port`, except connections that arrive over `uplinks`.
+    ///
     /// # Errors
     /// The error message of `nft`.
     async fn set_redirect(

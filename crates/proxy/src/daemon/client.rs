@@ -261,7 +261,7 @@ async fn find(
     guest: &mut Guest,
 ) -> Result<(Vec<IpAddr>, Option<String>), (Failure, String)> {
     let here = match (request.protocol, &request.target.host) {
-        // The client's socket has the original destination as its remote address.
+        // The client's socket has the requested destination as its remote address.
         (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
         _ => client.local_addr().unwrap_or(UNKNOWN),
     };
@@ -293,8 +293,8 @@ async fn open(
     guest: &mut Guest,
 ) -> Result<(Rc<Live>, Opened), (Failure, String)> {
     let (addresses, app) = find(hub, client, from, request, guest).await?;
-    // A stored connection may just be closed by the server. So it is not used for a request that must not be sent twice
-    // (RFC 9112, 9.3.1).
+    // A server may close a stored connection at any time. So a stored connection is not used for a request that must
+    // not be sent twice (RFC 9112, 9.3.1).
     let may_reuse = request.protocol == Protocol::HttpRequest
         && !guest.login.is_bound
         && request.body.is_done()

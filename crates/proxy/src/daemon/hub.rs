@@ -77,7 +77,8 @@ pub(crate) struct Buffers {
     pub(crate) ahead: Cell<u64>,
 }
 
-/// Shared state about other pleach proxies.
+/// Shared state about other pleach proxies. An association consists of the lanes to a peer, which are TCP connections
+/// over different links, and of the connections that the lanes carry.
 #[derive(Debug, Default)]
 pub(crate) struct Peering {
     /// Addresses at which peers answer.

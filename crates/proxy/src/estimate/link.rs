@@ -17,7 +17,7 @@
 //!   connections or a crowd used the window, and 60 s for a single bulk connection.
 //! - The estimate does not fall in the first window of bulk or crowd traffic, because the transfer was still in its
 //!   start-up phase in the window before.
-//! - It does not fall while the proxy itself limits the received data ([`crate::window`]).
+//! - The estimate does not fall while the proxy itself limits the received data ([`crate::window`]).
 //!
 //! A link without bulk traffic keeps its estimate. [`RateEstimator::rate`] returns the time of the last confirmation.
 //! The placer raises an old estimate with time, so that a link that was once slow is tried again.
@@ -299,7 +299,8 @@ const SHARED_MEMORY: Duration = Duration::from_secs(5);
 /// Time constant with which the estimate falls while a single connection saturates the link. It is long because the
 /// connection's server may be the bottleneck.
 const SINGLE_MEMORY: Duration = Duration::from_secs(60);
-/// The minimum RTT grows by 1/512 of itself with each sample. A web page causes about a hundred samples.
+/// Divisor for the growth of the minimum RTT: with each sample it grows by 1/512 of itself, so that an outdated minimum
+/// is replaced. A web page causes about a hundred samples.
 const MIN_RTT_MEMORY: u32 = 512;
 /// Number of segments at which the loss counters are halved, so that older segments count less.
 const LOSS_MEMORY_SEGMENTS: u64 = 20_000;

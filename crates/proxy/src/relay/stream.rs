@@ -80,8 +80,8 @@ pub(crate) async fn relay(
         is_last: request.is_last,
         is_partial: false,
     };
-    // Answers are fetched in parts only with the default scheduler, because other schedulers are to distribute only the
-    // connections that clients make.
+    // Answers are fetched in parts only with the scheduler `max-throughput`. The other schedulers distribute exactly
+    // the connections that clients make.
     let may_ask_again = hub.settings.ranges
         && hub.placer.borrow().policy() == Policy::MaxThroughput
         && session.may_split

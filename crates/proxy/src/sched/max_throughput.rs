@@ -18,7 +18,6 @@
 //! - Maximum stretch: a link is excluded if the first answer would take more than [`MAX_STRETCH`] times as long on it
 //!   as on the best link. Without this rule, a page would be put on a slow link because a download on the fast link
 //!   takes even longer.
-//!
 
 use pleach_core::units::Bytes;
 
