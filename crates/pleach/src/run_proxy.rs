@@ -233,7 +233,7 @@ fn settings(config: &ProxyConfig) -> anyhow::Result<Settings> {
     })
 }
 
-/// Raises the limit of open file descriptors to the permitted maximum. Returns the new limit.
+/// Raises the limit of open file descriptors to the permitted maximum. Returns the limit that then applies.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

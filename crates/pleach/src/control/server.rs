@@ -71,7 +71,7 @@ pub(crate) struct ControlServer {
 impl ControlServer {
     /// Opens the socket at `path` and starts serving. Creates the directory if it does not exist.
     ///
-    /// `view`: further address at which the API of [`crate::api`], the dashboard and the metrics are served.
+    /// `view`: further addresses at which the API of [`crate::api`], the dashboard and the metrics are served.
     ///
     /// A socket that a crashed daemon left is replaced. The receiver returned gets the requests. `waker` is called
     /// after each request, from other threads, and must not block. At most [`MAX_CONNECTIONS`] requests wait.

@@ -1,8 +1,8 @@
 //! The loop that moves packets.
 //!
 //! Each round has these steps: wait for events; read a limited number of packets from the sockets and the TUN device;
-//! run the engine's timers; send until the engine has no more packets to send; write the packets that the engine
-//! delivers to the TUN device. No step blocks, except the wait for events.
+//! run the engine's timers; write the packets that the engine delivers to the TUN device; send until the engine has no
+//! more packets to send. No step blocks, except the wait for events.
 
 mod services;
 
@@ -424,8 +424,8 @@ impl DataPath {
                     self.refused += batch.segments() as u64;
                     continue;
                 };
-                // A datagram with bit errors is useful only if parity can repair it, so only then the UDP checksum is
-                // omitted.
+                // A datagram with bit errors is useful only if parity can repair it. So only datagrams with parity are
+                // sent without a UDP checksum.
                 match socket.send(batch, !batch.has_parity()) {
                     Sent::All => {}
                     Sent::Later => {

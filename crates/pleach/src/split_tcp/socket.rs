@@ -81,8 +81,9 @@ pub(super) async fn relay(
     Ok(())
 }
 
-/// Waits for both directions. If one direction breaks, the other has [`DRAIN`] to deliver the received data. So the
-/// answer of a server is delivered that resets the connection because it does not want the rest of an upload.
+/// Waits for both directions. If one direction breaks, the other has [`DRAIN`] to deliver the received data. For
+/// example, a server may answer and then reset the connection because it does not want the rest of an upload. Its
+/// answer is still delivered.
 async fn both<E>(
     one: impl Future<Output = Result<(), E>>,
     other: impl Future<Output = Result<(), E>>,

@@ -333,11 +333,12 @@ fn everywhere_v6() -> IpNet {
     IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0)
 }
 
-/// Minimum number of bytes per window from which the throughput of a device is used as an estimate of the link: 1
-/// Mbit/s.
+/// Minimum number of bytes per window (1 Mbit/s) from which the throughput of a device is used as an estimate of the
+/// link.
 const BUSY_BYTES: u64 = 32 << 10;
 
-/// A saturated link still gets 1/16 of the weight that it has when idle. So saturated links share connections by rate.
+/// Divisor of the rate in a link's weight: a saturated link still has a weight of 1/16 of its rate. So saturated links
+/// share connections in proportion to their rates.
 const FULL_SHARE: u64 = 16;
 
 /// Number of windows between two updates of the routes: 5 s.

@@ -60,7 +60,7 @@ pub struct LinkReport {
     pub connections: usize,
     /// Number of sockets that the kernel's hook has bound to the link since the start. `None` without cgroup mode.
     pub bound: Option<u64>,
-    /// Weight from the configuration.
+    /// Weight set by the user, in the configuration or at run time.
     pub weight: Option<u16>,
     /// Budget of the link, if it has one.
     pub budget: Option<BudgetReport>,
