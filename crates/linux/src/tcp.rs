@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection (`TCP_INFO`).
+//! Statistics of a TCP connection from the kernel (`TCP_INFO`), and limits of its receive window.
 
 use std::{
     io,
@@ -6,37 +6,37 @@ use std::{
     time::Duration,
 };
 
-/// A connection's state, as far as it is used here.
+/// State of a TCP connection: the part of `TCP_INFO` that pleach uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Smoothed round trip; zero before the first sample.
+    /// Smoothed RTT. Zero before the first sample.
     pub rtt: Duration,
-    /// Shortest round trip of the last minutes.
+    /// Minimum RTT of the last minutes.
     pub min_rtt: Duration,
-    /// Timeouts in a row without an answer: how often the same data was sent again because of the timer.
+    /// Number of consecutive retransmission timeouts of the same data.
     pub timeouts: u8,
-    /// Segments sent and not yet acknowledged.
+    /// Number of segments sent and not yet acknowledged.
     pub unacked: u32,
-    /// Segments sent again since the beginning.
+    /// Number of segments retransmitted since the connection began.
     pub retransmitted: u32,
-    /// Segments sent since the beginning.
+    /// Number of segments sent since the connection began.
     pub segments: u32,
-    /// Rate at which data was acknowledged lately, in bytes per second.
+    /// Rate at which data was recently acknowledged, in bytes per second.
     pub delivery_rate: u64,
-    /// Bytes acknowledged since the beginning.
+    /// Number of bytes acknowledged since the connection began.
     pub acked_bytes: u64,
-    /// What may be under way at a time.
+    /// Congestion window in bytes.
     pub congestion_window_bytes: u64,
-    /// Round trip as seen from what is received; zero if that was not seen.
+    /// RTT as estimated by the receiver. Zero if there is no estimate.
     pub receiver_rtt: Duration,
-    /// Bytes that wait to be sent for the first time.
+    /// Number of bytes that wait for their first transmission.
     pub unsent_bytes: u32,
 }
 
-/// Asks the kernel about the TCP socket `fd`.
+/// Reads the kernel's statistics of the TCP socket `fd`.
 ///
 /// # Errors
-/// If it is no TCP socket.
+/// If `fd` is not a TCP socket.
 pub fn info(fd: impl AsFd) -> io::Result<TcpInfo> {
     Ok(parse(&raw_info(fd)?))
 }
@@ -60,24 +60,25 @@ fn raw_info(fd: impl AsFd) -> io::Result<[u8; 256]> {
     Ok(buffer)
 }
 
-/// Bounds how much the other end may have on the way when the TCP socket `fd` has connected: the receive window, in bytes, half of
-/// it on some kernels. The kernel raises it from there on as it thinks good.
+/// Sets the initial receive window of the TCP socket `fd` in bytes; on some kernels the window is half of `bytes`. It
+/// limits the data that the other end may have in flight after the connection is established. The kernel increases the
+/// window afterwards as it sees fit.
 ///
 /// # Errors
-/// If it is no TCP socket, or the kernel is older than Linux 5.15; nothing is changed then.
+/// If `fd` is not a TCP socket, or if the kernel is older than Linux 5.15. Nothing is changed in this case.
 pub fn begin_window(fd: impl AsFd, bytes: u32) -> io::Result<()> {
-    // Else the bound would stay, and keep the window from being scaled.
+    // Otherwise the limit would stay, and the kernel would choose too small a window scale.
     set_number(&fd, libc::SOL_SOCKET, SO_BUF_LOCK, 0)?;
     set_number(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, number(bytes))?;
     set_number(&fd, libc::SOL_SOCKET, SO_BUF_LOCK, 0)
 }
 
-/// Bounds how much the other end of the TCP connection `fd` may have on the way: the receive window, in bytes; `None`: as
-/// much as the kernel thinks good. What was allowed before stays allowed. The kernel may set another bound when it first sees how
-/// large segments are: repeat it.
+/// Limits the receive window of the TCP connection `fd` to `bytes`, that is, the data that the other end may have in
+/// flight. `None` removes the limit. A window that was already announced stays valid. The kernel may set another limit
+/// when it first sees the size of segments, so the call must be repeated.
 ///
 /// # Errors
-/// If it is no TCP socket, or the kernel is older than Linux 5.15; nothing is changed then.
+/// If `fd` is not a TCP socket, or if the kernel is older than Linux 5.15. Nothing is changed in this case.
 pub fn bound_window(fd: impl AsFd, bytes: Option<u32>) -> io::Result<()> {
     let Some(bytes) = bytes else {
         set_number(&fd, libc::SOL_SOCKET, SO_BUF_LOCK, 0)?;
@@ -88,9 +89,10 @@ pub fn bound_window(fd: impl AsFd, bytes: Option<u32>) -> io::Result<()> {
             LARGEST_WINDOW,
         );
     };
-    // A buffer that the kernel enlarges takes the bound with it.
+    // The buffer size is locked, because the kernel raises the limit when it enlarges the buffer.
     set_number(&fd, libc::SOL_SOCKET, SO_BUF_LOCK, RCVBUF_LOCK)?;
-    // One made smaller might drop what was allowed before. Packets take up to four times their payload.
+    // The buffer is never made smaller, because it might then drop data within the announced window. Packets take up to
+    // four times the size of their payload.
     let least = u64::from(bytes) * 4;
     let is_small = |size: usize| u64::try_from(size).is_ok_and(|size| size < least);
     if rustix::net::sockopt::socket_recv_buffer_size(&fd).is_ok_and(is_small) {
@@ -105,11 +107,11 @@ pub fn bound_window(fd: impl AsFd, bytes: Option<u32>) -> io::Result<()> {
     )
 }
 
-/// The DSCP with which the other end opened the TCP connection `fd`, 0 to 63: that of its SYN. `None`: it came over IPv6, or the
-/// kernel does not tell.
+/// Returns the DSCP, 0 to 63, of the SYN with which the other end opened the TCP connection `fd`. `None` if the
+/// connection uses IPv6 or the kernel does not provide the DSCP.
 #[must_use]
 pub fn received_dscp(fd: impl AsFd) -> Option<u8> {
-    // The option tells only what is asked for (`ip_sockglue.c`, `IP_PKTOPTIONS`).
+    // `IP_PKTOPTIONS` returns only the values that were requested by other options (`ip_sockglue.c`).
     set_number(&fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1).ok()?;
     let mut buffer = [0_usize; 16];
     let mut len = libc::socklen_t::try_from(size_of_val(&buffer)).ok()?;
@@ -131,7 +133,8 @@ pub fn received_dscp(fd: impl AsFd) -> Option<u8> {
     tos_in(bytes.get(..usize::try_from(len).ok()?)?).map(|tos| tos >> 2)
 }
 
-/// The TOS among control messages (`struct cmsghdr`, each padded to a word): length, level, type, then the value.
+/// Returns the TOS from control messages (`struct cmsghdr`, each padded to a word): length, level, type, then the
+/// value.
 fn tos_in(mut messages: &[u8]) -> Option<u8> {
     const WORD: usize = size_of::<usize>();
     const HEAD: usize = WORD + 8;
@@ -150,7 +153,7 @@ fn tos_in(mut messages: &[u8]) -> Option<u8> {
     }
 }
 
-/// `linux/in.h`.
+/// Socket option from `linux/in.h`.
 const IP_PKTOPTIONS: libc::c_int = 9;
 
 fn number(bytes: u32) -> libc::c_int {
@@ -173,14 +176,14 @@ fn set_number(
     Ok(())
 }
 
-/// `asm-generic/socket.h`, since Linux 5.15: whether sizes of buffers are the kernel's to change.
+/// Socket option from `asm-generic/socket.h`, since Linux 5.15: whether the kernel may change the buffer sizes.
 const SO_BUF_LOCK: libc::c_int = 72;
-/// `linux/socket.h`: `SOCK_RCVBUF_LOCK`.
+/// Flag `SOCK_RCVBUF_LOCK` from `linux/socket.h`.
 const RCVBUF_LOCK: libc::c_int = 2;
-/// RFC 7323, section 2.3.
+/// Largest window in bytes (RFC 7323, section 2.3).
 const LARGEST_WINDOW: libc::c_int = 1 << 30;
 
-/// Reads a `struct tcp_info` (linux/tcp.h), which only grows at its end; what an old kernel lacks stays zero.
+/// Parses a `struct tcp_info` (linux/tcp.h). New kernels append fields to it; fields that an old kernel lacks are zero.
 pub(crate) fn parse(buffer: &[u8]) -> TcpInfo {
     let word = |offset: usize| {
         let bytes = buffer
@@ -263,14 +266,14 @@ mod tests {
         assert!(super::info(&udp).is_err());
     }
 
-    /// How much the other end lets this one have on the way: `tcpi_snd_wnd`.
+    /// Returns the receive window that the other end has announced: `tcpi_snd_wnd`.
     fn peers_window(fd: &TcpStream) -> u32 {
         let info = raw_info(fd).expect("a TCP socket");
         let bytes = info[228..].first_chunk::<4>().expect("Linux 5.4");
         u32::from_ne_bytes(*bytes)
     }
 
-    /// Moves so much over the connection that what the other end was allowed before is used up.
+    /// Moves enough data over the connection to use up the window that was announced before.
     fn pass(server: &mut TcpStream, client: &mut TcpStream) {
         for _ in 0..200 {
             server.write_all(&[7; 4000]).expect("writes");
@@ -284,7 +287,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let client = client.expect("a socket");
-        // As long as those of networks.
+        // Segments as long as on an Ethernet path; those of the loopback device are longer.
         set_number(&client, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 1400).expect("a TCP socket");
         if let Err(error) = begin_window(&client, 6_000) {
             requirement::skip(format_args!("before Linux 5.15: {error}"));
@@ -302,7 +305,7 @@ mod tests {
         let free = (peers_window(&server), buffer(&client).expect("a socket"));
         assert!(free.0 > 40_000, "{free:?}");
         for bytes in [20_000, 9_000] {
-            // In units of a kilobyte or two, as scaled.
+            // The window has a granularity of 1 or 2 kB because of window scaling.
             let near = bytes * 9 / 10..bytes * 5 / 4;
             for _ in 0..4 {
                 bound_window(&client, Some(bytes)).expect("a TCP socket");

@@ -1,18 +1,25 @@
-//! The control socket: how `status` and `weights`, or any program, talk to a running daemon.
+//! The control socket, through which `status`, `weights` and any other program talk to a running daemon.
 //!
-//! A UNIX stream socket of mode 0600. Each request is one line of JSON, each answer one line of JSON, in order:
+//! It is a UNIX stream socket of mode 0600. Each request and each answer is one line of JSON. Answers are in the order
+//! of the requests:
 //!
 //! | request | answer |
 //! | --- | --- |
 //! | `{"command":"status"}` | a [`StatusReport`] |
 //! | `{"command":"weights","weights":{"dsl":64}}` | `{"ok":true}` |
-//! | `{"command":"only","link":"dsl","millis":5000}` | `{"ok":true}`: the client's other links are in reserve for so long, or until `"link":null` |
-//! | `{"command":"reload"}` | a [`ReloadReport`]: the file of the tunnel was read again |
-//! | `{"command":"set","set":{"app":"curl","link":"dsl"}}` | `{"ok":true}`; proxies only: `scheduler`, or `link` (`auto`: no longer) with `app`, `port`, `destination` |
-//! | `{"command":"remove-client","name":"home"}` | `{"ok":true}`, also if no client has the name; gateways only |
-//! | anything else, or what fails | `{"error":"…"}` |
+//! | `{"command":"only","link":"dsl","millis":5000}` | `{"ok":true}`, clients only |
+//! | `{"command":"reload"}` | a [`ReloadReport`] |
+//! | `{"command":"set","set":{"app":"curl","link":"dsl"}}` | `{"ok":true}`, proxies only |
+//! | `{"command":"remove-client","name":"home"}` | `{"ok":true}`, gateways only |
+//! | an unknown or failed request | `{"error":"…"}` |
 //!
-//! [`server`] hands requests to the data path through a channel; [`client`] is what the commands use.
+//! - `only`: for `millis` ms, or until a request with `"link":null`, the other links of the client are standby links.
+//! - `reload`: reads the configuration file again.
+//! - `set`: changes `scheduler`, or assigns new connections that match `app`, `port` and `destination` to `link`. The
+//!   value `auto` of `link` removes the assignment.
+//! - `remove-client`: succeeds also if no client has this name.
+//!
+//! [`server`] passes requests to the data path through a channel. The commands use [`client`].
 
 mod client;
 pub(crate) mod server;
@@ -23,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use client::{find_socket, only, reload, remove_client, set, set_weights, status};
 
-/// A request as it travels.
+/// A request as it is sent over the socket.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 enum Request {
@@ -45,39 +52,40 @@ enum Request {
     },
 }
 
-/// A request for the data path. Dropping it unanswered tells the client so.
+/// A request for the data path. If it is dropped without an answer, the client gets an error.
 #[derive(Debug)]
 pub(crate) enum ControlRequest {
-    /// How are things?
+    /// Requests the status.
     Status(Reply<StatusReport>),
-    /// Use this link of the client only, for so long; `None`: all again.
+    /// Uses only this link of the client for this duration. `None`: uses all links again.
     Only(Option<(String, Duration)>, Reply<()>),
-    /// Read the configuration again, and apply what can be.
+    /// Reads the configuration again and applies the changes that need no restart.
     Reload(Reply<ReloadReport>),
-    /// Drop the client of this name, and its keys.
+    /// Removes the client with this name and its keys.
     RemoveClient(String, Reply<()>),
-    /// Change what a proxy does with connections that come.
+    /// Changes how a proxy handles new connections.
     Set(BTreeMap<String, String>, Reply<()>),
-    /// Give the named links these weights, 1..=1000 each, at least one; all of them or none.
+    /// Sets the weights of links by name, each 1 to 1000. At least one link is named. If a name or weight is invalid,
+    /// no weight is changed.
     Weights(BTreeMap<String, u32>, Reply<()>),
 }
 
-/// Where the answer to a request goes.
+/// Sender for the answer to a request.
 #[derive(Debug)]
 pub(crate) struct Reply<T>(SyncSender<Result<T, String>>);
 
 impl<T> Reply<T> {
-    /// Answers: the value, or why there is none (one line for the user). Never blocks.
+    /// Sends the answer: the value, or the reason of a failure in one line for the user. Never blocks.
     pub(crate) fn send(self, answer: Result<T, String>) {
-        // The client may have given up: nobody is left to tell.
+        // The client may have given up waiting.
         let _ = self.0.try_send(answer);
     }
 }
 
-/// What became of the changes in a configuration.
+/// Result of a reload of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReloadReport {
-    /// Changes that are in force, one a line.
+    /// Changes that were applied, one per element.
     pub(crate) applied: Vec<String>,
     /// Keys that have changed and need a restart.
     pub(crate) needs_restart: Vec<String>,
@@ -89,60 +97,62 @@ pub(crate) struct ReloadReport {
 pub(crate) struct StatusReport {
     /// `client`, `gateway`, `proxy` or `equalize`.
     pub(crate) mode: String,
-    /// Name of the tunnel device; of a proxy, where it listens; of an equalizer, its back end.
+    /// Name of the tunnel device. For a proxy, the address on which it listens. For an equalizer, its back end.
     #[serde(default)]
     pub(crate) name: String,
-    /// Whether packets can get through: a client has a session, a gateway listens.
+    /// Whether packets can be carried: a client has a session, or a gateway listens.
     pub(crate) up: bool,
-    /// This end's links; of a gateway, none.
+    /// Links of this end. Empty for a gateway.
     pub(crate) links: Vec<LinkStatus>,
-    /// A proxy's connections, oldest first, at most some hundreds.
+    /// Connections of a proxy, oldest first. At most a few hundred are listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) connections: Vec<ConnectionStatus>,
-    /// How many connections a proxy has.
+    /// Total number of connections of a proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) connection_count: Option<u64>,
-    /// Sockets of programs that a proxy in cgroup mode has bound, by link.
+    /// Number of programs' sockets that a proxy in cgroup mode has bound to each link, by link name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) bound_sockets: BTreeMap<String, u64>,
-    /// Budgets of a proxy's links, by link.
+    /// Budgets of the links of a proxy or tunnel client, by link name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) budgets: BTreeMap<String, BudgetStatus>,
-    /// What is left of the download rate of a proxy's links beside what connections move now, by link, in 10^6 bit/s.
+    /// Unused part of the download rate of a proxy's links in 10^6 bit/s, by link name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) residual_mbps: BTreeMap<String, f64>,
-    /// What a proxy knows of applications by name, and of ports where no name is known (`:PORT`).
+    /// Statistics of a proxy about applications by name, and about ports (`:PORT`) if the name is not known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) applications: BTreeMap<String, ApplicationStatus>,
-    /// An equalizer's part.
+    /// State of an equalizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) splitter: Option<SplitterStatus>,
-    /// A gateway's clients.
+    /// Clients of a gateway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) clients: Vec<ClientStatus>,
-    /// What rules the packets this end sends.
+    /// Scheduler of the packets that this end sends.
     pub(crate) scheduler: SchedulerStatus,
-    /// The reorder buffer of this end; of a gateway, of all clients together.
+    /// Reorder buffer of this end. For a gateway, the sum over all clients.
     pub(crate) resequencer: ResequencerStatus,
-    /// Traffic that is served in its own way, by class, as sent by this end; of a gateway, to all clients together.
+    /// Packets sent by this end in traffic classes with special treatment, by class. For a gateway, the sum over all
+    /// clients.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) classes: BTreeMap<String, ClassStatus>,
-    /// Datagrams that came with wrong bits, if parity is in use; of a gateway, from all clients together.
+    /// Datagrams that arrived with bit errors, if parity is in use. For a gateway, the sum over all clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parity: Option<ParityReport>,
-    /// What packets under way take of this end's memory, and what peers asked of it beyond their share; none outside of a tunnel.
+    /// Memory of this end that packets of its peers occupy, and requests of peers that exceeded their limits. Absent
+    /// except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bounds: Option<BoundsReport>,
-    /// TCP connections that a client ends and carries to the gateway; none if `split_tcp` is off.
+    /// TCP connections that a client terminates and carries to the gateway. Absent if `split_tcp` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) split_tcp: Option<SplitTcpStatus>,
-    /// Repair of losses by this end; none outside of a tunnel; of a gateway, of all clients together.
+    /// Repair of packet losses by this end. For a gateway, the sum over all clients. Absent except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repair: Option<RepairStatus>,
-    /// Clients that speak another version of the protocol than this gateway, with that version; they are not served.
+    /// Clients that use another protocol version than this gateway, with their version. They are not served.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) incompatible: BTreeMap<String, u16>,
-    /// Packets dropped by this end, by reason.
+    /// Number of packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     /// Number of times that the tunnel's nftables table was restored after another program had removed it. Absent
     /// except for tunnels.
@@ -150,50 +160,52 @@ pub(crate) struct StatusReport {
     pub(crate) restored_tables: Option<u64>,
 }
 
-/// TCP connections that a client ends and carries to the gateway (`docs/split-tcp.md`).
+/// TCP connections that a client terminates and carries to the gateway (`docs/split-tcp.md`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct SplitTcpStatus {
-    /// `on`: new connections are split; `off`: it would not help; `waiting`: it would, but the gateway does not serve.
+    /// `on`: new connections are split. `off`: splitting would not help. `waiting`: splitting would help, but the
+    /// gateway does not offer it.
     pub(crate) state: String,
-    /// Connections now.
+    /// Number of present connections.
     pub(crate) connections: u64,
-    /// Connections carried since the start.
+    /// Number of connections carried since the start.
     pub(crate) carried: u64,
-    /// Connections that were reset because the server was not reached.
+    /// Number of connections that were reset because the server was not reached.
     pub(crate) failed: u64,
-    /// Bytes carried in both directions.
+    /// Number of bytes carried in both directions.
     pub(crate) bytes: u64,
     /// Number of times that the nftables table that redirects connections was restored after another program had
     /// removed it.
     #[serde(default)]
     pub(crate) restored_tables: u64,
-    /// Why the state is `waiting`.
+    /// Reason for the state `waiting`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) trouble: Option<String>,
 }
 
-/// Memory and work that peers take, with their bounds (`docs/wire.md`, section 9).
+/// Memory and work that peers cause, with their limits (`docs/wire.md`, section 9).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct BoundsReport {
-    /// What packets of all peers take, in bytes.
+    /// Memory that packets of all peers occupy, in bytes.
     pub(crate) kept_bytes: u64,
-    /// Most of that.
+    /// Limit of this memory for all peers together, in bytes.
     pub(crate) limit_bytes: u64,
-    /// Most for one peer.
+    /// Limit of this memory for one peer, in bytes.
     pub(crate) peer_limit_bytes: u64,
-    /// Each peer that takes or has asked for any, by name.
+    /// Peers that occupy memory or have exceeded a limit, by name.
     pub(crate) peers: BTreeMap<String, PeerBounds>,
 }
 
-/// One peer's part of [`BoundsReport`].
+/// Part of [`BoundsReport`] about one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct PeerBounds {
-    /// What its packets take, in bytes.
+    /// Memory that packets of the peer occupy, in bytes.
     pub(crate) kept_bytes: u64,
-    /// Datagrams and control frames of it that were ignored, because it had made this end work too much.
+    /// Number of the peer's datagrams and control frames that were ignored because they would have caused too much
+    /// work.
     pub(crate) refused: u64,
 }
 
@@ -201,52 +213,55 @@ pub(crate) struct PeerBounds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct LinkStatus {
-    /// Its name.
+    /// Name of the link.
     pub(crate) name: String,
-    /// Its network device; empty at a gateway, which does not know it.
+    /// Network device of the link. Empty at a gateway, which does not know the device.
     pub(crate) device: String,
-    /// Whether it carries packets.
+    /// Whether the link carries packets.
     pub(crate) state: LinkState,
     /// Outer address of the other end, `ADDRESS:PORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) endpoint: Option<String>,
     /// Smoothed round-trip time in milliseconds; `None` before the first sample.
     pub(crate) rtt_ms: Option<f64>,
-    /// Standing queue on the way out in milliseconds.
+    /// Standing queue in the sending direction in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue_delay_ms: Option<f64>,
-    /// Estimated capacity on the way out in 10^6 bit/s; `None` before the first sample.
+    /// Estimated capacity in the sending direction in 10^6 bit/s; `None` before the first sample.
     pub(crate) capacity_mbps: Option<f64>,
-    /// Recent loss on the way out as a fraction, 0 to 1.
+    /// Recent loss in the sending direction as a fraction, 0 to 1.
     pub(crate) loss: f64,
     /// Bytes of data datagrams sent since the association began: UDP payload, without probes and reports.
     pub(crate) tx_bytes: u64,
-    /// Bytes of data datagrams received since then, counted alike.
+    /// Bytes of data datagrams received since the association began: UDP payload, without probes and reports.
     pub(crate) rx_bytes: u64,
-    /// Its weight.
+    /// Weight of the link.
     pub(crate) weight: u32,
-    /// The longest inner packet it takes on the way out, in bytes, as far as is known; none outside of a tunnel.
+    /// Maximum length of an inner packet in the sending direction, in bytes, as far as it is known. Absent except for
+    /// tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mtu: Option<usize>,
-    /// By what its datagrams travel, `udp` or `tcp`; none outside of a tunnel.
+    /// Transport of the link's datagrams, `udp` or `tcp`. Absent except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) carrier: Option<String>,
-    /// Why TCP does not carry it although UDP does not get through: a fixed word and a sentence, separated by a colon.
+    /// Reason why TCP does not carry the link although UDP does not work: a fixed word and a sentence, separated by a
+    /// colon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) carrier_error: Option<String>,
-    /// Why it has carried no packet for a second, as a fixed word; `None` if it has, or outside of a tunnel.
+    /// Reason why the link has carried no packet for a second, as a fixed word. `None` if it has carried packets, or if
+    /// this is no tunnel.
     #[serde(default)]
     pub(crate) idle_reason: Option<String>,
-    /// In a sentence, why it is used or not; none outside of a tunnel.
+    /// Sentence that says why the link is used or not. Absent except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
-    /// In a sentence, what the user can do about it; none if there is nothing to be done.
+    /// Sentence that says how the user can improve the link's state. Absent if there is nothing to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<String>,
 }
 
 impl LinkStatus {
-    /// A link that is down and of which nothing is known.
+    /// Returns a link that is down and has no measurements.
     #[cfg(test)]
     pub(crate) fn bare(name: &str, device: &str) -> Self {
         Self {
@@ -271,141 +286,145 @@ impl LinkStatus {
     }
 }
 
-/// What a proxy knows of an application.
+/// Statistics of a proxy about an application.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ApplicationStatus {
-    /// `real-time` or `bulk`; `None` if its connections showed neither.
+    /// `real-time` or `bulk`. `None` if the application has no clear class.
     pub(crate) class: Option<String>,
-    /// Bytes to servers that a connection is expected to move: C_demand of the DBAS paper.
+    /// Number of bytes to servers that a connection is expected to move: C_demand of the DBAS paper.
     pub(crate) demand_up_bytes: u64,
-    /// Bytes from servers that a connection is expected to move.
+    /// Number of bytes from servers that a connection is expected to move.
     pub(crate) demand_down_bytes: u64,
-    /// Connections that have ended.
+    /// Number of connections that have ended.
     pub(crate) connections: u64,
-    /// Bytes of the last ones in both directions, oldest first.
+    /// Number of bytes of each of the most recent connections, both directions together, oldest first.
     pub(crate) last_bytes: Vec<u64>,
-    /// The link that was assigned to it while the proxy runs.
+    /// Link that was assigned to the application at run time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<String>,
 }
 
-/// What a link has carried of its budget in the present month.
+/// Use of a link's budget in the present month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct BudgetStatus {
-    /// What it may carry, both directions together.
+    /// Number of bytes that the link may carry, both directions together.
     pub(crate) bytes: u64,
-    /// What it has carried.
+    /// Number of bytes that the link has carried.
     pub(crate) used_bytes: u64,
-    /// `within` what it has earned of it, `ahead` of that, or `spent`.
+    /// `within`: the link has used at most the earned part of its budget. A tenth of the budget is earned at the
+    /// beginning of the month, and the rest in proportion to the elapsed time. `ahead`: the link has used more than the
+    /// earned part. `spent`: the link has used the whole budget.
     pub(crate) standing: String,
 }
 
-/// What an equalizer does with packets.
+/// State of an equalizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct SplitterStatus {
-    /// `bpf`, `clsact` or `nft`.
+    /// Back end: `bpf`, `clsact` or `nft`.
     pub(crate) backend: String,
-    /// Why this one.
+    /// Reason for the choice of the back end.
     pub(crate) backend_why: String,
-    /// `auto`, `fixed`, or `live` if they were set by hand.
+    /// Origin of the weights: `auto`, `fixed`, or `live` if the user set them at run time.
     pub(crate) weights: String,
-    /// Why weights changed last.
+    /// Reason of the last change of weights.
     pub(crate) last_change_why: Option<String>,
-    /// How many seconds ago.
+    /// Time since the last change of weights in seconds.
     pub(crate) last_change_seconds: Option<f64>,
-    /// With `spread = "delay"`.
+    /// State of packets that are delayed on purpose. Only with `spread = "delay"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hold: Option<HoldStatus>,
-    /// By name of the link.
+    /// Shares of the links, by link name.
     pub(crate) links: BTreeMap<String, SplitStatus>,
 }
 
-/// What there is to say of packets that wait.
+/// State of packets that an equalizer delays so that packets of all links arrive in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct HoldStatus {
-    /// Who is asked how long each link's way is; `None`: nobody is known.
+    /// Host to which the delay of each link is measured. `None` if no such host is known.
     #[cfg_attr(feature = "dashboard", schema(value_type = Option<String>))]
     pub(crate) probe: Option<IpAddr>,
-    /// Whether flows keep their link, as long as it is not known how long packets have to wait.
+    /// Whether each flow stays on one link, because the required delays of packets are not known yet.
     pub(crate) keeps_flows: bool,
-    /// Packets that left early for want of room.
+    /// Number of packets that were sent early because the buffer was full.
     pub(crate) not_held: u64,
-    /// Packets that came faster than they were taken, or that the kernel did not take back.
+    /// Number of packets that arrived faster than they were processed, or that the kernel did not accept after their
+    /// delay.
     pub(crate) lost: u64,
 }
 
-/// A link's part in what an equalizer sends. Shares are fractions, 0 to 1; those sent count from the last change of weights.
+/// Share of a link in the packets of an equalizer. Shares are fractions, 0 to 1. The shares of packets and bytes are
+/// counted since the last change of weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct SplitStatus {
-    /// Of the weights.
+    /// Share of the link in the sum of all weights.
     pub(crate) share_wanted: f64,
-    /// Of packets; `None` if nothing was sent.
+    /// Share in the number of packets. `None` if nothing was sent.
     pub(crate) share_packets: Option<f64>,
-    /// Of bytes; `None` if nothing was sent.
+    /// Share in the number of bytes. `None` if nothing was sent.
     pub(crate) share_bytes: Option<f64>,
-    /// Packets sent since the start.
+    /// Number of packets sent since the start.
     pub(crate) packets: u64,
-    /// What others send over the device, in 10^6 bit/s.
+    /// Rate at which other programs send over the device, in 10^6 bit/s.
     pub(crate) background_mbps: f64,
-    /// What is left of the link's rate; `None` if that is unknown.
+    /// Part of the link's rate that other programs leave free, in 10^6 bit/s. `None` if the rate is not known.
     pub(crate) available_mbps: Option<f64>,
-    /// With `spread = "delay"`: how long its packets wait.
+    /// Delay that is added to the link's packets, in milliseconds. Only with `spread = "delay"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hold_ms: Option<f64>,
-    /// The same: how many bytes wait.
+    /// Number of delayed bytes of the link at present. Only with `spread = "delay"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) held_bytes: Option<u64>,
 }
 
-/// State of a proxy's connection.
+/// State of a connection of a proxy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ConnectionStatus {
-    /// Who asked, `ADDRESS:PORT`.
+    /// Client of the connection, `ADDRESS:PORT`.
     pub(crate) client: String,
-    /// The program's name, if known.
+    /// Name of the client's program, if known.
     pub(crate) app: Option<String>,
-    /// Where to, `HOST:PORT`.
+    /// Destination, `HOST:PORT`.
     pub(crate) target: String,
-    /// How it was asked for.
+    /// Protocol with which the client requested the connection.
     pub(crate) protocol: String,
-    /// Name of its link; `None`: it needs none.
+    /// Name of the link. `None` if the destination needs no link.
     pub(crate) link: Option<String>,
-    /// Why it is there.
+    /// Reason for the choice of the link.
     pub(crate) why: String,
-    /// Now, in both directions, in 10^6 bit/s.
+    /// Present throughput of both directions together in 10^6 bit/s.
     pub(crate) rate_mbps: f64,
-    /// Bytes to the server.
+    /// Number of bytes to the server.
     pub(crate) tx_bytes: u64,
-    /// Bytes from the server.
+    /// Number of bytes from the server.
     pub(crate) rx_bytes: u64,
-    /// If it goes over several links.
+    /// Details of a striped connection. Absent for other connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) striped: Option<StripedStatus>,
 }
 
-/// What there is to say of a striped connection.
+/// Details of a striped connection, which uses several links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct StripedStatus {
-    /// Name of the other end.
+    /// Name of the peer.
     pub(crate) peer: String,
-    /// Scheduler of what this end sends.
+    /// Scheduler of the data that this end sends.
     pub(crate) striping: String,
-    /// Its links.
+    /// Links of the connection.
     pub(crate) links: Vec<LaneStatus>,
-    /// The reorder buffer: bytes received that wait for earlier ones, now.
+    /// Number of received bytes that wait in the reorder buffer for missing earlier bytes.
     pub(crate) held_bytes: u64,
-    /// At most so far.
+    /// Maximum of `held_bytes` so far.
     pub(crate) most_held_bytes: u64,
-    /// Bytes taken and not sent yet.
+    /// Number of bytes that were read from the client or server and are not sent yet.
     pub(crate) waiting_bytes: u64,
-    /// Bytes sent more than once.
+    /// Number of bytes sent more than once.
     pub(crate) repeated_bytes: u64,
 }
 
@@ -413,17 +432,17 @@ pub(crate) struct StripedStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct LaneStatus {
-    /// Its name, at the end that has it.
+    /// Name of the link at the end that dialled the connections.
     pub(crate) link: String,
-    /// `up`, or `suspect`: what was sent on it is overdue.
+    /// State of the link: `up`, or `suspect` if data sent on it is overdue.
     pub(crate) state: LinkState,
-    /// Round trip in milliseconds; 0 before the first sample.
+    /// RTT in milliseconds; 0 before the first sample.
     pub(crate) rtt_ms: f64,
-    /// What it carries from this end, in 10^6 bit/s.
+    /// Throughput from this end to the peer in 10^6 bit/s.
     pub(crate) rate_mbps: f64,
-    /// Bytes of frames sent on it.
+    /// Number of bytes of frames sent on the link.
     pub(crate) tx_bytes: u64,
-    /// Bytes of frames received on it.
+    /// Number of bytes of frames received on the link.
     pub(crate) rx_bytes: u64,
 }
 
@@ -432,15 +451,15 @@ pub(crate) struct LaneStatus {
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) enum LinkState {
-    /// It does not: device gone, or nothing comes back.
+    /// The link carries no packets: its device is missing, or the other end does not answer.
     Down,
-    /// The user forbids it.
+    /// The configuration forbids the link.
     Never,
-    /// It is held back until no other link is up.
+    /// The link is used only if no other link is up.
     Standby,
-    /// Something sent on it is overdue.
+    /// Data sent on the link is overdue.
     Suspect,
-    /// It does.
+    /// The link carries packets.
     Up,
 }
 
@@ -448,80 +467,83 @@ pub(crate) enum LinkState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ClientStatus {
-    /// Its name.
+    /// Name of the client.
     pub(crate) name: String,
-    /// Whether it has a session with a live link.
+    /// Whether the client has a session with a working link.
     pub(crate) up: bool,
-    /// Its links as the gateway sees them.
+    /// Links of the client as the gateway sees them.
     pub(crate) links: Vec<LinkStatus>,
 }
 
-/// What an end has sent of a class of traffic.
+/// Counters of the packets that this end has sent in a traffic class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ClassStatus {
-    /// Packets that came to this end.
+    /// Number of packets of the class that this end had to send.
     pub(crate) packets: u64,
-    /// Their bytes.
+    /// Number of bytes of these packets.
     pub(crate) bytes: u64,
-    /// Packets sent a second time beside.
+    /// Number of additional copies of packets.
     pub(crate) copies: u64,
-    /// Their bytes.
+    /// Number of bytes of the copies.
     pub(crate) copied_bytes: u64,
-    /// Packets dropped because they could not have come in time.
+    /// Number of packets dropped because they would have arrived too late.
     pub(crate) expired: u64,
 }
 
-/// What became of datagrams that came with wrong bits.
+/// Results for datagrams that arrived with bit errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ParityReport {
-    /// Mended by parity, and counted under no reason of `drops`.
+    /// Number of datagrams that parity repaired. They are not counted in `drops`.
     pub(crate) mended: u64,
-    /// Arrivals of parity, or of what does not open, that were not tried with all there was, to spare the processor.
+    /// Number of arrivals of parity or damaged datagrams for which not all possible repairs were tried, to limit
+    /// processor time.
     pub(crate) cut_short: u64,
 }
 
-/// What was done against losses since the association began.
+/// Measures against packet losses since the association began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct RepairStatus {
-    /// Packets that wait in the tunnel's queue now.
+    /// Number of packets that wait in the tunnel's queue at present.
     pub(crate) queued: u64,
-    /// Packets sent again on another link, because theirs was silent or had become slow.
+    /// Number of packets sent again on another link, because their first link was silent or had become slow.
     pub(crate) reinjected: u64,
-    /// Repair symbols of forward error correction sent.
+    /// Number of repair symbols of forward error correction sent.
     pub(crate) symbols_sent: u64,
-    /// Repair symbols received.
+    /// Number of repair symbols received.
     pub(crate) symbols_received: u64,
-    /// Lost packets that were computed from repair symbols.
+    /// Number of lost packets that were recovered from repair symbols.
     pub(crate) recovered: u64,
 }
 
-/// The scheduler's part of the status.
+/// Part of the status about the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct SchedulerStatus {
-    /// The policy's name.
+    /// Name of the scheduling policy.
     pub(crate) policy: String,
 }
 
-/// The reorder buffer's part of the status.
+/// Part of the status about the reorder buffer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ResequencerStatus {
-    /// Packets held now.
+    /// Number of packets in the reorder buffer at present.
     pub(crate) held: u64,
-    /// Packets that came after they had been counted lost and were let go at once, since the association began.
+    /// Number of packets, since the association began, that arrived after they had been considered lost. They were
+    /// delivered at once.
     pub(crate) released_late: u64,
-    /// 95th percentile of how long packets were held in milliseconds; 0 if none was.
+    /// 95th percentile of the time that packets spent in the reorder buffer, in milliseconds; 0 if no packet was
+    /// buffered.
     pub(crate) hold_p95_ms: f64,
 }
 
-/// Longest request line in bytes, newline included.
+/// Maximum length of a request line in bytes, newline included.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
 
-/// Longest time that links may be held back for.
+/// Maximum time for which all links but one can be put in reserve.
 const MAX_ONLY: Duration = Duration::from_secs(60);
 
 /// Range of a weight.

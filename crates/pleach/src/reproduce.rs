@@ -1,4 +1,4 @@
-//! The bridge from the command line to the published figures.
+//! Connects the command line with the reproduction of published figures.
 
 mod workload;
 
@@ -22,47 +22,48 @@ use pleach_sim::{
 
 use crate::sim;
 
-/// The experiments that have what `ids` names; all of them if there is none.
+/// Returns the experiments that contain a figure or experiment named in `ids`. If `ids` is empty, returns all
+/// experiments.
 ///
 /// # Errors
-/// A name that names nothing.
+/// A name that is unknown.
 pub(crate) fn select(ids: &[String]) -> Result<Vec<Experiment>, Unknown> {
     pleach_reproduce::select(pleach_reproduce::all(), ids)
 }
 
-/// Prints what `experiments` have, and how long they take.
+/// Prints the contents of `experiments` and their duration.
 ///
 /// # Errors
-/// If it cannot be printed.
+/// If the output cannot be written.
 pub(crate) fn list(experiments: &[Experiment]) -> anyhow::Result<()> {
     print(&pleach_reproduce::list(experiments))
 }
 
-/// How experiments run.
+/// Options with which experiments run.
 pub(crate) struct Options<'a> {
-    /// Where.
+    /// Environment in which experiments run: simulator or lab.
     pub(crate) world: World,
-    /// Which cells.
+    /// Selection of the cells that run.
     pub(crate) extent: Extent,
-    /// How many seeds; `None`: by the world.
+    /// Number of seeds. If `None`, the environment determines the number.
     pub(crate) seeds: Option<u64>,
-    /// Where to keep the values.
+    /// Directory in which the results are stored, if any.
     pub(crate) keep: Option<&'a Path>,
 }
 
-/// Prints the page of documentation of what is kept in `directory`.
+/// Prints the documentation page for the results that are stored in `directory`.
 ///
 /// # Errors
-/// If that cannot be read, or the page not be printed.
+/// If the results cannot be read, or if the page cannot be printed.
 pub(crate) fn report(directory: &Path) -> anyhow::Result<()> {
     let kept = Kept::read(directory)?;
     print(&pleach_reproduce::markdown(&pleach_reproduce::all(), &kept))
 }
 
-/// Runs `experiments`, writes table and page into `out`, keeps the values if asked, and prints the table.
+/// Runs `experiments`, writes the table and the page into `out`, stores the results if requested, and prints the table.
 ///
 /// # Errors
-/// If something does not run or cannot be written.
+/// If an experiment fails, or if a file cannot be written.
 pub(crate) fn run(
     experiments: &[Experiment],
     options: &Options<'_>,
@@ -80,7 +81,7 @@ pub(crate) fn run(
     });
     let program = build()?;
     if world == World::Lab {
-        // Before the progress bar starts a thread.
+        // This must happen before the progress bar starts a thread.
         pleach_lab::netns::prepare()?;
     }
     let progress = ProgressBar::no_length();
@@ -107,7 +108,7 @@ pub(crate) fn run(
     print(&format!("report: {}\n", out.join("report.html").display()))
 }
 
-/// Of which commit and on which machine the program runs now.
+/// Returns the commit and the machine of this run.
 fn origin(program: String) -> anyhow::Result<Origin> {
     let ask = |program: &str, args: &[&str]| -> anyhow::Result<String> {
         let output = Command::new(program)
@@ -141,7 +142,7 @@ fn origin(program: String) -> anyhow::Result<Origin> {
     })
 }
 
-/// The version of this program, and which build of it this is: two that differ in a byte have other names.
+/// Returns the version of this program and a hash of its file, so that any two different builds have different names.
 fn build() -> anyhow::Result<String> {
     let program = fs::read("/proc/self/exe").context("cannot read this program")?;
     let mut hasher = DefaultHasher::new();
@@ -150,7 +151,7 @@ fn build() -> anyhow::Result<String> {
     Ok(format!("{version} (build {:016x})", hasher.finish()))
 }
 
-/// Simulator and lab.
+/// Environments for experiments: simulator and lab.
 struct Worlds;
 
 impl Runner for Worlds {

@@ -1,6 +1,7 @@
 //! The equalizer daemon: joins [`pleach_equalizer`] to configuration, signals, links and the control socket.
 //!
-//! One thread, no packets: those are the kernel's. SIGTERM and SIGINT end it, and everything is undone.
+//! The daemon has one thread. It processes no packets; the kernel does. On SIGTERM or SIGINT, the daemon undoes its
+//! changes and ends.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -29,9 +30,9 @@ use crate::{
 /// Runs the equalizer that `config` describes until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Whatever keeps the daemon from starting or going on.
+/// The error because of which the daemon cannot start or continue.
 pub(crate) fn run(config: &EqualizerConfig) -> anyhow::Result<()> {
-    // Before any thread starts, so that all of them leave signals to the poller.
+    // Signals are blocked before any thread starts, so that all threads leave signals to the poller.
     let mut signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
@@ -58,7 +59,7 @@ pub(crate) fn run(config: &EqualizerConfig) -> anyhow::Result<()> {
         if let Some(snapshots) = watch.take() {
             daemon.handle_links(now, &snapshots);
             if !std::mem::replace(&mut is_announced, true) {
-                // Without a supervisor there is nobody to tell.
+                // This fails if no service manager supervises the daemon.
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
             }
         }
@@ -196,7 +197,7 @@ fn link_status(link: &LinkReport) -> LinkStatus {
     }
 }
 
-/// `None` if nothing was sent.
+/// Returns a share as a fraction. `None` if nothing was sent.
 #[expect(clippy::cast_precision_loss, reason = "display only")]
 fn fraction(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)

@@ -1,7 +1,7 @@
 //! The proxy daemon: joins [`pleach_proxy`] to configuration, signals, and the control socket.
 //!
-//! One thread serves everything; see [`pleach_proxy::daemon`]. SIGTERM and SIGINT end it: connections are closed,
-//! redirects undone, and what was learnt is kept for the next start.
+//! One thread serves everything; see [`pleach_proxy::daemon`]. SIGTERM and SIGINT end the daemon. It then closes
+//! connections, removes its redirects, and stores its estimates for the next start.
 
 mod set;
 pub(crate) mod store;
@@ -37,9 +37,9 @@ use crate::{
 /// Runs the proxy that `config` describes until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Whatever keeps the daemon from starting or going on.
+/// The error because of which the daemon cannot start or continue.
 pub(crate) fn run(config: ProxyConfig, file: &Path) -> anyhow::Result<()> {
-    // Before any thread starts, so that all of them leave signals to the poller.
+    // Signals are blocked before any thread starts, so that all threads leave signals to the poller.
     let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -48,7 +48,7 @@ pub(crate) fn run(config: ProxyConfig, file: &Path) -> anyhow::Result<()> {
         .context("runtime")?;
     let tasks = LocalSet::new();
     let result = runtime.block_on(tasks.run_until(serve(config, file, signals)));
-    // Connections end here; threads that still look up names are not waited for.
+    // Connections end here. The daemon does not wait for threads that still look up names.
     drop(tasks);
     runtime.shutdown_background();
     result
@@ -82,7 +82,7 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
         policy = config.placer.policy.name(),
         "serving"
     );
-    // Without a supervisor there is nobody to tell.
+    // This fails if no service manager supervises the daemon.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
     let mut running = std::pin::pin!(daemon.run());
@@ -112,7 +112,7 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
     Ok(())
 }
 
-/// Opens the user's database and gives `daemon` what is in it. The proxy works without.
+/// Opens the database and passes its contents to `daemon`. Without a database the proxy works as well.
 fn open_store(config: &ProxyConfig, daemon: &Daemon) -> Option<Store> {
     let path = config.state.as_ref()?;
     let opened = Store::open(path).and_then(|store| {
@@ -130,10 +130,10 @@ fn save(store: Option<&mut Store>, daemon: &Daemon) {
     }
 }
 
-/// Reads the file again: peers are brought in line with it at once, the rest with the next start.
+/// Reads the configuration file again. Changes of peers are applied immediately, other changes with the next start.
 ///
 /// # Errors
-/// There is a mistake in it; then nothing changes.
+/// The configuration file contains an error. Nothing is changed in this case.
 fn reload(daemon: &Daemon, running: &ProxyConfig, file: &Path) -> anyhow::Result<ReloadReport> {
     let fresh = config::load_proxy(file)?.config;
     let peers = fresh.stripe.as_ref().map(known).transpose()?;
@@ -142,7 +142,7 @@ fn reload(daemon: &Daemon, running: &ProxyConfig, file: &Path) -> anyhow::Result
         if let Some(stripe) = &mut config.stripe {
             stripe.known.clear();
         }
-        // Secrets are not shown, but a changed key file is told apart by its public half.
+        // Secrets are not shown, but a changed key file is recognized by its public key.
         let key = config.stripe.as_ref();
         let key = key.map(|stripe| keys::public_of(&stripe.private_key));
         format!("{config:?}{key:?}")
@@ -158,7 +158,7 @@ fn reload(daemon: &Daemon, running: &ProxyConfig, file: &Path) -> anyhow::Result
     })
 }
 
-/// All peers: those of the file, and those of the store that the file does not name.
+/// Returns all peers: the peers of the configuration file, and the peers of the store that the file does not name.
 fn known(stripe: &StripeConfig) -> anyhow::Result<Vec<KnownPeer>> {
     let mut known = stripe.known.clone();
     if let Some(path) = &stripe.store {
@@ -194,8 +194,9 @@ fn stripe_settings(
 
 fn settings(config: &ProxyConfig) -> anyhow::Result<Settings> {
     let descriptors = raise_descriptor_limit();
-    // Two sockets each, half as many that wait to be used again, half as many that bring parts of answers, and half as many that
-    // bring what a client waits for whose first connection is lost; pipes only while something waits in them.
+    // Each connection has two sockets. There are at most half as many idle sockets for reuse, half as many for parts of
+    // answers, and half as many for connections that continue an answer after the first connection was lost. A pipe
+    // exists only while it holds data.
     let room = descriptors.saturating_sub(RESERVED_DESCRIPTORS) * 2 / 7;
     let room = usize::try_from(room)
         .unwrap_or(usize::MAX)
@@ -232,7 +233,7 @@ fn settings(config: &ProxyConfig) -> anyhow::Result<Settings> {
     })
 }
 
-/// Lets this process open as many descriptors as it may; returns how many.
+/// Raises the limit of open file descriptors to the permitted maximum. Returns the limit that then applies.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -245,7 +246,7 @@ fn raise_descriptor_limit() -> u64 {
     }
 }
 
-/// `source`: the configuration that runs, and its file.
+/// Answers a control request. `source` is the current configuration and its file.
 fn answer(daemon: &Daemon, name: &str, source: (&ProxyConfig, &Path), request: ControlRequest) {
     match request {
         ControlRequest::Only(_, reply) => reply.send(Err("this is a proxy, no tunnel".to_owned())),
@@ -401,12 +402,12 @@ fn link_status(link: &report::LinkReport) -> LinkStatus {
     }
 }
 
-/// How often what was learnt is written.
+/// Interval at which estimates are stored.
 const KEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// Looking up names and processes; whoever finds them all busy waits.
+/// Number of threads that look up names and processes. If all threads are busy, further lookups wait.
 const BLOCKING_THREADS: usize = 16;
-/// For everything but clients.
+/// Number of file descriptors reserved for purposes other than clients.
 const RESERVED_DESCRIPTORS: u64 = 256;
 const MAX_CLIENTS: usize = 20_000;
-/// As many as an association has.
+/// Maximum number of striped connections: as many as one association can have.
 const MAX_STRIPED: usize = stripe::MAX_CONNECTIONS;

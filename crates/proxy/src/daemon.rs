@@ -1,27 +1,30 @@
-//! The running proxy: accepts clients, places and connects them, watches links, and counts.
+//! The running proxy. It accepts clients, connects them to servers, watches the links, and counts bytes.
 //!
-//! One thread runs everything ([`Daemon::run`] on a current-thread tokio runtime, inside a `LocalSet`): a task for each
-//! client, one that follows the links of the host, one that closes windows of the estimators. Bytes move in the kernel
-//! ([`crate::relay`]), so that one thread suffices for several Gbit/s. What may block, looking up names and processes,
-//! runs on a few threads beside it.
+//! One thread runs everything ([`Daemon::run`] on a current-thread tokio runtime, inside a `LocalSet`). There is a task
+//! for each client, a task that follows the links of the host, and a task that closes the windows of the estimators.
+//! Payload moves in the kernel ([`crate::relay`]), so one thread is enough for several Gbit/s. Calls that may block,
+//! such as the lookup of names and processes, run on a few additional threads.
 //!
-//! | module | what |
+//! | module | content |
 //! | --- | --- |
-//! | [`settings`] | what the user says |
-//! | `hub` | what all tasks share; windows, idle limits |
-//! | `links` | devices of the host → where links lead |
-//! | `client` | one client, from its first byte on |
-//! | `peers`, `dialing`, `answering` | other pleaches: connections through them; the lanes to them; answering them |
-//! | [`known`], [`enrolling`] | whom this end trusts; becoming a peer by an invitation |
-//! | `kept` | connections that a client's next plain HTTP request may use |
-//! | `connect` | racing connections over addresses and links |
-//! | `resolve` | names → addresses |
-//! | `apps` | connections → programs |
-//! | `probe` | asking servers what links carry |
-//! | `thrift` | budgets and the battery |
-//! | `transparent` | connections the kernel redirects here |
-//! | [`cgroup`] | programs' own sockets, bound to links by the kernel |
-//! | [`report`] | the state for `pleach status` |
+//! | [`settings`] | settings from the configuration |
+//! | `hub` | state that all tasks share; windows, idle limits |
+//! | `links` | networks that each link reaches, from the devices of the host |
+//! | `client` | serves one client, from its first byte |
+//! | `peers` | connections through other pleach proxies |
+//! | `dialing` | dials the lanes to peers |
+//! | `answering` | answers the connections of peers |
+//! | [`known`] | list of trusted peers |
+//! | [`enrolling`] | enrolment of a peer by an invitation |
+//! | `kept` | idle connections that a client's next plain HTTP request can reuse |
+//! | `connect` | connects to several addresses and over several links in parallel |
+//! | `resolve` | resolves names to addresses |
+//! | `apps` | finds the program of a connection |
+//! | `probe` | measures the capacity of links with downloads from servers |
+//! | `thrift` | budgets of links, and saving energy on battery |
+//! | `transparent` | connections that the kernel redirects to the proxy |
+//! | [`cgroup`] | sockets of programs that the kernel binds to links |
+//! | [`report`] | report for `pleach status` |
 
 mod answering;
 mod apps;
@@ -71,7 +74,7 @@ pub use settings::{
 use thrift::Thrift;
 use transparent::Transparent;
 
-/// A proxy that listens.
+/// A proxy with open listening sockets.
 #[derive(Debug)]
 pub struct Daemon {
     hub: Rc<Hub>,
@@ -82,10 +85,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens the listening socket and reads the links. Call it inside a tokio runtime.
+    /// Opens the listening sockets, and redirects or binds connections as the settings say. Call it inside a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// The port is taken, or connections cannot be redirected or bound as the settings say.
+    /// A port is already in use, or connections cannot be redirected or bound as the settings say.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let listener = listen(settings.listen, false)?;
         let name = listener.local_addr()?.port();
@@ -119,10 +123,10 @@ impl Daemon {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the proxy listens for clients.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The error of the system call.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -144,28 +148,28 @@ impl Daemon {
         .map(drop)
     }
 
-    /// The state now.
+    /// Returns the present state.
     #[must_use]
     pub fn report(&self) -> Report {
         report::report(&self.hub)
     }
 
-    /// Changes the scheduler, a rule or weights. Connections that are there stay where they are.
+    /// Changes the scheduler, a rule or weights. Existing connections stay on their links.
     ///
     /// # Errors
-    /// There is no such link, or nothing to take back; in one line for the user.
+    /// The link does not exist, or there is no rule to remove. The text is one line for the user.
     pub fn change(&self, change: Change) -> Result<(), String> {
         change::apply(&self.hub, change)
     }
 
-    /// What was learnt, for keeping.
+    /// Returns the estimates that are to be stored on disk.
     #[must_use]
     pub fn learnt(&self) -> report::Learnt {
         report::learnt(&self.hub)
     }
 
-    /// Trusts exactly `peers` from now on. Connections to peers that are no longer trusted end. Returns the changes, one
-    /// sentence each.
+    /// Replaces the list of trusted peers by `peers`. Connections to peers that are no longer trusted end. Returns one
+    /// sentence per change.
     pub fn set_known(&self, peers: Vec<KnownPeer>) -> Vec<String> {
         let Some(settings) = &self.hub.settings.stripe else {
             return Vec::new();
@@ -181,7 +185,7 @@ impl Daemon {
         put.chain(removed).collect()
     }
 
-    /// Takes back what an earlier run had learnt.
+    /// Restores estimates that an earlier process stored.
     pub fn restore(&self, learnt: report::Learnt) {
         self.hub.restore(learnt);
     }
@@ -199,7 +203,8 @@ impl Daemon {
                     }
                 }
                 Err(error) => {
-                    // Out of descriptors or memory: give others time to return some.
+                    // The process is out of file descriptors or memory. Wait until other connections have released
+                    // some.
                     tracing::warn!(%error, "connection not accepted");
                     time::sleep(BREATHER).await;
                 }

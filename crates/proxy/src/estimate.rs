@@ -1,4 +1,4 @@
-//! What is known of links and applications (DBAS, sections II-B and II-C).
+//! Estimates of the properties of links and applications (DBAS, sections II-B and II-C).
 
 pub mod application;
 pub mod class;

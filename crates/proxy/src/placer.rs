@@ -1,25 +1,33 @@
-//! Places connections on links: joins rules, sites, estimates and scheduler. The daemon's and a simulator's one partner.
+//! Chooses the link of each connection from rules, sites, estimates and the scheduler. It is the only interface of
+//! these parts that the daemon and the simulator use.
 //!
-//! For each connection: [`Placer::begin`] ranks the links it may take and books it on the first; [`Placer::moved`] if
-//! another one won; [`Placer::observe`] with its counters once a window; [`Placer::end`]. [`Placer::handle_window`]
-//! closes a window of all links. Which links a connection may take, in this order:
+//! Calls for each connection:
 //!
-//! 1. links that are up, not `never`, and lead to one of its addresses; if an address is a neighbour on some link,
-//!    only such links;
-//! 2. the first rule that holds, those set while the proxy runs before those of its file (a strict rule leaves no other);
-//! 3. the link its site had ([`crate::sticky`]);
-//! 4. for a connection whose application is real-time ([`crate::estimate::class`]) the link of the shortest round trip that
-//!    does not lose packets; for all others
-//! 5. the scheduler's choice among the links of the least price ([`Placer::price`]). A dearer class joins when the cheaper ones would take
-//!    longer than [`PATIENCE`]; standby links when nothing else is up; a suspect link, on which connecting failed
-//!    while another link succeeded, when nothing else is left.
+//! - [`Placer::begin`] ranks the links that the connection may take, and registers the connection on the first of them.
+//! - [`Placer::moved`] registers the connection on another link, if connecting over the first link failed.
+//! - [`Placer::observe`] reports the byte counters of the connection once per window.
+//! - [`Placer::end`] removes the connection.
 //!
-//! What a connection will still move (`remaining`) follows from what its application's connections move, which is looked up
-//! anew each window, and from what it has moved ([`Expected::left`]). One that moved nothing for [`QUIET`] is taken to be
-//! done.
+//! [`Placer::handle_window`] closes a window of all links. The link of a connection is chosen in these steps:
 //!
-//! A link of which nothing is known is taken for as good as the best one, but for no more than twice what it has shown since
-//! its first byte ([`Beginning`]): so a slow one is told from a quick one within some round trips.
+//! 1. Links qualify if they are up, do not have the cost `never`, and lead to one of the server's addresses. If one of
+//!    the addresses is a neighbour on some link, only the links with a neighbour qualify.
+//! 2. The first matching rule names the link. Rules that were set at run time come before the rules of the
+//!    configuration file. A strict rule excludes all other links.
+//! 3. Otherwise a connection takes the link that its site used before ([`crate::sticky`]).
+//! 4. Otherwise a connection of a real-time application ([`crate::estimate::class`]) takes the link with the shortest
+//!    RTT. Links that lose packets come after all others.
+//! 5. Otherwise the scheduler chooses among the links of the lowest price ([`Placer::price`]). Links of a higher price
+//!    are added if the connection would take longer than [`PATIENCE`] on the cheaper links. Standby links are used only
+//!    if no other link is up. A link is suspect after connecting over it failed while another link succeeded. Suspect
+//!    links are used only if no other link is left.
+//!
+//! The number of bytes that a connection will still move (`remaining`) follows from the mean of its application's
+//! connections and from the bytes that the connection has already moved ([`Expected::left`]). The mean is looked up
+//! again in each window. A connection that has moved nothing for [`QUIET`] is considered finished.
+//!
+//! A link without an estimate is assumed to be as fast as the fastest link, but at most twice as fast as the rate
+//! observed since its first byte ([`Beginning`]). So a slow link is recognized within a few RTTs.
 
 pub(crate) mod cost;
 mod link;
@@ -52,20 +60,20 @@ pub use cost::Cost;
 pub use link::{LinkSettings, Price, Reach};
 pub use placement::{Ask, ConnectionId, NoLink, Placement, Warm, Why};
 
-/// What does not change while the proxy runs.
+/// Settings of a [`Placer`]. Only `policy` can change while the proxy runs.
 #[derive(Clone, Debug)]
 pub struct PlacerConfig {
     /// The scheduler.
     pub policy: Policy,
-    /// Which connections keep their site's link.
+    /// Connections that keep the link of their site.
     pub stickiness: Stickiness,
-    /// How long a site is remembered.
+    /// Duration for which the link of a site is stored.
     pub sticky_time: Duration,
-    /// The user's rules; their links must exist.
+    /// Rules of the configuration file. The links that they name must exist.
     pub rules: Vec<Rule>,
 }
 
-/// See the module's head.
+/// Chooses the link of each connection. See the module's documentation.
 #[derive(Debug)]
 pub struct Placer {
     config: PlacerConfig,
@@ -73,43 +81,43 @@ pub struct Placer {
     links: Vec<Link>,
     connections: BTreeMap<ConnectionId, Connection>,
     next_id: u64,
-    /// What applications ask for.
+    /// Amount of data that connections of each application move.
     pub demands: Demands,
-    /// What kind of traffic they have.
+    /// Kind of traffic of each application.
     pub classes: Classes,
-    /// Rules that were set while it runs; they come before the user's file.
+    /// Rules that were set at run time. They take precedence over the rules of the configuration file.
     assigned: Vec<Rule>,
-    /// Whether links that need less energy are to be filled before those of the same cost that need more.
+    /// Whether links that need less energy are filled before links of the same cost that need more.
     pub saves_energy: bool,
     sites: Sites,
     window_began_at: Instant,
 }
 
-/// One link.
+/// State of one link.
 #[derive(Debug)]
 pub struct Link {
-    /// As the user describes it.
+    /// Settings from the configuration.
     pub settings: LinkSettings,
-    /// Where it leads now.
+    /// Networks that the link reaches at present.
     pub reach: Reach,
-    /// What it carries.
+    /// Estimate of the link's capacity, RTT and loss.
     pub estimator: LinkEstimator,
-    /// Payload sent to servers.
+    /// Payload bytes sent to servers.
     pub tx_bytes: u64,
-    /// Payload received from servers.
+    /// Payload bytes received from servers.
     pub rx_bytes: u64,
-    /// What it has carried of its budget.
+    /// Data volume counted against the link's budget.
     pub account: Account,
     standing: Standing,
     suspect_until: Option<Instant>,
-    /// When something last came back over it.
+    /// Time at which data last arrived over the link.
     heard_at: Option<Instant>,
-    /// What this window saw so far.
+    /// Traffic of the current window: `up` to servers, `down` from servers.
     up: Traffic,
     down: Traffic,
-    /// What was seen while there is no estimate, up and down.
+    /// Traffic since the first byte, up and down. It is used as long as there is no estimate.
     beginnings: (Beginning, Beginning),
-    /// Whether the last one saw as much as a bulk connection moves, up and down.
+    /// Whether the previous window moved at least as many bytes as a bulk connection does, up and down.
     was_busy: (bool, bool),
 }
 
@@ -120,27 +128,27 @@ struct Connection {
     app: Option<String>,
     target: Target,
     expected: Expected,
-    /// What comes is known, and not expected only.
+    /// Whether `expected` is known from the server and not only estimated.
     is_foretold: bool,
     moved: Demand,
-    /// The same when it was last looked at, be it between two windows.
+    /// Bytes moved until the connection was last observed or glanced at. A glance happens within a window.
     glanced: Demand,
     began_at: Instant,
     progress_at: Instant,
-    /// Whether the last window moved something up, down.
+    /// Whether the connection moved at least `BULK_BYTES` in the last window, up and down.
     was_active: (bool, bool),
-    /// What it moves is booked by [`Placer::observe_lane`].
+    /// Whether the connection's bytes are counted by [`Placer::observe_lane`].
     is_striped: bool,
-    /// Whether it has lanes on several links, so that it loads none of them in particular.
+    /// Whether the connection has lanes on several links. Then it does not count as load of any link.
     is_spread: bool,
-    /// DSCP of its client's packets.
+    /// DSCP of the client's packets.
     dscp: Option<u8>,
-    /// Segments of data to the server.
+    /// Number of data segments sent to the server.
     segments: u32,
 }
 
 impl Link {
-    /// How it stands to its budget.
+    /// Returns how the link's data volume compares with its budget.
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.standing
@@ -148,7 +156,7 @@ impl Link {
 }
 
 impl Placer {
-    /// A placer without links and connections.
+    /// Returns a placer without links and connections.
     #[must_use]
     pub fn new(config: PlacerConfig, now: Instant) -> Self {
         Self {
@@ -166,7 +174,7 @@ impl Placer {
         }
     }
 
-    /// Adds a link that leads nowhere yet.
+    /// Adds a link that reaches no network yet.
     pub fn add_link(&mut self, settings: LinkSettings) -> LinkId {
         self.links.push(Link {
             settings,
@@ -186,7 +194,7 @@ impl Placer {
         LinkId(self.links.len() - 1)
     }
 
-    /// Sets where `link` leads from now on. A link that comes anew is trusted anew.
+    /// Sets the networks that `link` reaches from now on. If they changed, the link is no longer suspect.
     pub fn set_reach(&mut self, link: LinkId, reach: Reach) {
         if let Some(link) = self.links.get_mut(link.0)
             && link.reach != reach
@@ -197,22 +205,23 @@ impl Placer {
         }
     }
 
-    /// The scheduler in force.
+    /// Returns the current scheduling policy.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.config.policy
     }
 
-    /// Uses another scheduler from now on.
+    /// Changes the scheduling policy.
     pub fn set_policy(&mut self, policy: Policy) {
         self.config.policy = policy;
         self.scheduler = Scheduler::new(policy);
     }
 
-    /// Has connections that meet the conditions of `rule` take `link` from now on, before the rules of the file; `None`: no longer.
+    /// Adds a rule: new connections that meet the conditions of `rule` take `link`. The rule takes precedence over the
+    /// rules of the configuration file. If `link` is `None`, the rule with these conditions is removed.
     ///
     /// # Errors
-    /// Nothing was assigned under these conditions, or there are as many as there may be ([`MAX_ASSIGNED`]).
+    /// No rule with these conditions exists to be removed, or there are already [`MAX_ASSIGNED`] rules.
     pub fn assign(&mut self, rule: Rule, link: Option<LinkId>) -> Result<(), String> {
         let is_same = |other: &Rule| {
             (&other.app, &other.ports, &other.destination)
@@ -235,12 +244,13 @@ impl Placer {
         Ok(())
     }
 
-    /// All rules in force, the first that holds counts: those set while it runs, then those of the file.
+    /// Returns all rules in order of precedence: first the rules set at run time, then the rules of the configuration
+    /// file.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.assigned.iter().chain(&self.config.rules)
     }
 
-    /// The link that was assigned to the program `app` while this runs.
+    /// Returns the link that was assigned to the program `app` at run time.
     #[must_use]
     pub fn assigned_to(&self, app: &str) -> Option<LinkId> {
         let of_app = |rule: &&Rule| {
@@ -249,26 +259,27 @@ impl Placer {
         self.assigned.iter().find(of_app).map(|rule| rule.link)
     }
 
-    /// Notes how many segments of data connection `id` has sent to its server.
+    /// Stores how many data segments connection `id` has sent to its server.
     pub fn note_segments(&mut self, id: ConnectionId, segments: u32) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.segments = segments;
         }
     }
 
-    /// All links, by id.
+    /// Returns all links, sorted by id.
     #[must_use]
     pub fn links(&self) -> &[Link] {
         &self.links
     }
 
-    /// One link, to restore what was known of it.
+    /// Returns a link, so that a stored estimate can be restored.
     pub fn link_mut(&mut self, link: LinkId) -> Option<&mut Link> {
         self.links.get_mut(link.0)
     }
 
-    /// Books `bytes` that `link` has carried until `unix_s`, seconds since 1970-01-01 UTC, and says how it stands to its
-    /// budget if that is new. Call it now and then with none, too: a month may have ended.
+    /// Counts `bytes` that `link` has carried until `unix_s` (seconds since 1970-01-01 UTC) against its budget. Returns
+    /// the standing of the link if it has changed. Call this function from time to time with zero bytes, too, because a
+    /// new budget month may have begun.
     pub fn charge(&mut self, link: LinkId, unix_s: u64, bytes: u64) -> Option<Standing> {
         let link = self.links.get_mut(link.0)?;
         let budget = link.settings.budget?;
@@ -277,7 +288,8 @@ impl Placer {
         (core::mem::replace(&mut link.standing, standing) != standing).then_some(standing)
     }
 
-    /// What using `link` is worth now: its cost, how it stands to its budget, and energy while that is saved.
+    /// Returns the present price of `link`. It consists of the configured cost, raised according to the link's budget,
+    /// and of the link's energy if energy is to be saved.
     #[must_use]
     pub fn price(&self, link: &Link) -> Price {
         Price {
@@ -290,7 +302,7 @@ impl Placer {
         }
     }
 
-    /// How many connections are on each link, by id. O(n).
+    /// Returns the number of connections on each link, in the order of ids. O(n).
     #[must_use]
     pub fn connection_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.links.len()];
@@ -300,10 +312,10 @@ impl Placer {
         counts
     }
 
-    /// Ranks the links for a connection and books it on the first. O(links × connections).
+    /// Ranks the links for a connection and registers the connection on the first link. O(links × connections).
     ///
     /// # Errors
-    /// No link leads there now; nothing is booked.
+    /// No link leads to the server at present. No connection is registered.
     pub fn begin(&mut self, now: Instant, ask: Ask<'_>) -> Result<Placement, NoLink> {
         let expected = self.demands.expected(ask.app, ask.target.port);
         let (links, why) = self.rank(now, ask, expected)?;
@@ -332,8 +344,8 @@ impl Placer {
         Ok(Placement { id, links, why })
     }
 
-    /// Books a connection over `link` that brings a part of what `whole` is to bring: `bytes` of it. `None`: there is no such
-    /// connection.
+    /// Registers a connection over `link` that downloads a part of `bytes` bytes of the data that connection `whole` is
+    /// to download. Returns `None` if the connection `whole` does not exist.
     pub fn begin_part(
         &mut self,
         now: Instant,
@@ -370,8 +382,9 @@ impl Placer {
         Some(id)
     }
 
-    /// The links that may bring parts of what connection `id` brings: trusted ones that lead there, no dearer than its own; without
-    /// any the cheapest.
+    /// Returns the links that may download parts of the data of connection `id`. These are the trusted links that lead
+    /// to one of `addresses` and are not dearer than the connection's own link. If all trusted links are dearer, the
+    /// cheapest of them are returned.
     #[must_use]
     pub fn helpers(&self, now: Instant, id: ConnectionId, addresses: &[IpAddr]) -> Vec<LinkId> {
         let own = self.connections.get(&id);
@@ -392,7 +405,8 @@ impl Placer {
         cheap.collect()
     }
 
-    /// What connections have received over each link so far, as far as it was observed or glanced at. O(n).
+    /// Returns the number of bytes that connections have received over each link, as far as they were observed or
+    /// glanced at. O(n).
     #[must_use]
     pub fn received(&self) -> Vec<u64> {
         let mut received: Vec<u64> = self.links.iter().map(|link| link.rx_bytes).collect();
@@ -402,8 +416,8 @@ impl Placer {
         received
     }
 
-    /// Books connection `id` on `link`, because the one before did not work; `failed`: it is to blame, since `link`
-    /// did.
+    /// Registers connection `id` on `link`, because connecting over the links `failed` did not succeed. These links
+    /// become suspect unless data arrived over them recently.
     pub fn moved(&mut self, now: Instant, id: ConnectionId, link: LinkId, failed: &[LinkId]) {
         self.wake(now, link);
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -412,7 +426,7 @@ impl Placer {
         }
         self.note_site(now, id);
         for failed in failed {
-            // A full link loses a connection's first packet now and then, and is in the best of health.
+            // A saturated link sometimes loses the first packet of a connection although the link works.
             let is_alive = self.is_alive(now, *failed);
             if let Some(failed) = self.links.get_mut(failed.0)
                 && !is_alive
@@ -422,8 +436,8 @@ impl Placer {
         }
     }
 
-    /// Notes that connection `id` is striped: what it moves is told by lane ([`Self::observe_lane`]). `only`: the link of its
-    /// lane; `None` if it has several.
+    /// Marks connection `id` as striped: [`Self::observe_lane`] counts its bytes per lane. `only` is the link of its
+    /// lane, or `None` if it has several lanes.
     pub fn stripe(&mut self, id: ConnectionId, only: Option<LinkId>) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_striped = true;
@@ -432,7 +446,7 @@ impl Placer {
         }
     }
 
-    /// Notes what a striped connection has moved over `link` since it was last asked.
+    /// Counts the bytes that a striped connection has moved over `link` since the previous call.
     pub fn observe_lane(
         &mut self,
         now: Instant,
@@ -453,28 +467,28 @@ impl Placer {
         }
     }
 
-    /// Notes that something came back over `link`: it works.
+    /// Marks `link` as working, because data arrived over it.
     pub fn trust(&mut self, link: LinkId) {
         if let Some(link) = self.links.get_mut(link.0) {
             link.suspect_until = None;
         }
     }
 
-    /// Whether connections avoid `link` because it failed lately.
+    /// Whether new connections avoid `link` because connecting over it has recently failed.
     #[must_use]
     pub fn is_suspect(&self, now: Instant, link: LinkId) -> bool {
         let until = self.links.get(link.0).and_then(|link| link.suspect_until);
         until.is_some_and(|until| now < until)
     }
 
-    /// Whether something came back over `link` within the last second.
+    /// Whether data arrived over `link` within the last second.
     #[must_use]
     pub fn is_alive(&self, now: Instant, link: LinkId) -> bool {
         let heard_at = self.links.get(link.0).and_then(|link| link.heard_at);
         heard_at.is_some_and(|heard_at| now.since(heard_at) <= ALIVE)
     }
 
-    /// Notes what connection `id` has moved since it began, in the midst of a window.
+    /// Updates the number of bytes that connection `id` has moved since it began, within a window.
     pub fn glance(&mut self, now: Instant, id: ConnectionId, moved: Demand) {
         if let Some(connection) = self.connections.get_mut(&id)
             && !connection.is_striped
@@ -487,8 +501,8 @@ impl Placer {
         }
     }
 
-    /// Notes that connection `id` moves `all` and no more: the server has said so. Who says more than `MAX_FORETOLD` has no
-    /// end in mind.
+    /// Sets the total amount of data that connection `id` will move, as announced by the server. An amount of more than
+    /// `MAX_FORETOLD` is ignored, because such a transfer is not meant to end.
     pub fn foretell(&mut self, id: ConnectionId, all: Demand) {
         if let Some(connection) = self.connections.get_mut(&id)
             && all.total() <= MAX_FORETOLD
@@ -498,7 +512,8 @@ impl Placer {
         }
     }
 
-    /// Notes what connection `id` has moved since it began, and whether its client, and not the network, held it up.
+    /// Updates the number of bytes that connection `id` has moved since it began. `client_limited`: whether the client,
+    /// not the network, limited the connection's throughput.
     pub fn observe(&mut self, now: Instant, id: ConnectionId, moved: Demand, client_limited: bool) {
         self.glance(now, id, moved);
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -533,14 +548,14 @@ impl Placer {
         }
     }
 
-    /// Notes what TCP says of a connection on `link`.
+    /// Passes TCP's statistics of a connection on `link` to the link's estimator.
     pub fn observe_tcp(&mut self, link: LinkId, sample: TcpSample) {
         if let Some(link) = self.links.get_mut(link.0) {
             link.estimator.on_tcp(sample);
         }
     }
 
-    /// Closes the window: call it every [`WINDOW`], after all connections were observed.
+    /// Closes the window. Call this function every [`WINDOW`], after all connections were observed.
     pub fn handle_window(&mut self, now: Instant) {
         let length = now.since(self.window_began_at);
         self.window_began_at = now;
@@ -554,7 +569,8 @@ impl Placer {
                 &mut link.was_busy,
                 (up.bytes >= BULK_BYTES, down.bytes >= BULK_BYTES),
             );
-            // What goes the other way are questions, or acknowledgements.
+            // Only the direction with more bytes is considered. The other direction carries requests or
+            // acknowledgements.
             let (main, was_busy) = if up.bytes > down.bytes {
                 (&mut up, was_busy.0)
             } else {
@@ -566,8 +582,9 @@ impl Placer {
         }
     }
 
-    /// Notes the end of connection `id`. Call [`Self::observe`] before, for what it moved last. `completed`: how many questions
-    /// its client asked; `None`: it was not established, so that its bytes say nothing of the application.
+    /// Removes connection `id`, which has ended. Call [`Self::observe`] before, to count its last bytes. `completed` is
+    /// the number of requests of the client. It is `None` if the connection was not established; then its bytes do not
+    /// enter the application's averages.
     pub fn end(&mut self, now: Instant, id: ConnectionId, completed: Option<u64>) {
         let Some(connection) = self.connections.remove(&id) else {
             return;
@@ -589,7 +606,7 @@ impl Placer {
         }
     }
 
-    /// The rates, up and down, that the scheduler takes for those of `link`.
+    /// Returns the rates of `link`, up and down, that the scheduler assumes.
     #[must_use]
     pub fn rates(&self, now: Instant, link: LinkId) -> (Bitrate, Bitrate) {
         let of = |is_up: bool| {
@@ -628,7 +645,8 @@ impl Placer {
             let highest = self.links.iter().map(least).fold(highest, Bitrate::max);
             match self.links.get(link.0).map(rate) {
                 Some((Some(given), _)) => given,
-                // Hope doubles for each further time of age, up to the best link.
+                // The assumed rate doubles with each `MEMORY` of the estimate's age, up to the rate of the fastest
+                // link.
                 Some((None, Some((rate, proven_at)))) => {
                     let ages = now.since(proven_at).as_secs() / MEMORY.as_secs();
                     let hoped = rate.as_bps().saturating_mul(1 << ages.min(30));
@@ -644,7 +662,7 @@ impl Placer {
         (of(true), of(false))
     }
 
-    /// What `link` is known to carry from servers, from the user or from what it carried; `None`: nobody knows.
+    /// Returns the download rate of `link` from the configuration or from the estimate. `None` if there is neither.
     #[must_use]
     pub fn known_download(&self, link: LinkId) -> Option<Bitrate> {
         let link = self.links.get(link.0)?;
@@ -652,14 +670,15 @@ impl Placer {
         link.settings.download.or_else(shown)
     }
 
-    /// Notes that what comes from servers over `link` in this window is bound by the proxy itself.
+    /// Marks the download traffic of `link` in this window as limited by the proxy itself.
     pub fn bind(&mut self, link: LinkId) {
         if let Some(link) = self.links.get_mut(link.0) {
             link.down.is_bound = true;
         }
     }
 
-    /// Whether nothing has borne out what `link` is taken to carry from servers for longer than that is taken as it is.
+    /// Whether the download rate of `link` is not configured and its estimate has not been confirmed for `MEMORY`, or
+    /// does not exist.
     #[must_use]
     pub fn is_stale(&self, now: Instant, link: LinkId) -> bool {
         let link = self.links.get(link.0);
@@ -694,7 +713,7 @@ impl Placer {
             .find(|(_, rule)| rule.holds(ask.app, ask.target, ask.addresses));
         let mut preferred = None;
         if let Some((why, rule)) = rule {
-            // A rule may send over a link that is used for nothing else.
+            // A rule may name a link whose cost is `never`.
             let is_there = self.links.get(rule.link.0).is_some_and(leads);
             match (is_there, rule.strict) {
                 (true, true) => return Ok((vec![rule.link], why)),
@@ -727,7 +746,7 @@ impl Placer {
             None
         };
         let mut ranked = if preferred.is_some() || quickest.is_some() {
-            // The turn of the round robins is for those that need it.
+            // Connections with a preferred link do not advance the order of the round robin schedulers.
             Scheduler::new(Policy::MaxThroughput).rank(&views, demand, answer)
         } else {
             self.scheduler.rank(&views, demand, answer)
@@ -754,8 +773,8 @@ impl Placer {
         Ok((ranked, why))
     }
 
-    /// Of `links` the one with the shortest round trip, those that lose packets last; `None` if the round trip of one is not
-    /// known, or there is nothing to choose.
+    /// Returns the link of `links` with the shortest RTT. Links that lose packets come after all others. Returns `None`
+    /// if the RTT of one of `links` is not known, or if there are fewer than two links.
     fn quickest(&self, links: &[LinkId]) -> Option<LinkId> {
         let mut known = Vec::new();
         for id in links {
@@ -766,7 +785,8 @@ impl Placer {
         Some(best.2)
     }
 
-    /// Of the `usable` links those the scheduler may choose from: trusted, and no dearer than need be.
+    /// Returns the links of `usable` from which the scheduler may choose: trusted links of the lowest price, plus
+    /// dearer links as far as they are needed.
     fn economical(
         &self,
         now: Instant,
@@ -805,8 +825,8 @@ impl Placer {
         chosen
     }
 
-    /// The links `ids` as they stand for a connection that will move what is `expected`, `answer` of it at first. It may use
-    /// what is `warm`.
+    /// Returns the scheduler's view of the links `ids` for a connection that will move `expected`, `answer` bytes of it
+    /// first. The connection may reuse the connections `warm`.
     fn views(
         &self,
         now: Instant,
@@ -816,7 +836,7 @@ impl Placer {
         answer: Bytes,
     ) -> Vec<LinkView> {
         let loads = self.loads(now, answer);
-        // A link of which nothing is known is no farther than the nearest.
+        // A link without a known RTT is assumed to have the shortest RTT of all links.
         let nearest = self
             .links
             .iter()
@@ -844,7 +864,8 @@ impl Placer {
         ids.iter().map(view).collect()
     }
 
-    /// What connections on each link will probably still move, and what of that while each of them moves `answer`. O(n).
+    /// Returns for each link how many bytes its connections will probably still move, and how many of these bytes move
+    /// while each connection moves at most `answer` bytes. O(n).
     #[must_use]
     pub fn loads(&self, now: Instant, answer: Bytes) -> Vec<(u64, u64)> {
         let mut loads = vec![(0_u64, 0_u64); self.links.len()];
@@ -857,7 +878,8 @@ impl Placer {
         loads
     }
 
-    /// `link` is given something to do. If it had nothing, the time until now says nothing of it.
+    /// Notes that a connection begins on `link`. If the link was idle, the idle time is excluded from its rate since
+    /// the first byte.
     fn wake(&mut self, now: Instant, link: LinkId) {
         let mut connections = self.connections.values();
         let is_busy = connections
@@ -892,7 +914,7 @@ impl Placer {
         }
     }
 
-    /// A line on why no link leads to any of `addresses`.
+    /// Returns a one-line message that says why no link leads to any of `addresses`.
     fn why_none(&self, addresses: &[IpAddr]) -> String {
         if self.links.is_empty() {
             return "no link: no interface has a default route".to_owned();
@@ -913,14 +935,15 @@ impl Placer {
     }
 }
 
-/// How many round trips a connection takes, however fast its link, until `bytes` have come: the handshake's, unless it is one
-/// over which bytes were `received` already, and those of slow start.
+/// Returns how many RTTs a connection takes until `bytes` have arrived, however fast its link is: one for the handshake
+/// and the RTTs of slow start. A reused connection has no handshake, and `received` is the number of bytes that have
+/// already arrived over it.
 fn rounds(bytes: Bytes, received: Option<Bytes>) -> u32 {
     let window = INITIAL_WINDOW.saturating_add(received.unwrap_or(Bytes::ZERO).get());
     u32::from(received.is_none()) + (bytes.get() / window + 1).ilog2() + 1
 }
 
-/// What a connection will probably still move.
+/// Returns how many bytes a connection will probably still move.
 fn remaining(now: Instant, connection: &Connection) -> u64 {
     if now.since(connection.progress_at) > QUIET {
         return 0;
@@ -934,8 +957,9 @@ fn remaining(now: Instant, connection: &Connection) -> u64 {
     left.get()
 }
 
-/// Whether a connection is kept waiting: it gets on, and has had its time, but still lacks some of what it was expected to
-/// move. What has moved more than that and is no bulk is a trickle, which says nothing.
+/// Whether a connection probably waits for its link. It has existed for `ALIVE`, made progress within the last `ALIVE`,
+/// and has not yet moved the expected amount of data. A connection that has moved more than expected and is not bulk
+/// may be slow for another reason, so it does not count.
 fn is_kept(now: Instant, connection: &Connection) -> bool {
     !connection.is_striped
         && now.since(connection.progress_at) <= ALIVE
@@ -943,42 +967,44 @@ fn is_kept(now: Instant, connection: &Connection) -> bool {
         && connection.moved.total() < connection.expected.demand.total()
 }
 
-/// How long a window of the estimators is.
+/// Length of a window of the estimators.
 pub const WINDOW: Duration = Duration::from_millis(250);
 
-/// RFC 6928: ten segments.
+/// Initial congestion window in bytes: ten segments (RFC 6928).
 const INITIAL_WINDOW: u64 = 14_600;
 
-/// A connection that moved less in a window (three packets, 130 kbit/s) is waiting for something else than the link.
+/// Minimum number of bytes per window of a bulk connection: about three packets, 130 kbit/s. A connection that moved
+/// fewer bytes is probably not limited by the link.
 const BULK_BYTES: u64 = 4 << 10;
 
-/// So many connections kept waiting at a time on one link are its doing: what they move together is what it carries. On a
-/// slow link each of many moves too little to be bulk by itself.
+/// Minimum number of simultaneously waiting connections at which a link counts as saturated. Their total throughput is
+/// then the link's capacity. On a slow link, each of many connections moves too few bytes to be bulk.
 const CROWD: u32 = 4;
 
-/// Rate of links of which nothing is known, all alike: what it is hardly matters then.
+/// Rate assumed for all links if no rate is known. Its value hardly matters, because it is equal for all links.
 const FIRST_RATE: Bitrate = Bitrate::from_mbps(10);
 
-/// More assignments than anybody makes by hand.
+/// Maximum number of rules set at run time: more than anybody sets by hand.
 pub const MAX_ASSIGNED: usize = 256;
 
-/// A tebibyte.
+/// Maximum amount of data that a server can announce: 1 TiB.
 const MAX_FORETOLD: Bytes = Bytes::new(1 << 40);
 
-/// A link is hoped to carry so many times what it has shown while it was not known: nobody may have asked for more.
+/// Ratio of the rate assumed for a link without an estimate to the rate observed so far. The link may be faster than
+/// observed, because nothing may have demanded more.
 const SHOWN_TO_HOPED: u64 = 2;
 
-/// How long an estimate is taken as it is.
+/// Age up to which an estimate is used unchanged.
 const MEMORY: Duration = Duration::from_secs(300);
 
-/// A connection that would take longer than this on the cheap links may take a dearer one.
+/// Expected duration of a connection on the cheaper links above which it may take a dearer link.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A connection that has been silent for this long has probably said all: browsers keep idle connections for minutes.
+/// Duration without data after which a connection is considered finished. Browsers keep idle connections for minutes.
 pub const QUIET: Duration = Duration::from_secs(5);
 
-/// Four windows: long enough to see what a busy link receives.
+/// Time without received data after which a link or connection does not count as alive: four windows.
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// How long a link is avoided after connecting over it failed and over another one did not.
+/// Duration for which a link is avoided after connecting over it failed while connecting over another link succeeded.
 const SUSPICION: Duration = Duration::from_secs(10);

@@ -1,8 +1,9 @@
-//! Which link a new connection takes: DBAS's connection-oriented schedulers (section II-D of the paper).
+//! Choice of the link for a new connection: the connection-oriented schedulers of DBAS (section II-D of the paper).
 //!
-//! A scheduler sees the links a connection may take ([`LinkView`]) and the bytes it will probably move, and ranks the
-//! links: the first is the choice, the rest are tried in turn if it fails. Schedulers know nothing of rules or sites;
-//! that is [`crate::placer`]'s matter. Ties break by the order of the links.
+//! A scheduler gets the links that a connection may take ([`LinkView`]) and the number of bytes that the connection
+//! will probably move. It ranks the links. The first link is the choice, and the other links are tried in turn if
+//! connecting over it fails. Schedulers know nothing of rules or sites: [`crate::placer`] handles both. Of links that
+//! are equally good, the link that comes first in the configuration wins.
 
 mod makespan;
 mod max_throughput;
@@ -16,52 +17,55 @@ use core::time::Duration;
 
 use pleach_core::units::{Bitrate, Bytes};
 
-/// A link by its place in the configuration.
+/// Index of a link in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(pub usize);
 
 /// A link as a scheduler sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkView {
-    /// Which.
+    /// Link described by this view.
     pub id: LinkId,
-    /// What it carries, as measured or assumed; above zero.
+    /// Capacity of the link, measured or assumed; above zero.
     pub rate: Bitrate,
-    /// What its connections will probably still move: `L` in the paper's terms.
+    /// Number of bytes that the connections on the link will probably still move: `L` in the paper.
     pub load: Bytes,
-    /// The part of it that will move while the new connection's first answer does, if all share the link alike: of each
-    /// connection at most so much.
+    /// Part of `load` that moves while the first answer of the new connection is transferred, if all connections share
+    /// the link equally. Each connection contributes at most the size of that answer.
     pub sharing: Bytes,
-    /// What round trips alone take until that answer is there, however fast the link; zero if they are not known.
+    /// Time that RTTs alone take until the first answer has arrived, however fast the link is. Zero if the RTT is not
+    /// known.
     pub start: Duration,
-    /// What a single connection gets at most, because the link loses packets; `None`: its rate.
+    /// Maximum rate of a single connection, because the link loses packets. `None` if only `rate` limits a connection.
     pub single: Option<Bitrate>,
-    /// Share under weighted round robin; `None`: its rate.
+    /// Weight in weighted round robin. `None` if the weight is the link's rate.
     pub weight: Option<u16>,
 }
 
 impl LinkView {
-    /// Microseconds until this link has moved its load and `more`.
+    /// Returns the time in µs until the link has moved its load and `more` bytes of a new connection.
     #[must_use]
     pub fn all_done_us(&self, more: Bytes) -> u128 {
         self.time_us(self.load, more).max(self.single_us(more))
     }
 
-    /// Microseconds until a new connection has moved a first answer of `bytes`, sharing the link with the others.
+    /// Returns the time in µs until a new connection has moved a first answer of `bytes` while it shares the link with
+    /// the other connections.
     #[must_use]
     pub fn own_finish_us(&self, bytes: Bytes) -> u128 {
         let shared_us = self.time_us(self.sharing, bytes);
         self.start.as_micros() + shared_us.max(self.single_us(bytes))
     }
 
-    /// Microseconds that a first answer of `bytes` takes, and takes from the others' while it moves: sharing alike, they wait
-    /// for it as long as it waits for them.
+    /// Returns the cost in µs of a first answer of `bytes`: the time until it has arrived plus the time by which it
+    /// delays the other connections. Because all connections share the link equally, the answer delays the others as
+    /// much as they delay the answer.
     #[must_use]
     pub fn own_and_others_us(&self, bytes: Bytes) -> u128 {
         self.own_finish_us(bytes) + self.time_us(self.sharing, Bytes::ZERO)
     }
 
-    /// Microseconds that a single connection needs for `bytes`, however idle the link.
+    /// Returns the minimum time in µs that a single connection needs for `bytes`, even on an idle link.
     fn single_us(&self, bytes: Bytes) -> u128 {
         let bits = u128::from(bytes.get()) * 8;
         self.single.map_or(0, |rate| {
@@ -75,23 +79,23 @@ impl LinkView {
     }
 }
 
-/// The schedulers by name.
+/// Scheduler that the configuration can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Minimises the time to finish everything, and nothing else: as the paper has it.
+    /// Minimises the time until all transfers are finished, as in the paper.
     Makespan,
-    /// Minimises the time to finish everything, as far as no connection waits much longer for it.
+    /// Minimises the time until all transfers are finished, unless the new connection itself would take much longer.
     MaxThroughput,
-    /// The first link, as an operating system does.
+    /// Always takes the first link, as an operating system does.
     OnlyOne,
-    /// One after the other.
+    /// Takes the links in turn.
     RoundRobin,
-    /// In turn, in proportion to rates or given weights.
+    /// Takes the links in turn, in proportion to their rates or configured weights.
     WeightedRoundRobin,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 5] = [
         Self::Makespan,
         Self::MaxThroughput,
@@ -100,7 +104,7 @@ impl Policy {
         Self::WeightedRoundRobin,
     ];
 
-    /// Its name in configuration files.
+    /// Returns the policy's name in configuration files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -112,14 +116,14 @@ impl Policy {
         }
     }
 
-    /// The policy called `name`.
+    /// Returns the policy with the name `name`, if there is one.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
-/// A scheduler at work.
+/// A scheduler and its state.
 #[derive(Debug)]
 pub enum Scheduler {
     /// See [`Policy::Makespan`].
@@ -135,7 +139,7 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler that has placed nothing yet.
+    /// Returns a scheduler in its initial state.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         match policy {
@@ -147,9 +151,10 @@ impl Scheduler {
         }
     }
 
-    /// Ranks `links` for a connection that will probably move `demand`, `answer` of it at first, the choice first.
+    /// Ranks `links` for a connection that will probably move `demand` bytes, `answer` of them first. The first link of
+    /// the result is the choice.
     ///
-    /// `links`: sorted by id, at most a few dozen. Empty in, empty out. O(n²).
+    /// `links` is sorted by id and has at most a few dozen elements. The result is empty if `links` is empty. O(n²).
     pub fn rank(&mut self, links: &[LinkView], demand: Bytes, answer: Bytes) -> Vec<LinkId> {
         let first = match self {
             Self::Makespan => makespan::pick(links, demand),
@@ -159,7 +164,7 @@ impl Scheduler {
             Self::WeightedRoundRobin(state) => state.pick(links),
         };
         let mut rest: Vec<&LinkView> = links.iter().filter(|link| Some(link.id) != first).collect();
-        // Stable: ties stay in the links' order.
+        // The sort is stable, so links with equal keys stay in the order of their ids.
         rest.sort_by_key(|link| link.own_finish_us(answer));
         first
             .into_iter()
@@ -168,7 +173,8 @@ impl Scheduler {
     }
 }
 
-/// Microseconds until all `links` have moved their loads, and `chosen` of them `demand` more.
+/// Returns the time in µs until all `links` have moved their loads if a connection with `demand` bytes is added to
+/// `chosen`.
 fn all_done_us(links: &[LinkView], chosen: &LinkView, demand: Bytes) -> u128 {
     let others = links.iter().filter(|link| link.id != chosen.id);
     let others_us = others.map(|link| link.all_done_us(Bytes::ZERO)).max();

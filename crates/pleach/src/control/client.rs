@@ -1,4 +1,4 @@
-//! The user's side of the control socket.
+//! Client side of the control socket.
 
 use std::{
     collections::BTreeMap,
@@ -15,51 +15,51 @@ use serde::de::DeserializeOwned;
 use super::{ReloadReport, Request, StatusReport};
 use crate::config::plain;
 
-/// Asks the daemon at `socket` how things are.
+/// Requests the status of the daemon at `socket`.
 ///
 /// # Errors
-/// No daemon answers there, or it answers with an error.
+/// No daemon answers at `socket`, or the daemon answers with an error.
 pub(crate) fn status(socket: &Path) -> anyhow::Result<StatusReport> {
     ask(socket, &Request::Status {})
 }
 
-/// Gives the daemon at `socket` new weights, link name to 1..=1000.
+/// Sets weights of links, by name, at the daemon at `socket`. A weight is 1 to 1000.
 ///
 /// # Errors
-/// No daemon answers there, or it refuses.
+/// No daemon answers at `socket`, or the daemon refuses.
 pub(crate) fn set_weights(socket: &Path, weights: BTreeMap<String, u32>) -> anyhow::Result<()> {
     ask::<serde_json::Value>(socket, &Request::Weights { weights }).map(drop)
 }
 
-/// Has the proxy at `socket` change what `set` says.
+/// Sends the changes `set` to the proxy at `socket`.
 ///
 /// # Errors
-/// No daemon answers there, it is no proxy, or it refuses.
+/// No daemon answers at `socket`, the daemon is no proxy, or it refuses.
 pub(crate) fn set(socket: &Path, set: BTreeMap<String, String>) -> anyhow::Result<()> {
     ask::<serde_json::Value>(socket, &Request::Set { set }).map(drop)
 }
 
-/// Has the gateway at `socket` drop the client `name`.
+/// Tells the gateway at `socket` to remove the client `name`.
 ///
 /// # Errors
-/// No daemon answers there, or it is no gateway.
+/// No daemon answers at `socket`, or the daemon is no gateway.
 pub(crate) fn remove_client(socket: &Path, name: &str) -> anyhow::Result<()> {
     let name = name.to_owned();
     ask::<serde_json::Value>(socket, &Request::RemoveClient { name }).map(drop)
 }
 
-/// Has the daemon at `socket` read its configuration again.
+/// Tells the daemon at `socket` to read its configuration again.
 ///
 /// # Errors
-/// No daemon answers there, or the configuration is wrong.
+/// No daemon answers at `socket`, or the configuration contains an error.
 pub(crate) fn reload(socket: &Path) -> anyhow::Result<ReloadReport> {
     ask(socket, &Request::Reload {})
 }
 
-/// Has the client at `socket` use `link` only for `time`, or all again.
+/// Tells the client at `socket` to use only `link` for `time`. If `link` is `None`, all links are used again.
 ///
 /// # Errors
-/// No daemon answers there, it is no client, or it has no such link.
+/// No daemon answers at `socket`, the daemon is no client, or it has no link with this name.
 pub(crate) fn only(socket: &Path, link: Option<&str>, time: Duration) -> anyhow::Result<()> {
     let request = Request::Only {
         link: link.map(str::to_owned),
@@ -68,10 +68,10 @@ pub(crate) fn only(socket: &Path, link: Option<&str>, time: Duration) -> anyhow:
     ask::<serde_json::Value>(socket, &request).map(drop)
 }
 
-/// The only socket in `directory`.
+/// Returns the path of the only socket in `directory`.
 ///
 /// # Errors
-/// There is none, or there are several: the message lists them.
+/// There is no socket, or there are several. In the latter case the message lists them.
 pub(crate) fn find_socket(directory: &Path) -> anyhow::Result<PathBuf> {
     let mut sockets: Vec<PathBuf> = match fs::read_dir(directory) {
         Ok(entries) => entries
@@ -144,8 +144,8 @@ fn not_reached(socket: &Path, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Longer than the daemon's own patience, so that its message arrives.
+/// Time limit for an answer. It is longer than the daemon's own limit, so that the daemon's message arrives.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// The status of some ten thousand clients.
+/// Maximum length of an answer in bytes: enough for the status of about ten thousand clients.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;

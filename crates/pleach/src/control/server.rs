@@ -1,14 +1,14 @@
-//! The daemon's side of the control socket.
+//! Daemon side of the control socket.
 //!
-//! Who begins with an HTTP method gets the API of [`crate::api`] instead.
+//! A client that begins with an HTTP method gets the API of [`crate::api`] instead.
 //!
-//! One thread accepts, one thread serves each connection, and the data path answers through a channel, so nobody who
-//! connects can delay packets. Bounds: [`MAX_CONNECTIONS`] at a time, the next is told so and closed; a request line of
-//! [`MAX_REQUEST_BYTES`]; [`PATIENCE`] for each request to arrive, for its answer, and for each write. Only the owner
-//! can connect, because the socket has mode 0600 from the moment it exists.
+//! One thread accepts connections, and one thread serves each connection. The data path answers through a channel, so
+//! clients cannot delay packets. There are at most [`MAX_CONNECTIONS`] connections; a further one gets an error and is
+//! closed. A request line has at most [`MAX_REQUEST_BYTES`]. A request, its answer and each write may take at most
+//! [`PATIENCE`]. Only the owner can connect, because the socket has mode 0600 from its creation.
 //!
-//! Known limit: of two daemons that start on the same path at the same moment, the later takes the path. Both cannot
-//! run for long, since the tunnel device of the same name can exist only once.
+//! Known limit: if two daemons start on the same path at the same moment, the later one takes the path. They cannot
+//! both run for long, because there can be only one tunnel device with the same name.
 
 use std::{
     collections::BTreeMap,
@@ -43,16 +43,16 @@ use super::{ControlRequest, MAX_ONLY, MAX_REQUEST_BYTES, Reply, Request, WEIGHTS
 use crate::api::Api;
 use crate::config::ViewConfig;
 
-/// Why a control socket cannot be opened.
+/// Reason why a control socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// A daemon answers there.
+    /// A daemon answers on the socket.
     #[error("control socket {}: a running daemon answers there; stop it, or set another `control`", .0.display())]
     Live(PathBuf),
-    /// The path is something else.
+    /// The path belongs to a file that is no socket.
     #[error("control socket {}: there is a file that is no socket; remove it, or set another `control`", .0.display())]
     NotASocket(PathBuf),
-    /// The kernel refuses.
+    /// A system call failed.
     #[error("control socket {}: {}", .0.display(), crate::config::plain(.1))]
     Io(PathBuf, io::Error),
 }
@@ -62,23 +62,23 @@ pub(crate) enum StartError {
 #[derive(Debug)]
 pub(crate) struct ControlServer {
     path: PathBuf,
-    /// Device and inode of the socket, so that only this one is removed.
+    /// Device and inode of the socket, so that the socket of another daemon is not removed.
     identity: (u64, u64),
     /// Closing this end stops the accepting thread.
     _stop: UnixStream,
 }
 
 impl ControlServer {
-    /// Opens the socket at `path`, whose directory is made if it is missing, and starts serving.
+    /// Opens the socket at `path` and starts serving. Creates the directory if it does not exist.
     ///
-    /// `view`: where else the API of [`crate::api`] is served, and the dashboard and the metrics with it.
+    /// `view`: further addresses at which the API of [`crate::api`], the dashboard and the metrics are served.
     ///
-    /// A socket that a crashed daemon left is replaced. Requests arrive at the receiver; `waker` is called after each
-    /// one, from other threads, and must not block. At most [`MAX_CONNECTIONS`] requests wait.
+    /// A socket that a crashed daemon left is replaced. The receiver returned gets the requests. `waker` is called
+    /// after each request, from other threads, and must not block. At most [`MAX_CONNECTIONS`] requests wait.
     ///
     /// # Errors
-    /// A daemon answers at `path`, it is no socket, or the kernel refuses. An address of `view` that is taken is no error: it is tried
-    /// again.
+    /// A daemon answers at `path`, the file at `path` is no socket, or a system call failed. If an address of `view` is
+    /// already in use, this is no error: it is tried again.
     pub(crate) fn start(
         path: &Path,
         view: &ViewConfig,
@@ -122,20 +122,20 @@ impl Drop for ControlServer {
         let is_ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
         if is_ours {
-            // Somebody else may have been quicker; either way it is gone.
+            // Another process may already have removed the file.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// The way to the data path.
+/// Sender of requests to the data path.
 pub(crate) struct Asker {
     requests: SyncSender<ControlRequest>,
     waker: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Asker {
-    /// A way to nobody.
+    /// Returns a sender without a receiver.
     #[cfg(all(test, feature = "dashboard"))]
     pub(crate) fn unheard() -> Self {
         Self {
@@ -144,10 +144,10 @@ impl Asker {
         }
     }
 
-    /// Puts a request to the data path and waits for the answer, at most [`PATIENCE`].
+    /// Sends a request to the data path and waits for the answer, at most [`PATIENCE`].
     ///
     /// # Errors
-    /// The data path refuses, in one line for the user; it is busy or stopping.
+    /// The data path refuses, is busy, or is stopping. The text is one line for the user.
     pub(crate) fn ask<T>(
         &self,
         request: impl FnOnce(Reply<T>) -> ControlRequest,
@@ -164,10 +164,10 @@ impl Asker {
         }
     }
 
-    /// Gives the named links these weights; see [`ControlRequest::Weights`].
+    /// Sets the weights of links by name; see [`ControlRequest::Weights`].
     ///
     /// # Errors
-    /// None is given, one is out of range, or the data path refuses.
+    /// No weight is given, a weight is out of range, or the data path refuses.
     pub(crate) fn set_weights(&self, weights: BTreeMap<String, u32>) -> Result<(), String> {
         if weights.is_empty() {
             return Err("weights: none given".to_owned());
@@ -181,7 +181,7 @@ impl Asker {
     }
 }
 
-/// What serves connections.
+/// State shared by the threads that serve connections.
 struct Gate {
     asker: Arc<Asker>,
     #[cfg(feature = "dashboard")]
@@ -189,7 +189,7 @@ struct Gate {
     connections: AtomicUsize,
 }
 
-/// Makes the directory and removes a socket nobody answers on.
+/// Creates the directory, and removes a socket on which no daemon answers.
 fn make_room(path: &Path) -> Result<(), StartError> {
     let fail = |error| StartError::Io(path.to_owned(), error);
     if let Some(directory) = path.parent() {
@@ -216,7 +216,7 @@ fn make_room(path: &Path) -> Result<(), StartError> {
     }
 }
 
-/// Binds a listener whose file has mode 0600 from the start: Linux takes the mode from the unbound socket.
+/// Binds a listener whose file has mode 0600 from its creation, because Linux takes the mode from the unbound socket.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket: OwnedFd = socket_with(
         AddressFamily::UNIX,
@@ -246,16 +246,16 @@ fn accept(listener: &UnixListener, stopped: &UnixStream, gate: &Arc<Gate>) {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => {
-                // Out of descriptors or memory: give others time to return some.
+                // The process is out of file descriptors or memory. Wait until other connections have released some.
                 tracing::warn!(%error, "control connection not accepted");
                 let mut stop = [PollFd::new(stopped, PollFlags::IN)];
                 let _ = poll(&mut stop, Some(&BREATHER));
                 continue;
             }
         };
-        // Only this thread adds, so the bound holds.
+        // Only this thread increments the counter, so the limit holds.
         if gate.connections.load(Ordering::Acquire) >= MAX_CONNECTIONS {
-            // The line fits the socket's empty buffer, so that this cannot block.
+            // The line fits into the socket's empty buffer, so this call cannot block.
             let _ = write_error(&stream, "too many connections");
             continue;
         }
@@ -265,7 +265,7 @@ fn accept(listener: &UnixListener, stopped: &UnixStream, gate: &Arc<Gate>) {
             .name("control-conn".to_owned())
             .stack_size(256 << 10)
             .spawn(move || {
-                // An error here is the client's: it left, or it was too slow.
+                // An error means that the client left or was too slow.
                 let _ = serve(stream, slot);
             });
         if let Err(error) = served {
@@ -274,7 +274,7 @@ fn accept(listener: &UnixListener, stopped: &UnixStream, gate: &Arc<Gate>) {
     }
 }
 
-/// A counted connection.
+/// One of the limited number of connections.
 pub(crate) struct Slot(Arc<Gate>);
 
 impl Drop for Slot {
@@ -283,7 +283,7 @@ impl Drop for Slot {
     }
 }
 
-/// Answers requests until the client leaves or is too slow. Who speaks HTTP is handed to the API.
+/// Answers requests until the client leaves or is too slow. A client that uses HTTP is passed to the API.
 fn serve(stream: UnixStream, slot: Slot) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     #[cfg(feature = "dashboard")]
@@ -306,8 +306,8 @@ fn serve(stream: UnixStream, slot: Slot) -> io::Result<()> {
     }
 }
 
-/// Whether the first byte, which stays unread, is that of an HTTP method (RFC 9110, section 9), which no line of JSON that
-/// is a request begins with.
+/// Whether the first byte, which stays unread, can begin an HTTP method (RFC 9110, section 9). No JSON request begins
+/// with such a byte.
 #[cfg(feature = "dashboard")]
 fn speaks_http(stream: &UnixStream) -> io::Result<bool> {
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -355,10 +355,10 @@ fn write_done(stream: &UnixStream, done: Result<(), String>) -> io::Result<()> {
     }
 }
 
-/// Cuts what a client sends into lines.
+/// Splits the data of a client into lines.
 struct Lines<'a> {
     stream: &'a UnixStream,
-    /// What came after the last line: at most one line and one read.
+    /// Data received after the last line: at most one line and one read.
     buffer: Vec<u8>,
 }
 
@@ -369,7 +369,7 @@ enum Line {
 }
 
 impl Lines<'_> {
-    /// The next line without its newline, if it arrives within [`PATIENCE`].
+    /// Returns the next line without its newline, if it arrives within [`PATIENCE`].
     #[expect(
         clippy::disallowed_methods,
         reason = "a deadline for the whole line; socket timeouts start anew with every byte"
@@ -427,8 +427,8 @@ const BREATHER: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
-/// Connections served at a time.
+/// Maximum number of simultaneous connections.
 pub(super) const MAX_CONNECTIONS: usize = 32;
 
-/// How long anybody waits for anybody on this socket.
+/// Time limit for each request, answer and write on this socket.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);

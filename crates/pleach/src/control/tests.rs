@@ -1,4 +1,4 @@
-//! The protocol end to end over real sockets, and clients that misbehave.
+//! Tests of the protocol over real sockets, also with misbehaving clients.
 
 use std::{
     fs,
@@ -66,7 +66,7 @@ fn sample() -> StatusReport {
     }
 }
 
-/// A server with a data path that answers every status with [`sample`] and knows the link `dsl` only.
+/// A server whose data path answers every status request with [`sample`] and knows only the link `dsl`.
 struct Daemon {
     path: PathBuf,
     server: Option<ControlServer>,
@@ -134,9 +134,9 @@ impl Daemon {
         UnixStream::connect(&self.path).expect("connect")
     }
 
-    /// Sends `line` as it is and returns the next answer, empty if there is none.
+    /// Sends `line` unchanged. Returns the next answer, or an empty string if the server sends none.
     fn ask(stream: &UnixStream, line: &[u8]) -> String {
-        // A server that has closed already may still have answered.
+        // The server may have sent an answer before it closed the connection.
         let _ = (&mut &*stream).write_all(line);
         let mut answer = String::new();
         let _ = BufReader::new(stream).read_line(&mut answer);
@@ -315,7 +315,7 @@ fn endless_lines_are_cut_off() {
     let answer = Daemon::ask(&stream, &vec![b'x'; 4 * MAX_REQUEST_BYTES]);
     assert!(answer.contains("longer than 64 KiB"), "{answer}");
     let mut rest = Vec::new();
-    // End of file or a reset: closed either way.
+    // Both an end of file and a reset mean that the connection is closed.
     let _ = (&stream).read_to_end(&mut rest);
     assert!(rest.is_empty());
 }
@@ -360,7 +360,7 @@ fn connections_are_bounded_and_places_come_back() {
         .expect("answer");
     assert_eq!(refused, "{\"error\":\"too many connections\"}\n");
     held.clear();
-    // The threads notice that their clients left when they run next.
+    // The server's threads notice the end of their clients only when they run next.
     let mut tries = 0;
     while let Err(error) = status(&daemon.path) {
         tries += 1;

@@ -1,4 +1,4 @@
-//! `pleach proxy set`: what a line of `KEY=VALUE` changes.
+//! `pleach proxy set`: parses `KEY=VALUE` pairs into a change of settings.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use pleach_proxy::{
     sched::Policy,
 };
 
-/// The change that `set` asks for.
+/// Returns the change that `set` describes.
 ///
 /// # Errors
-/// In one line for the user: an unknown key, a value that is none, or a combination that means nothing.
+/// A key is unknown, a value is invalid, or the combination of keys has no meaning. The text is one line for the user.
 pub(super) fn change(set: &BTreeMap<String, String>) -> Result<Change, String> {
     const KEYS: [&str; 5] = ["app", "destination", "link", "port", "scheduler"];
     if let Some(unknown) = set.keys().find(|key| !KEYS.contains(&key.as_str())) {
@@ -67,7 +67,7 @@ pub(super) fn change(set: &BTreeMap<String, String>) -> Result<Change, String> {
     Ok(Change::Rule(Box::new(rule), link))
 }
 
-/// In place of a link's name: what was assigned no longer holds.
+/// Value in place of a link's name that removes the assignment.
 const AUTOMATIC: &str = "auto";
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What a proxy has learnt, kept in SQLite over restarts: what applications ask for, what links carry, and what they have
-//! carried of their budgets.
+//! Estimates of a proxy, stored in an SQLite database across restarts: the demands of applications, the rates of links,
+//! and the volume that links have carried of their budgets.
 //!
-//! Three tables, replaced as a whole in one transaction; at most some thousand rows. A file that is no database is left
-//! alone and reported, and the proxy begins anew without it.
+//! There are three tables with at most a few thousand rows. They are replaced in one transaction. If the file is no
+//! database, it is left unchanged and reported, and the proxy starts without stored estimates.
 
 use std::path::Path;
 
@@ -17,10 +17,10 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database at `path`, and makes it and its directory if they are missing.
+    /// Opens the database at `path`. Creates the database and its directory if they do not exist.
     ///
     /// # Errors
-    /// It cannot be opened or is something else.
+    /// The file cannot be opened, or is not such a database.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
@@ -34,10 +34,10 @@ impl Store {
         Ok(Self { connection })
     }
 
-    /// What was saved last.
+    /// Returns the stored estimates.
     ///
     /// # Errors
-    /// The database's.
+    /// An error of the database.
     pub(crate) fn load(&self) -> Result<Learnt> {
         let number = |value: i64| u64::try_from(value).unwrap_or(0);
         let mut demands = self
@@ -67,10 +67,10 @@ impl Store {
         })
     }
 
-    /// Replaces what is kept. Links that were not seen this time stay as they were.
+    /// Replaces the stored estimates. Entries of links that this process has not seen remain unchanged.
     ///
     /// # Errors
-    /// The database's; then nothing has changed.
+    /// An error of the database. Nothing is changed in this case.
     pub(crate) fn save(&mut self, learnt: &Learnt) -> Result<()> {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let transaction = self.connection.transaction()?;

@@ -234,7 +234,7 @@ fn put_aside(link: &mut Link, at_limit: AtLimit) {
 /// Directory of state files, as in systemd's unit.
 const DIRECTORY: &str = "/var/lib/pleach";
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Interval between two writes: the traffic that is forgotten if the daemon is killed.
+/// Interval between two writes. If the daemon is killed, the traffic since the last write is not counted.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

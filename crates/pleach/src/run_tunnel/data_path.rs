@@ -1,7 +1,8 @@
 //! The loop that moves packets.
 //!
-//! Each round: wait; take what the sockets and the TUN have, a bounded amount each; let the engine's timers run; send
-//! until the engine has nothing more; write what it delivers. Nothing in a round waits for anything.
+//! Each round has these steps: wait for events; read a limited number of packets from the sockets and the TUN device;
+//! run the engine's timers; write the packets that the engine delivers to the TUN device; send until the engine has no
+//! more packets to send. No step blocks, except the wait for events.
 
 mod services;
 
@@ -56,55 +57,55 @@ use crate::{
     split_tcp::far::Translated,
 };
 
-/// The daemon's working parts.
+/// State of the data path.
 pub(super) struct DataPath {
     pub(super) config: Arc<TunnelConfig>,
-    /// Where it comes from.
+    /// Source of the configuration.
     pub(super) source: Source,
     pub(super) endpoint: Endpoint,
     tun: Tun,
     pub(super) host: Host,
-    /// What the host is set up for.
+    /// Addresses and routes for which the host is configured.
     pub(super) plan: Plan,
     signals: Signals,
     poller: Poller,
-    /// By token; a client's link has two, for IPv4 and IPv6.
+    /// Sockets by token. A link of a client has two sockets, for IPv4 and IPv6.
     sockets: BTreeMap<u64, LinkSocket>,
     pub(super) links: Vec<ClientLink>,
     watch: Option<LinkWatch>,
-    /// The devices, as they were last.
+    /// Last snapshot of the host's devices.
     snapshot: Vec<LinkSnapshot>,
     control: Control,
     handshaker: Handshaker,
-    /// Of a gateway with invitations.
+    /// Enrolment thread of a gateway with invitations.
     enroller: Option<Enroller>,
     resume: ResumeTimer,
-    /// `None` if the kernel tells nothing of clones.
+    /// Watch for copies of this machine. `None` if the kernel does not report them.
     clones: Option<CloneWatch>,
     tx: TxQueue,
     rx: RecvBatch,
     packets: Vec<PacketBuf>,
     refused: u64,
-    /// Packets the TUN did not take.
+    /// Number of packets that the TUN device did not accept.
     undelivered: u64,
     memory: Option<Memory>,
-    /// Peers that speak another version of the protocol, until they connect.
+    /// Protocol version of peers that use another version than this daemon. An entry is removed when the peer connects.
     incompatible: BTreeMap<String, u16>,
-    /// While one link is used alone.
+    /// Restriction to one link. `None` if there is no restriction.
     pub(super) solo: Option<Solo>,
-    /// Of a client whose links have budgets.
+    /// Budgets of a client's links, if there are any.
     pub(super) budgets: Option<Budgets>,
-    /// Of a gateway that is named.
+    /// Name resolution of the gateway, if the configuration contains a host name.
     names: Option<Names>,
-    /// What the names stand for.
+    /// Addresses of the gateway that were found by name resolution.
     named: Vec<SocketAddr>,
-    /// Of a client that may split TCP connections.
+    /// Splitting of TCP connections by a client, if enabled.
     splitting: Option<Splitting>,
-    /// Of a gateway: whose addresses it translates, for those that split.
+    /// At a gateway: the client networks whose addresses it translates, for split TCP connections.
     pub(super) translated: Translated,
-    /// A client's links that TCP may carry.
+    /// Links of a client that TCP may carry.
     carried: Option<Links>,
-    /// A gateway's listener for such links.
+    /// Listener of a gateway for links that TCP carries.
     carrier: Option<Server>,
 }
 
@@ -118,7 +119,7 @@ impl DataPath {
     /// Opens sockets, control socket and link watch, and tells the service manager that the daemon is ready.
     ///
     /// # Errors
-    /// What cannot be opened.
+    /// A socket or watch cannot be opened.
     pub(super) fn start(
         config: TunnelConfig,
         source: Source,
@@ -197,10 +198,11 @@ impl DataPath {
         Ok(this)
     }
 
-    /// Moves packets until a signal comes; then says good-bye and returns what is to be undone.
+    /// Moves packets until a signal arrives. Then tells the peers that this end stops, and returns the host's changes
+    /// that are to be undone.
     ///
     /// # Errors
-    /// If the TUN or the poller fails.
+    /// If the TUN device or the poller fails.
     pub(super) fn run(mut self) -> anyhow::Result<Setup> {
         self.host.run(|host| host.setup.hold());
         let mut ready: Vec<Ready> = Vec::new();
@@ -248,7 +250,7 @@ impl DataPath {
                     ENROLMENTS => self.settle_enrolments(now),
                     RESUME => {
                         self.resume.clear();
-                        // Others may have set it meanwhile.
+                        // Another program may have set the clock since the last call.
                         self.endpoint.set_time_of_day(now, clock::unix_nanos());
                     }
                     NAMES => {
@@ -294,11 +296,11 @@ impl DataPath {
 
     fn stop(mut self) -> anyhow::Result<Setup> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        // Resets reach applications while the host has the tunnel's address.
+        // Resets of split connections reach the applications only while the host has the tunnel's address.
         drop(self.splitting.take());
         self.remember(clock::now());
         if let Some(budgets) = &self.budgets {
-            // The host's thread may be writing the same file. As a job of this thread, this write comes afterwards.
+            // The host's thread may be writing the same file, so this write is a later job of the same thread.
             let saving = budgets.saving();
             self.host.run(move |_| saving());
         }
@@ -342,8 +344,8 @@ impl DataPath {
                 },
                 is_congested: message.ecn == Ecn::Congested,
             };
-            // Not before it came: a delay that is measured too long matters once, one too short for as long as the least
-            // is remembered.
+            // The time is read after the datagram has arrived. A delay measured too long affects one sample only. A
+            // delay measured too short would stay in use as the minimum delay.
             let now = clock::now();
             for datagram in message.contents.chunks_mut(message.stride) {
                 if let Some(carried) = &mut carried {
@@ -359,7 +361,7 @@ impl DataPath {
         }
     }
 
-    /// Writes what the engine delivers to the host.
+    /// Writes the packets that the engine delivers to the TUN device.
     fn deliver(&mut self) -> io::Result<()> {
         while let Some(packet) = self.endpoint.poll_deliver() {
             self.packets.push(packet);
@@ -368,7 +370,7 @@ impl DataPath {
         while start < self.packets.len() {
             let outcome = self.tun.write_batch(&self.packets[start..])?;
             if outcome.written + outcome.dropped == 0 {
-                // The device takes nothing now.
+                // The device accepts no packet at present.
                 self.undelivered += (self.packets.len() - start) as u64;
                 break;
             }
@@ -389,7 +391,7 @@ impl DataPath {
 
     fn transmit(&mut self, now: Instant) {
         if self.watch.is_none() && self.sockets.values().any(LinkSocket::is_full) {
-            // A gateway's one socket serves everybody: go on when it has room.
+            // A gateway has one socket for all clients. Sending continues when the socket has free buffer space.
             return;
         }
         loop {
@@ -422,7 +424,8 @@ impl DataPath {
                     self.refused += batch.segments() as u64;
                     continue;
                 };
-                // With wrong bits a datagram is of use only to an end that can mend it.
+                // A datagram with bit errors is useful only if parity can repair it. So only datagrams with parity are
+                // sent without a UDP checksum.
                 match socket.send(batch, !batch.has_parity()) {
                     Sent::All => {}
                     Sent::Later => {
@@ -493,7 +496,7 @@ impl DataPath {
                             reply.send(Ok(status));
                         });
                     } else {
-                        // While something takes its time, the rest can be told.
+                        // While a job takes long, the status is sent without the counters of nftables.
                         reply.send(Ok(status));
                     }
                 }
@@ -511,7 +514,7 @@ impl DataPath {
         }
     }
 
-    /// Drops all keys if this machine has become a copy of another.
+    /// Discards all keys if this machine has become a copy of another machine.
     fn look_at_clones(&mut self, now: Instant) {
         if self.clones.as_ref().is_some_and(CloneWatch::take) {
             tracing::warn!("this machine was cloned or restored: all sessions start anew");
@@ -557,7 +560,7 @@ impl DataPath {
         reply.send(Ok(()));
     }
 
-    /// Takes what has become of claims.
+    /// Passes the results of enrolment claims to the engine.
     fn settle_enrolments(&mut self, now: Instant) {
         let Some(enroller) = &self.enroller else {
             return;
@@ -585,7 +588,7 @@ impl DataPath {
         reply.send(Ok(()));
     }
 
-    /// Notes what links carry now.
+    /// Stores the present estimates of all paths.
     fn remember(&mut self, now: Instant) {
         let Some(memory) = &mut self.memory else {
             return;
@@ -662,7 +665,7 @@ impl DataPath {
         }
     }
 
-    /// Tells the engine what is remembered of the network that a path leads over.
+    /// Passes the stored estimates of a path's network to the engine.
     fn recall(&mut self, now: Instant, peer: String, id: PathId, link: String, remote: IpAddr) {
         let network = match &self.config.role {
             Role::Gateway(_) => memory::provider(remote),
@@ -701,7 +704,7 @@ impl DataPath {
         }
     }
 
-    /// Brings the links in line with what devices there are.
+    /// Updates the links according to the devices that exist.
     pub(super) fn take_up_links(&mut self, now: Instant) {
         let Role::Client(client) = &self.config.role else {
             return;
@@ -718,8 +721,8 @@ impl DataPath {
         self.settle_carried(now);
     }
 
-    /// Takes up every device with a route to the gateway, and lets go of those whose device is gone. One that only lost its
-    /// route stays, out of use, and keeps its counters.
+    /// Adds a link for every device with a route to the gateway, and removes links whose device is gone. A link whose
+    /// device has only lost its route stays, out of use, and keeps its counters.
     fn find_links(&mut self, snapshot: &[LinkSnapshot]) {
         let is_used = |link: &ClientLink| links::device(snapshot, &link.device).is_some();
         self.keep_links(is_used);
@@ -736,7 +739,7 @@ impl DataPath {
         }
     }
 
-    /// Lets go of the links that are not `wanted`.
+    /// Removes the links that are not `wanted`.
     pub(super) fn keep_links(&mut self, wanted: impl Fn(&ClientLink) -> bool) {
         for link in self.links.iter().filter(|link| !wanted(link)) {
             self.endpoint.remove_link(link.id);
@@ -755,7 +758,7 @@ impl DataPath {
         let reach = device.map_or(Reach::NONE, links::reach);
         let ifindex = device.map(|device| device.ifindex);
         let sources = [false, true].map(|is_v6| links::source(device?, is_v6));
-        // A link that reaches nothing may have no address either.
+        // A link that reaches no network can lack an address. Then its network is not updated.
         let network = device.filter(|_| reach != Reach::NONE).map(links::network);
         let link = &mut self.links[index];
         let old = network.map(|network| std::mem::replace(&mut link.network, network));
@@ -764,7 +767,8 @@ impl DataPath {
             return;
         }
         if (ifindex, sources) != (link.ifindex, link.sources) || reach == Reach::NONE {
-            // A socket is bound to the device that had the name then, and perhaps to an address of its.
+            // A socket is bound to the device that had the name when the socket was opened, and possibly to an address
+            // of that device.
             for is_v6 in [false, true] {
                 self.sockets.remove(&token_of(id, is_v6));
             }
@@ -804,12 +808,13 @@ impl DataPath {
         self.links[index].reach = reach;
         self.links[index].sources = sources;
         self.carry(now, index);
-        // Told even if it reaches the same as before: another device needs another start.
+        // The engine is informed even if the reachable networks are unchanged, because the path over another device
+        // must start again.
         self.endpoint.handle_link(now, id, Reach::NONE);
         self.endpoint.handle_link(now, id, opened);
     }
 
-    /// Says what a link reaches now to what may carry it.
+    /// Informs the TCP carrier about the networks that a link reaches.
     pub(super) fn carry(&mut self, now: Instant, index: usize) {
         let (Role::Client(client), Some(carried)) = (&self.config.role, &mut self.carried) else {
             return;
@@ -845,7 +850,7 @@ impl DataPath {
         }
     }
 
-    /// Notes in `status` which links TCP carries.
+    /// Adds to `status` which links TCP carries.
     fn mark_carriers(&self, status: &mut StatusReport) {
         if let Some(carried) = &self.carried {
             for shown in &mut status.links {
@@ -870,7 +875,7 @@ impl DataPath {
         }
     }
 
-    /// Does what is due for links that change their carrier.
+    /// Executes the pending tasks of links that change between UDP and TCP.
     fn settle_carried(&mut self, now: Instant) {
         let Role::Client(client) = &self.config.role else {
             return;
@@ -938,7 +943,7 @@ impl DataPath {
     }
 }
 
-/// The token of a client's socket.
+/// Returns the token of a client's socket.
 fn token_of(id: PathId, is_v6: bool) -> u64 {
     FIRST_SOCKET + u64::from(id.0) * 2 + u64::from(is_v6)
 }
@@ -956,5 +961,5 @@ const NAMES: Token = Token(9);
 const CARRIER: Token = Token(10);
 const FIRST_SOCKET: u64 = 16;
 
-/// Super-packets read before others have their turn: 700 packets of a bulk flow.
+/// Number of super-packets read from the TUN device before the other sockets are served: 700 packets of a bulk flow.
 const READS_PER_ROUND: usize = 16;

@@ -1,7 +1,7 @@
-//! A gateway's clients that were enrolled by invitation, in earlier runs or in this one.
+//! Clients of a gateway that were enrolled by invitation, in this process or in an earlier one.
 //!
-//! Using an invitation up means writing files and waiting for the disk, so a thread of its own does it. The engine
-//! limits its requests to [`pleach_core::endpoint::enrolment::MAX_KEPT`]. Dropping [`Enroller`] ends the thread.
+//! A thread of its own processes invitations, because it has to write files and wait for the disk. The engine limits
+//! its requests to [`pleach_core::endpoint::enrolment::MAX_KEPT`]. Dropping [`Enroller`] ends the thread.
 
 use std::{
     path::Path,
@@ -24,8 +24,8 @@ use crate::{
     onboard::store::{Claimed, Enrolled, Refusal, Store},
 };
 
-/// Adds the clients of earlier runs to the clients of the configuration. If both have the same name, key or address,
-/// only the client of the configuration is used.
+/// Adds the clients that earlier processes enrolled to the clients of the configuration. If both have the same name,
+/// key or address, only the client of the configuration is used.
 ///
 /// # Errors
 /// If the store cannot be read.

@@ -1,8 +1,8 @@
-//! The thread that changes the host while the tunnel runs, so that packets wait neither for `nft` nor for the kernel's tables nor
-//! for files.
+//! The thread that changes the host's configuration while the tunnel runs. So packets do not wait for `nft`, for the
+//! kernel's tables, or for files.
 //!
-//! It owns the tunnel's [`Setup`] and does one job after the other. Between jobs it looks every [`LOOK_AROUND`], and when asked, at
-//! what lies around the tunnel ([`Setup::look_around`]).
+//! The thread owns the tunnel's [`Setup`] and executes one job after another. At intervals of [`LOOK_AROUND`], and on
+//! request, it checks whether the host has changed ([`Setup::look_around`]).
 
 use std::{
     collections::BTreeMap,
@@ -19,24 +19,24 @@ use std::{
 use pleach_core::time::Instant;
 use pleach_linux::{clock, routes::Setup};
 
-/// The thread. Dropping it waits for its jobs and drops the [`Setup`].
+/// Handle to the thread. Dropping the handle waits for the thread's jobs and drops the [`Setup`].
 pub(super) struct Host {
     fwmark: u32,
-    /// Both are there until [`Self::finish`].
+    /// Sender of jobs, and the thread. `None` after [`Self::finish`].
     running: Option<(Sender<Job>, JoinHandle<Setup>)>,
-    /// Jobs that are not done.
+    /// Number of jobs that are not done.
     waiting: Arc<AtomicUsize>,
     /// Number of times that the nftables table was restored.
     restored: Arc<AtomicU64>,
 }
 
-/// What jobs work on.
+/// State on which jobs work.
 pub(super) struct HostState {
-    /// The tunnel's hold on the host.
+    /// The tunnel's changes to the host's configuration.
     pub(super) setup: Setup,
-    /// What nftables has dropped, and when it was asked.
+    /// Number of packets that nftables has dropped, by reason, and the time when it was read.
     dropped: Option<(Instant, BTreeMap<String, u64>)>,
-    /// Whether the last look around went well.
+    /// Whether the last check of the host succeeded.
     is_well: bool,
     /// Number of times that the nftables table was restored.
     restored: Arc<AtomicU64>,
@@ -48,7 +48,7 @@ impl Host {
     /// Starts the thread, in the network namespace of the caller.
     ///
     /// # Errors
-    /// There is no thread to be had; then `setup` is undone.
+    /// The thread cannot be created. In this case `setup` is undone.
     pub(super) fn start(setup: Setup) -> io::Result<Self> {
         let fwmark = setup.fwmark();
         let (sender, jobs) = mpsc::channel();
@@ -72,21 +72,21 @@ impl Host {
         })
     }
 
-    /// The mark that the tunnel's own sockets must carry.
+    /// Returns the firewall mark of the tunnel's own sockets.
     pub(super) const fn fwmark(&self) -> u32 {
         self.fwmark
     }
 
-    /// Has `job` done after those that wait. Returns at once.
+    /// Adds `job` to the queue of waiting jobs. Returns at once.
     pub(super) fn run(&self, job: impl FnOnce(&mut HostState) + Send + 'static) {
         if let Some((sender, _)) = &self.running {
             self.waiting.fetch_add(1, Ordering::AcqRel);
-            // The thread ends with this value only.
+            // The thread does not end before this handle, so sending cannot fail.
             let _ = sender.send(Box::new(job));
         }
     }
 
-    /// Whether a job would be begun at once.
+    /// Whether no job is running or waiting.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
     }
@@ -115,7 +115,7 @@ impl Drop for Host {
 }
 
 impl HostState {
-    /// What nftables has dropped, at most [`FRESH`] old.
+    /// Returns the number of packets that nftables has dropped, by reason. The values are at most [`FRESH`] old.
     pub(super) fn dropped(&mut self) -> BTreeMap<String, u64> {
         let now = clock::now();
         if let Some((at, known)) = &self.dropped
@@ -190,5 +190,6 @@ fn run(mut state: HostState, jobs: &Receiver<Job>, waiting: &AtomicUsize) -> Set
 /// removed table.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
-/// Counters may be so old: who looks once a second does not start `nft` as often.
+/// Maximum age of the counters. With this limit, a request of the status once per second does not start `nft` each
+/// time.
 const FRESH: Duration = Duration::from_secs(2);

@@ -65,8 +65,8 @@ pub(super) fn source(link: &LinkSnapshot, is_v6: bool) -> Option<IpAddr> {
     ways.fold(first, |found, other| found.and(other).and(found))
 }
 
-/// Whether a device is used if the user has named none. Other tunnels are excluded: they use the same lines, and two
-/// tunnels that use each other as a link would loop.
+/// Whether a device is used if the user has named none. Other tunnels are excluded: their packets use the same links,
+/// and two tunnels that use each other as a link would loop.
 pub(crate) fn is_uplink(link: &LinkSnapshot, tunnel: &str) -> bool {
     !link.ways.is_empty() && !link.is_loopback && !link.is_tunnel && link.name != tunnel
 }

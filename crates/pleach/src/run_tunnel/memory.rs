@@ -1,4 +1,4 @@
-//! The estimated rates of links, remembered over a restart of the daemon and while a link is absent.
+//! Stores the estimated rates of links across a restart of the daemon and while a link is absent.
 //!
 //! Each tunnel has one file in the state directory, `NAME.rates`. It is read at the start, and written as a whole at
 //! intervals and at the end. It is valid until the machine reboots, so its times are of the daemon's monotonic clock.
@@ -20,7 +20,7 @@ use pleach_core::{
 use pleach_linux::state::StateDir;
 use serde::{Deserialize, Serialize};
 
-/// The remembered paths of a tunnel.
+/// Stored estimates of the paths of a tunnel.
 #[derive(Debug)]
 pub(super) struct Memory {
     dir: StateDir,
@@ -81,7 +81,7 @@ impl Memory {
         Some((memory, age))
     }
 
-    /// Whether the rates of the paths should be noted and saved now.
+    /// Whether the rates of the paths are due to be stored.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.save_at;
         if is_due {
@@ -140,7 +140,7 @@ fn seconds(now: Instant) -> u64 {
 const MOST_BPS: u64 = 400_000_000_000;
 /// Maximum number of entries: enough for a household, or for a few hundred clients.
 const MOST_ENTRIES: usize = 1024;
-/// Interval between two writes: the changes that are lost if the daemon is killed.
+/// Interval between two writes. If the daemon is killed, the changes since the last write are lost.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

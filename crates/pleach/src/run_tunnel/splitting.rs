@@ -1,4 +1,5 @@
-//! A client's split TCP connections: while the session stands, decides once a second whether new connections are split.
+//! Split TCP connections of a client. While there is a session, the module decides once per second whether new
+//! connections are split.
 
 use std::{io, time::Duration};
 
@@ -17,7 +18,7 @@ use crate::{
     },
 };
 
-/// The near end and what decides about it.
+/// The near end and the decision whether it splits new connections.
 pub(super) struct Splitting {
     near: Near,
     mode: SplitTcp,
@@ -26,7 +27,7 @@ pub(super) struct Splitting {
 }
 
 impl Splitting {
-    /// `None` if `config` says that no connection is split.
+    /// Starts the near end. Returns `None` if `config` disables the splitting of connections.
     ///
     /// # Errors
     /// The near end cannot be started.
@@ -42,12 +43,12 @@ impl Splitting {
         }))
     }
 
-    /// When [`Self::update`] is due.
+    /// Returns when [`Self::update`] is due.
     pub(super) const fn next(&self) -> Instant {
         self.next
     }
 
-    /// Decides by what `links` of `endpoint` are now.
+    /// Decides again, from the present state of the `links` of `endpoint`.
     pub(super) fn update(&mut self, now: Instant, endpoint: &Endpoint, links: &[ClientLink]) {
         if now < self.next {
             return;
@@ -72,11 +73,11 @@ impl Splitting {
         self.near.want(helps || self.mode == SplitTcp::On, uplinks);
     }
 
-    /// For `status`.
+    /// Returns the state of split TCP for `status`.
     pub(super) fn status(&self) -> SplitTcpStatus {
         self.near.status()
     }
 }
 
-/// Round trips change slowly, and the decision is about connections that are yet to come.
+/// Interval between two decisions. RTTs change slowly, and a decision only affects new connections.
 const EVERY: Duration = Duration::from_secs(1);

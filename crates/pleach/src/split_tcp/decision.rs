@@ -1,17 +1,17 @@
-//! Whether splitting helps: `split_tcp = "auto"`.
+//! Decision whether splitting TCP connections helps, for `split_tcp = "auto"`.
 //!
-//! BBR keeps at most twice its rate times the shortest round trip in flight ([`BBR_GAIN`]: `cwnd_gain`,
-//! draft-ietf-ccwg-bbr section 5.6). The links together hold the sum of rate times round trip of each. So its window is too
-//! small once the mean round trip, weighted by rate, exceeds twice the shortest.
+//! BBR keeps at most twice the product of its rate and its minimum RTT in flight ([`BBR_GAIN`]: `cwnd_gain`,
+//! draft-ietf-ccwg-bbr section 5.6). The links together can have the sum of each link's rate times its RTT in flight.
+//! So BBR's window is too small if the mean RTT, weighted by rate, exceeds twice the minimum RTT.
 
 use std::time::Duration;
 
 /// A link that carries packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkTrip {
-    /// Round trip over the tunnel.
+    /// RTT over the tunnel.
     pub(crate) rtt: Duration,
-    /// Delivery rate in bit/s; `None`: unknown.
+    /// Delivery rate in bit/s. `None` if it is not known.
     pub(crate) rate: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Decision {
 }
 
 impl Decision {
-    /// Decides anew by what the links are now.
+    /// Decides again, from the present state of the links. Returns whether to split.
     pub(crate) fn update(&mut self, links: &[LinkTrip]) -> bool {
         let threshold = if self.splits { LEAVE_GAIN } else { BBR_GAIN };
         self.splits = spread(links).is_some_and(|spread| spread > threshold);
@@ -30,9 +30,9 @@ impl Decision {
     }
 }
 
-/// The mean round trip, weighted by rate, in shortest round trips; `None` with fewer than two links.
+/// Returns the ratio of the mean RTT, weighted by rate, to the minimum RTT. `None` with fewer than two links.
 ///
-/// A link of unknown rate counts with the mean of the known rates.
+/// A link of unknown rate is weighted with the mean of the known rates.
 fn spread(links: &[LinkTrip]) -> Option<f64> {
     let shortest = links.iter().map(|link| link.rtt).min()?.as_secs_f64();
     if links.len() < 2 || shortest <= 0.0 {
@@ -58,9 +58,10 @@ fn spread(links: &[LinkTrip]) -> Option<f64> {
     Some(sum / total / shortest)
 }
 
-/// Rate times shortest round trip that BBR keeps in flight.
+/// Maximum amount of data that BBR keeps in flight, as a multiple of rate times minimum RTT. Splitting begins above it.
 const BBR_GAIN: f64 = 2.0;
-/// Below this splitting ends: round trips vary by about a fifth with the queues at the links.
+/// Ratio of the mean RTT to the minimum RTT below which splitting ends. It is lower than the ratio at which splitting
+/// begins, because RTTs vary by about a fifth with the queues of the links.
 const LEAVE_GAIN: f64 = 1.6;
 
 #[cfg(test)]
@@ -79,7 +80,7 @@ mod tests {
         let mut decision = Decision::default();
         assert!(!decision.update(&[link(40, 50), link(60, 30)]));
         assert!(decision.update(&[link(50, 20), link(290, 20)]));
-        // A far link that carries a twentieth is not missed.
+        // A link with a long RTT that carries only a twentieth of the traffic does not justify splitting.
         assert!(!Decision::default().update(&[link(50, 95), link(290, 5)]));
     }
 

@@ -37,7 +37,7 @@ use super::{
     socket,
 };
 
-/// What a gateway permits.
+/// Settings of the gateway's end.
 #[derive(Clone, Debug)]
 pub(crate) struct FarSettings {
     /// The tunnel's device.
@@ -52,7 +52,7 @@ pub(crate) type Translated = Arc<Mutex<Vec<IpNet>>>;
 /// Serves clients until the process ends.
 ///
 /// # Errors
-/// The port is taken, or no thread can be had.
+/// The port is already in use, or the thread cannot be created.
 pub(crate) fn start(settings: FarSettings, translated: Translated) -> io::Result<()> {
     socket::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -81,7 +81,7 @@ async fn accept(listener: TcpListener, settings: FarSettings, translated: Transl
             Ok((stream, client)) => {
                 let far = Rc::clone(&far);
                 tokio::task::spawn_local(async move {
-                    // An error is the client's, or the server's; both see it.
+                    // An error concerns the client or the server. Both see it themselves.
                     let _ = far.serve(stream, client.ip().to_canonical()).await;
                 });
             }
@@ -123,7 +123,7 @@ impl Far {
         };
         lane.write_all(&[answer as u8]).await?;
         let Some(server) = server else {
-            // The answer arrives before the end; the data behind the request are not read.
+            // The client receives the answer before the end of the connection. Data after the request is discarded.
             let mut rest = [0; 512];
             let drain = async { while lane.read(&mut rest).await.is_ok_and(|len| len > 0) {} };
             let _ = timeout(LINGER, drain).await;
@@ -149,7 +149,7 @@ impl Far {
             Ok(false) => return Err(Answer::Denied),
             Err(_) => return Err(Answer::Unreachable),
         }
-        // A source of the other family would get a translation that this gateway does not give.
+        // The gateway has no address translation to the other address family.
         if source.is_ipv4() != target.ip().to_canonical().is_ipv4() || !self.is_translated(source) {
             return Err(Answer::Untranslated);
         }
@@ -190,7 +190,7 @@ impl Far {
         known.map_or_else(|| IpNet::from(address), |net| net.trunc())
     }
 
-    /// A place for one more connection of `client`, given back when dropped.
+    /// Returns a place for one more connection of `client`, which is released on drop. `None` if a limit is reached.
     fn place(self: &Rc<Self>, client: IpAddr) -> Option<Place> {
         let client = self.network_of(client);
         let mut by_client = self.by_client.borrow_mut();
@@ -208,7 +208,7 @@ impl Far {
     }
 }
 
-/// One connection's place among those of its client.
+/// One of the limited number of connections of a client.
 struct Place {
     far: Rc<Far>,
     client: IpNet,
@@ -226,15 +226,15 @@ impl Drop for Place {
     }
 }
 
-/// Connections of all clients.
+/// Maximum number of connections of all clients.
 const MAX_CONNECTIONS: usize = 8192;
 /// Highest number of connections of one client network.
 const MAX_PER_CLIENT: usize = 2048;
 const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// Linux gives up after 127 s; nobody waits that long.
+/// Time limit for the connection to a server. Linux itself gives up after 127 s.
 const CONNECT_TIME: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long an answered connection may take to end.
+/// Maximum time until a connection that was refused with an answer ends.
 const LINGER: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! The client's end: takes the connections that the kernel redirects, and carries each to the far end.
+//! The client's end of split TCP. It accepts the connections that the kernel redirects, and carries each of them to the
+//! far end.
 //!
-//! A connection is accepted before the server has answered: the application's `connect` succeeds, and if the server refuses, a
-//! reset follows. Destinations that could not be reached this way are excluded for a time, so that the next attempt goes
-//! through the tunnel packet by packet and meets the server's own answer.
+//! A connection is accepted before the server has answered: the application's `connect` succeeds, and if the server
+//! refuses, a reset follows. A destination that could not be reached in this way is excluded from splitting for some
+//! time. The next attempt then goes through the tunnel packet by packet, and the application sees the server's own
+//! answer.
 
 use std::{
     cell::RefCell,
@@ -40,7 +42,7 @@ use super::{
 };
 use crate::control::SplitTcpStatus;
 
-/// The thread that carries connections; it ends, and the redirect with it, when this is dropped.
+/// Handle to the thread that carries connections. Dropping the handle ends the thread and removes the redirect.
 #[derive(Debug)]
 pub(crate) struct Near {
     wanted: Option<watch::Sender<Wanted>>,
@@ -48,37 +50,37 @@ pub(crate) struct Near {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the data path asks for.
+/// State that the data path requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    /// New connections are to be split.
+    /// Whether new connections are to be split.
     splits: bool,
-    /// Devices of links: what arrives by them is not.
+    /// Devices of links. Connections that arrive over these devices are not split.
     uplinks: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Connections now.
+    /// Number of present connections.
     open: AtomicUsize,
-    /// Connections carried since the start.
+    /// Number of connections carried since the start.
     carried: AtomicU64,
-    /// Connections reset because the far end did not connect.
+    /// Number of connections that were reset because the far end did not connect.
     failed: AtomicU64,
     /// Number of times that the nftables table was restored after another program had removed it.
     restored: AtomicU64,
     moved: Arc<AtomicU64>,
     is_redirecting: AtomicBool,
-    /// Why connections are not redirected although they are to be.
+    /// Reason why connections are not redirected although the data path requests it.
     trouble: Mutex<Option<String>>,
 }
 
 impl Near {
-    /// Starts the thread for the tunnel over device `tunnel` with the inner addresses `own`. Nothing is redirected before
-    /// [`Self::want`].
+    /// Starts the thread for the tunnel over device `tunnel` with the inner addresses `own`. Connections are redirected
+    /// only after [`Self::want`].
     ///
     /// # Errors
-    /// No thread, no listener; `nft` is missing.
+    /// The thread or the listener cannot be created, or `nft` is missing.
     pub(crate) fn start(tunnel: &str, own: &[IpNet]) -> io::Result<Self> {
         socket::raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -104,7 +106,8 @@ impl Near {
         let thread = thread::Builder::new()
             .name("split-tcp".to_owned())
             .spawn(move || {
-                // Dropped last: resets of connections are translated by the kernel while the table exists.
+                // `end` is dropped last, because the kernel translates the resets of connections only while the table
+                // exists.
                 let end = Rc::new(end);
                 let serving = Rc::clone(&end).run(listener, changes);
                 LocalSet::new().block_on(&runtime, serving);
@@ -116,7 +119,8 @@ impl Near {
         })
     }
 
-    /// Whether new connections are to be split; those that exist go on. `uplinks`: devices of the links.
+    /// Sets whether new connections are to be split. Existing connections continue. `uplinks` are the devices of the
+    /// links.
     pub(crate) fn want(&self, splits: bool, uplinks: Vec<String>) {
         let wanted = Wanted { splits, uplinks };
         if let Some(sender) = &self.wanted {
@@ -128,7 +132,7 @@ impl Near {
         }
     }
 
-    /// For `status`.
+    /// Returns the state of split TCP for `status`.
     pub(crate) fn status(&self) -> SplitTcpStatus {
         let counts = &self.counts;
         let is_wanted = self
@@ -165,9 +169,9 @@ impl Drop for Near {
 struct NearEnd {
     redirect: Arc<Interception>,
     exclusions: SyncSender<(SocketAddr, Duration)>,
-    /// What it redirects now, and not from which devices.
+    /// Address families that are redirected at present, and devices from which connections are not redirected.
     redirected: RefCell<(Families, Vec<String>)>,
-    /// The far end did not answer: it is to be asked again whether it serves.
+    /// Signals that the far end did not answer, so that it must be asked again whether it serves this client.
     again: Notify,
     tunnel: String,
     own: Vec<IpNet>,
@@ -176,7 +180,7 @@ struct NearEnd {
 }
 
 impl NearEnd {
-    /// Until the sender of `changes` is dropped.
+    /// Accepts and carries connections until the sender of `changes` is dropped.
     async fn run(self: Rc<Self>, listener: TcpListener, changes: watch::Receiver<Wanted>) {
         let port = listener.local_addr().map_or(0, |address| address.port());
         let accepting = tokio::task::spawn_local(Rc::clone(&self).accept(listener));
@@ -191,7 +195,7 @@ impl NearEnd {
                     if self.counts.open.load(Ordering::Relaxed) < MAX_CONNECTIONS {
                         tokio::task::spawn_local(Rc::clone(&self).serve(client));
                     } else {
-                        // A reset.
+                        // Dropping the prepared socket resets the connection.
                         socket::prepare(&client);
                     }
                 }
@@ -203,7 +207,8 @@ impl NearEnd {
         }
     }
 
-    /// Redirects while that is wanted and the far end serves; returns when the sender of `changes` is dropped.
+    /// Redirects connections while the data path requests it and the far end serves this client. Returns when the
+    /// sender of `changes` is dropped.
     async fn follow(self: Rc<Self>, mut changes: watch::Receiver<Wanted>, port: u16) {
         loop {
             let wanted = changes.borrow_and_update().clone();
@@ -275,8 +280,10 @@ impl NearEnd {
         }
     }
 
+    /// Redirects connections of `families` to `port`, except connections that arrive over `uplinks`.
+    ///
     /// # Errors
-    /// What `nft` says.
+    /// The error message of `nft`.
     async fn set_redirect(
         self: &Rc<Self>,
         port: u16,
@@ -307,7 +314,8 @@ impl NearEnd {
         Ok(())
     }
 
-    /// For which families the far end serves this host's connections; if for none, why.
+    /// Returns the address families for which the far end serves this host's connections. If there are none, returns
+    /// the reason as an error.
     async fn greet(&self) -> Result<Families, String> {
         let mut families = Families::default();
         let mut trouble = "the tunnel has no address".to_owned();
@@ -340,7 +348,7 @@ impl NearEnd {
         Ok(families)
     }
 
-    /// A connection to the far end, through the tunnel.
+    /// Opens a connection to the far end, through the tunnel.
     async fn open(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::new(
             io::ErrorKind::AddrNotAvailable,
@@ -365,7 +373,7 @@ impl NearEnd {
     }
 
     async fn serve(self: Rc<Self>, client: TcpStream) {
-        // Whoever connects to the port itself has no destination.
+        // A connection that was made directly to this port has no original destination.
         let Some(target) = original_destination(&client) else {
             return;
         };
@@ -382,7 +390,8 @@ impl NearEnd {
                 _ => EXCLUDED,
             };
             tracing::debug!(%target, ?answer, "not carried");
-            // Of a crowd of failures some are forgotten: their next attempt fails again.
+            // If many connections fail at the same time, some exclusions are dropped. The next attempt to reach their
+            // destinations then fails again.
             let _ = self.exclusions.try_send((target, time));
         }
         counts.open.fetch_sub(1, Ordering::Relaxed);
@@ -391,7 +400,8 @@ impl NearEnd {
     /// Carries `client` to `target`.
     ///
     /// # Errors
-    /// The far end did not connect: its answer, or `None` if it gave none. `client` is reset when dropped.
+    /// The far end did not connect. The error is its answer, or `None` if it sent no answer. `client` is reset when
+    /// dropped.
     async fn carry(&self, client: &TcpStream, target: SocketAddr) -> Result<(), Option<Answer>> {
         let is_v4 = target.ip().to_canonical().is_ipv4();
         let mut own = self.own.iter().map(IpNet::addr);
@@ -404,7 +414,8 @@ impl NearEnd {
         };
         let lane = timeout(OPENING, opening).await;
         let lane = lane.map_err(|_| None)?.map_err(|_| None)?;
-        // The application's first bytes follow the request at once; the answer comes before the server's.
+        // The application's first bytes are sent immediately after the request. The far end's answer precedes the
+        // server's data.
         let carried = &self.counts.carried;
         let end = socket::relay_when(&self.pool, client, &lane, &self.counts.moved, || {
             carried.fetch_add(1, Ordering::Relaxed);
@@ -413,7 +424,7 @@ impl NearEnd {
     }
 }
 
-/// A thread that excludes destinations: `nft` runs once for all that wait.
+/// Starts a thread that excludes destinations. It runs `nft` once for all waiting destinations.
 fn exclude_on_a_thread(exclusions: Exclusions) -> io::Result<SyncSender<(SocketAddr, Duration)>> {
     let (sender, waiting) = mpsc::sync_channel::<(SocketAddr, Duration)>(MAX_WAITING);
     let run = move || {
@@ -440,22 +451,22 @@ fn gateway_of(own: &IpNet) -> Option<IpAddr> {
     first.filter(|first| *first != own.addr())
 }
 
-/// Connections at a time; above, they are reset.
+/// Maximum number of simultaneous connections. Further connections are reset.
 const MAX_CONNECTIONS: usize = 8192;
-/// Destinations that wait to be excluded.
+/// Maximum number of destinations that wait to be excluded.
 const MAX_WAITING: usize = 64;
-/// How long after a failure the far end is asked whether it serves.
+/// Delay between a failure and the next question to the far end whether it serves this client.
 const SETTLING: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often a far end that does not serve is asked again.
+/// Interval at which a far end that does not serve this client is asked again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Interval at which the client checks whether another program has removed the table.
 const LOOK: Duration = Duration::from_secs(5);
 const GREETING: Duration = Duration::from_secs(5);
 const OPENING: Duration = Duration::from_secs(30);
-/// A destination that was not reached is excluded for so long.
+/// Duration for which a destination that was not reached is excluded.
 const EXCLUDED: Duration = Duration::from_secs(60);
-/// A destination that the gateway does not reach for clients.
+/// Duration for which a destination is excluded that the gateway does not reach for clients.
 const EXCLUDED_LONG: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

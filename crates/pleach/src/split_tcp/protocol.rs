@@ -1,4 +1,4 @@
-//! The first bytes on a connection from the near end to the far end.
+//! Format of the first bytes on a connection from the near end to the far end.
 //!
 //! | bytes | request |
 //! | --- | --- |
@@ -7,17 +7,17 @@
 //! | 2 to 3 | port of the server |
 //! | 4 to 19 | address of the server; IPv4 as `::ffff:a.b.c.d` |
 //! | 20 to 21 | 0 |
-//! | 22 to 37 | the client's address in the tunnel, of the family of the server's |
+//! | 22 to 37 | the client's address in the tunnel, in the address family of the server's address |
 //!
-//! Numbers are big-endian. The answer is one byte, [`Answer`]; after [`Answer::Connected`] the connection carries the bytes of
-//! both directions. The near end sends the application's bytes right behind the request.
+//! Numbers are big-endian. The answer is one byte, [`Answer`]. After [`Answer::Connected`], the connection carries the
+//! bytes of both directions. The near end sends the application's bytes immediately after the request.
 
 use std::{
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-/// Where the far end listens, on the tunnel's device.
+/// Port at which the far end listens on the tunnel's device.
 pub(super) const PORT: u16 = 7703;
 
 /// Length of a request in bytes.
@@ -25,12 +25,12 @@ pub(super) const REQUEST_LEN: usize = 38;
 
 const VERSION: u8 = 1;
 
-/// What the near end asks.
+/// Request of the near end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Whether connections from `source`, the client's address, are served.
+    /// Asks whether connections from `source`, the client's address, are served.
     Hello { source: IpAddr },
-    /// A connection to `target` from `source`, the client's address in the tunnel.
+    /// Requests a connection to `target` from `source`, the client's address in the tunnel.
     Connect { target: SocketAddr, source: IpAddr },
 }
 
@@ -55,7 +55,7 @@ impl Request {
         bytes
     }
 
-    /// `None`: another version, an unknown kind, or port 0.
+    /// Parses a request. Returns `None` for another version, an unknown kind, or port 0.
     pub(super) fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let address = |at: usize| {
             let port = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -76,21 +76,23 @@ impl Request {
     }
 }
 
-/// What the far end answers.
+/// Answer of the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Answer {
-    /// The connection stands; of a hello: connections are served.
+    /// The server is connected. As an answer to [`Request::Hello`]: connections are served.
     Connected = 0,
-    /// The server refused it.
+    /// The server refused the connection.
     Refused = 1,
-    /// No route, or a router says so.
+    /// There is no route to the server, or a router reports that it is unreachable.
     Unreachable = 2,
     /// The server does not answer.
     TimedOut = 3,
-    /// Not reached on behalf of clients: the gateway itself, other clients, link-local addresses.
+    /// Destinations to which the gateway does not connect for clients: the gateway itself, other clients, link-local
+    /// addresses.
     Denied = 4,
-    /// The server would see another address than without splitting: the gateway does not translate this one.
+    /// The gateway does not translate the client's address. With splitting, the server would see another source address
+    /// than without.
     Untranslated = 5,
 }
 
@@ -108,7 +110,7 @@ impl Answer {
         .find(|answer| *answer as u8 == byte)
     }
 
-    /// The answer that an attempt to connect gives.
+    /// Returns the answer for a failed attempt to connect.
     pub(super) fn of(error: &io::Error) -> Self {
         let kind = error.kind();
         if matches!(

@@ -1,4 +1,4 @@
-//! Sockets of both ends: their settings, and how a connection ends.
+//! Sockets of both ends: their options, and the end of connections.
 
 use std::{
     cell::Cell,
@@ -25,23 +25,24 @@ use tokio::{
 
 use super::protocol::Answer;
 
-/// A listener for IPv6 and IPv4, on `device` if named; port 0 lets the kernel choose one.
+/// Opens a listener for IPv6 and IPv4, bound to `device` if given. With port 0, the kernel chooses a port.
 ///
 /// # Errors
-/// The port is taken.
+/// The port is already in use.
 pub(super) fn listen(device: Option<&str>, port: u16) -> io::Result<TcpListener> {
     let listener = tcp_listener::listen(device, port, BACKLOG)?;
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)
 }
 
-/// Prepares a connection through the tunnel: CUBIC, whatever the host's default is. Without it the default stays.
+/// Selects CUBIC for a connection through the tunnel. If CUBIC is not available, the host's default stays in use.
 pub(super) fn through_tunnel(stream: &TcpStream) {
     let _ = set_tcp_congestion(stream, "cubic");
     prepare(stream);
 }
 
-/// Prepares a connection: no delay by Nagle's algorithm, keep-alive, and a reset if it is dropped before [`finish`].
+/// Prepares a connection: disables Nagle's algorithm, enables keep-alive, and makes the kernel reset the connection if
+/// it is dropped before [`finish`].
 pub(super) fn prepare(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let _ = socket.set_tcp_nodelay(true);
@@ -53,15 +54,16 @@ pub(super) fn prepare(stream: &TcpStream) {
     let _ = socket.set_linger(Some(Duration::ZERO));
 }
 
-/// Lets the kernel send what is left when the connection is dropped.
+/// Makes the kernel send the remaining data when the connection is dropped.
 fn finish(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(None);
 }
 
-/// Moves bytes between `a` and `b` until both directions have ended. The end of one direction is passed on as such.
+/// Relays bytes between `a` and `b` until both directions have ended. The end of one direction is passed on as the end
+/// of that direction.
 ///
 /// # Errors
-/// Either connection broke: both are reset when dropped.
+/// One of the connections broke. Both are reset when dropped.
 pub(super) async fn relay(
     pool: &PipePool,
     a: &TcpStream,
@@ -79,8 +81,9 @@ pub(super) async fn relay(
     Ok(())
 }
 
-/// Waits for both directions. When one breaks, the other has [`DRAIN`] to deliver what was received: a server that answers and
-/// resets the connection, because it does not want the rest of an upload, is heard.
+/// Waits for both directions. If one direction breaks, the other has [`DRAIN`] to deliver the received data. For
+/// example, a server may answer and then reset the connection because it does not want the rest of an upload. Its
+/// answer is still delivered.
 async fn both<E>(
     one: impl Future<Output = Result<(), E>>,
     other: impl Future<Output = Result<(), E>>,
@@ -156,7 +159,8 @@ async fn read_byte(from: &TcpStream) -> io::Result<u8> {
     }
 }
 
-/// Lets this process open as many files as it may: each connection has two sockets, and pipes while it is busy.
+/// Raises the limit of open files to the permitted maximum. Each connection has two sockets, and pipes while it is
+/// busy.
 pub(super) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -166,7 +170,7 @@ pub(super) fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Counts bytes.
+/// Counter of relayed bytes.
 struct Counter(Arc<AtomicU64>);
 
 impl Meter for Counter {
@@ -177,13 +181,14 @@ impl Meter for Counter {
     fn held_up(&self, _is_held_up: bool) {}
 }
 
-/// How long a direction may take to deliver what was received when the other is broken.
+/// Maximum time for one direction to deliver received data after the other direction is broken.
 const DRAIN: Duration = Duration::from_secs(1);
-/// An idle connection whose far end is gone is found after 60 s and eight probes, so that it keeps no place.
+/// Idle time before the first keep-alive probe. A connection whose other end is gone is detected after this time and
+/// eight probes, so that it does not occupy a place.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 8;
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 512;
 
 #[cfg(test)]

@@ -249,8 +249,8 @@ fn a_gateways_page_asks_for_a_token_and_lists_its_clients() {
     );
 }
 
-/// Asserts properties that users need who cannot see or do not use a mouse: names of all controls, a language, a
-/// heading and a name for each section, and a text contrast of at least 4.5 to 1 (WCAG 2.2, 1.4.3).
+/// Asserts that the page is usable without sight and without a mouse: all controls have names, the page has a language,
+/// each section has a heading and a name, and the text contrast is at least 4.5 to 1 (WCAG 2.2, 1.4.3).
 #[track_caller]
 fn usable(browser: &mut Browser) {
     let missing = browser.evaluate(

@@ -17,7 +17,7 @@ use crate::{
     world::{PATIENCE, World, within},
 };
 
-/// Whether series are those that the test waits for.
+/// Function that returns whether the test has found the expected series.
 type Fits<'a> = dyn Fn(&[(Value, f64)]) -> bool + 'a;
 
 /// A Prometheus process that is killed when dropped.

@@ -52,7 +52,8 @@ fn each_link_is_measured_alone_and_all_together() {
             .as_f64()
             .unwrap_or_else(|| panic!("{name} {figure}: {results}"))
     };
-    // The limits are kept, and reached. Together, the links carry more than either of them.
+    // No result exceeds the limit of its link, and each result reaches it. Together, the links carry more than either
+    // of them.
     for (name, down, up) in [("l0", 20.0, 30.0), ("l1", 6.0, 12.0), ("all", 26.0, 42.0)] {
         for (figure, limit) in [("down_mbps", down), ("up_mbps", up)] {
             let share = of(name, figure) / limit;

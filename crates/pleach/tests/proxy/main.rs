@@ -1,5 +1,5 @@
-//! The proxy as a program, between emulated links: what comes through is what was sent, over both links; what is wrong
-//! is told clearly, and nothing stays behind.
+//! Tests of the proxy process between emulated links. Data arrives unchanged and over both links, errors are reported
+//! clearly, and the proxy leaves no resources behind.
 
 mod bad_input;
 mod budgets;

@@ -1,4 +1,4 @@
-//! What is changed while a proxy runs.
+//! Tests of settings that are changed while a proxy runs.
 
 use crate::{
     client::{self, Way},

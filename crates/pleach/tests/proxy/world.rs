@@ -1,4 +1,4 @@
-//! A host with two emulated links, a server behind them, and the proxy on the host.
+//! A host with two emulated links, a server that both links reach, and the proxy on the host.
 
 use std::{
     fs::{self, OpenOptions},
@@ -22,32 +22,37 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The server, behind both links.
+/// Address of the server, which both links reach.
 pub(crate) const SERVER: &str = "10.99.0.2";
 pub(crate) const HTTP_PORT: u16 = 8000;
-/// Says everything back, over TCP and UDP.
+/// Port that echoes all data, over TCP and UDP.
 pub(crate) const ECHO_PORT: u16 = 7;
-/// Accepts, takes one byte, and resets.
+/// Port that accepts a connection, reads one byte, and resets the connection.
 pub(crate) const RESET_PORT: u16 = 9;
-/// Answers requests and stays, whatever they and its answers say of `Connection`.
+/// Port that answers requests and keeps the connection open, whatever the `Connection` fields of request and answer
+/// say.
 pub(crate) const STUBBORN_PORT: u16 = 12;
-/// Answers requests over a connection until its client closes it.
+/// Port that answers requests over a connection until the client closes it.
 pub(crate) const KEEPING_PORT: u16 = 13;
-/// The same, but hangs up at the second request of a connection.
+/// Port that answers the first request of a connection and closes the connection at the second.
 pub(crate) const FICKLE_PORT: u16 = 14;
-/// Answers as soon as a request's head is there. It reads the 100 kB that follow if asked for `/on`, else no more.
+/// Port that answers as soon as the head of a request has arrived. It reads the 100 kB after the head if the request is
+/// for `/on`, and otherwise reads nothing more.
 pub(crate) const EARLY_PORT: u16 = 15;
-/// `GET /N`: N bytes of [`content`], and parts of them. A request for a part gets, after `/all/N`, something new and whole, after
-/// `/other/N` the bytes before, after `/broken/N` half of it and the end, if it
-/// is long.
+/// Port that answers `GET /N` with N bytes of [`content`], and supports requests for ranges. Some paths answer a
+/// request for a range in a wrong way:
+///
+/// - `/all/N` returns a complete new file.
+/// - `/other/N` returns a range that is labelled as beginning one byte earlier.
+/// - `/broken/N` returns half of the range and then closes the connection, if the range is long.
 pub(crate) const PARTS_PORT: u16 = 16;
-/// Accepts and closes.
+/// Port that accepts connections and closes them.
 pub(crate) const MUTE_PORT: u16 = 11;
-/// Where another pleach answers.
+/// Port at which another pleach proxy answers.
 pub(crate) const PEER_PORT: u16 = 7701;
 pub(crate) const PROXY: &str = "127.0.0.1:1080";
 
-/// 20 and 10 Mbit/s.
+/// Scenario with links of 20 and 10 Mbit/s.
 const LINKS: &str = r#"
 name = "proxy"
 duration = "60s"
@@ -71,17 +76,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None`, said aloud, where namespaces are not allowed.
+    /// Creates the hosts and links. Prints a message and returns `None` if network namespaces are not allowed.
     pub(crate) fn new() -> Option<Self> {
         Self::with_events("").map(|(world, _)| world)
     }
 
-    /// The same, and the events in `events` to be played.
+    /// Creates the hosts and links. Also returns the events that `events` describes.
     pub(crate) fn with_events(events: &str) -> Option<(Self, Vec<Event>)> {
         Self::with_links(LINKS, events)
     }
 
-    /// The same with other links, in a scenario's words; their names are those of [`LINKS`].
+    /// Creates the hosts with the links of the scenario `links`, which must have the names of the links in [`LINKS`].
     pub(crate) fn with_links(links: &str, events: &str) -> Option<(Self, Vec<Event>)> {
         LazyLock::force(&CONTENT);
         if let Err(error) = Netns::new("probe") {
@@ -102,7 +107,7 @@ impl World {
         &self.topology.client
     }
 
-    /// Starts the proxy; `more` is added to `[proxy]`, `rest` to the file.
+    /// Starts the proxy. `more` is added to `[proxy]`, and `rest` to the end of the configuration.
     pub(crate) fn proxy(&self, more: &str, rest: &str) -> Proxy {
         let number = fs::read_dir(self.dir.path()).expect("directory").count();
         let path = |extension: &str| self.dir.path().join(format!("{number}.{extension}"));
@@ -115,7 +120,8 @@ impl World {
         Proxy::start(self.client(), &text, 2, file, control, log)
     }
 
-    /// Starts a proxy on the server's host that answers others on [`PEER_PORT`]; `peer` is added to `[peer]` and after it.
+    /// Starts a proxy on the server's host that answers peers on [`PEER_PORT`]. `peer` is added to the section `[peer]`
+    /// and after it.
     pub(crate) fn peer(&self, striping: &str, peer: &str) -> Proxy {
         let number = fs::read_dir(self.dir.path()).expect("directory").count();
         let path = |extension: &str| self.dir.path().join(format!("peer{number}.{extension}"));
@@ -129,7 +135,7 @@ impl World {
     }
 }
 
-/// A running proxy; killed when dropped, and its log shown if the test fails.
+/// A proxy process. It is killed when dropped, and its log is printed if the test fails.
 pub(crate) struct Proxy {
     child: Child,
     control: PathBuf,
@@ -149,7 +155,7 @@ impl Proxy {
         Self::with_file(host, link_count, file, control, log)
     }
 
-    /// Writes a configuration that only its owner may read.
+    /// Writes a configuration file that only its owner may read.
     pub(crate) fn write(file: &Path, text: &str) {
         let private = OpenOptions::new()
             .write(true)
@@ -161,7 +167,7 @@ impl Proxy {
             .expect("configuration");
     }
 
-    /// The same with a file that is there.
+    /// Starts the proxy with an existing configuration file.
     pub(crate) fn with_file(
         host: &Netns,
         link_count: usize,
@@ -190,7 +196,7 @@ impl Proxy {
         this
     }
 
-    /// What `pleach status --json` prints; `None` if it does not answer.
+    /// Returns the output of `pleach status --json`. `None` if the proxy does not answer.
     pub(crate) fn status(&self) -> Option<Value> {
         let output = Command::new(env!("CARGO_BIN_EXE_pleach"))
             .args(["status", "--json", "--control"])
@@ -201,7 +207,7 @@ impl Proxy {
         Some(serde_json::from_slice(&text).expect("JSON"))
     }
 
-    /// Runs `pleach proxy set`; what it complains of.
+    /// Runs `pleach proxy set`. Returns its error message if it fails.
     pub(crate) fn set(&self, pairs: &[&str]) -> Result<(), String> {
         let output = Command::new(env!("CARGO_BIN_EXE_pleach"))
             .args(["proxy", "set", "--control"])
@@ -213,7 +219,7 @@ impl Proxy {
         output.status.success().then_some(()).ok_or(told)
     }
 
-    /// Waits until its status fulfils `holds`.
+    /// Waits until the proxy's status fulfils `holds`.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let mut last = None;
@@ -224,7 +230,7 @@ impl Proxy {
         found.unwrap_or_else(|| panic!("never happened: {what}; last status {last:?}"))
     }
 
-    /// Bytes received over each link, by name.
+    /// Returns the number of bytes received over `link`.
     pub(crate) fn received(status: &Value, link: &str) -> u64 {
         let links = status["links"].as_array().expect("links");
         let found = links.iter().find(|found| found["name"] == link);
@@ -233,13 +239,13 @@ impl Proxy {
             .expect("a number")
     }
 
-    /// Descriptors it has open.
+    /// Returns the number of open file descriptors of the proxy.
     pub(crate) fn descriptors(&self) -> usize {
         let directory = format!("/proc/{}/fd", self.child.id());
         fs::read_dir(directory).expect("it runs").count()
     }
 
-    /// The most memory that it had so far.
+    /// Returns the peak memory use of the proxy.
     pub(crate) fn peak_memory_kib(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let text = fs::read_to_string(path).expect("it runs");
@@ -250,7 +256,8 @@ impl Proxy {
             .expect("a number")
     }
 
-    /// Waits until it has no connection and as many descriptors as at `before`, but for pipes kept for later.
+    /// Waits until the proxy has no connection and as many descriptors as at `before`, except pipes that are stored for
+    /// later use.
     #[track_caller]
     pub(crate) fn until_clean(&self, before: usize) {
         self.until("all connections are gone", |status| {
@@ -275,7 +282,7 @@ impl Proxy {
         );
     }
 
-    /// Asks it to end, and asserts that it does with success.
+    /// Asks the proxy to end, and asserts that it ends with success.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
@@ -299,14 +306,14 @@ impl Drop for Proxy {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The numbers of namespaces are used again.
+        // Inode numbers of namespaces are reused, so the directory is removed.
         if let Ok(metadata) = fs::metadata(self.client().path()) {
             let _ = fs::remove_dir_all(format!("/run/pleach/net-{}", metadata.st_ino()));
         }
     }
 }
 
-/// Starts the servers; they end with the process.
+/// Starts the servers. They end with the process.
 fn serve(host: &Netns) {
     let accept = |port: u16, handle: fn(TcpStream) -> std::io::Result<()>| {
         let listener = host
@@ -373,7 +380,7 @@ fn serve(host: &Netns) {
     });
 }
 
-/// The next request's head, and nothing behind it.
+/// Reads the head of the next request, and no byte after it.
 fn head_of(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -384,14 +391,15 @@ fn head_of(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// `GET /N`: N bytes of [`content`], in chunks with `GET /chunked/N`; `POST`: the body back; with `GET /head` the request's own
-/// head, with `GET /peer` who asks.
+/// Answers requests. `GET /N` returns N bytes of [`content`], `GET /chunked/N` returns them in chunks, `POST` returns
+/// the body of the request, `GET /head` returns the request's own head, and `GET /peer` returns the address of the
+/// requester.
 fn http(mut stream: TcpStream) -> std::io::Result<()> {
     http_once(&mut stream, CLOSE)?;
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// `fields`: of the answer's head, besides what its body needs.
+/// Answers one request. `fields` are fields of the answer's head in addition to the fields that describe the body.
 fn http_once(stream: &mut TcpStream, fields: &str) -> std::io::Result<()> {
     let head = head_of(stream)?;
     let text = String::from_utf8_lossy(&head).into_owned();
@@ -432,7 +440,7 @@ fn http_once(stream: &mut TcpStream, fields: &str) -> std::io::Result<()> {
     stream.write_all(&body)
 }
 
-/// Answers one request to [`PARTS_PORT`]; whether another may come.
+/// Answers one request to [`PARTS_PORT`]. Returns whether the connection stays open.
 fn parts_once(stream: &mut TcpStream) -> std::io::Result<bool> {
     let head = head_of(stream)?;
     let text = String::from_utf8_lossy(&head).into_owned();
@@ -480,7 +488,7 @@ fn parts_once(stream: &mut TcpStream) -> std::io::Result<bool> {
 
 const CLOSE: &str = "Connection: close\r\n";
 
-/// Bytes that tell their place: every shift or gap shows.
+/// Returns bytes that depend on their position, so that every shift or gap is detected.
 pub(crate) fn content(len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
@@ -490,16 +498,16 @@ pub(crate) fn content(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Made once: servers answer each request with a part of it, and making it takes longer than some of them.
+/// Data for all answers. It is generated once, because its generation takes longer than some answers.
 static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let word = |number: u32| number.wrapping_mul(2_654_435_761).to_le_bytes();
     (0..MOST_CONTENT / 4).flat_map(word).collect()
 });
 
-/// The longest anything is in a test, in bytes; the longer downloads of benches begin anew after it.
+/// Maximum length of an answer in a test, in bytes. The longer downloads of benchmarks repeat the data.
 const MOST_CONTENT: u32 = 24 << 20;
 
-/// Asks every few milliseconds until `ask` has an answer or `patience` is over.
+/// Calls `ask` every few milliseconds until it returns a value or `patience` is over.
 pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = clock::now() + patience;
     loop {
@@ -513,10 +521,10 @@ pub(crate) fn within<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
-/// The proxy's address.
+/// Returns the proxy's address.
 pub(crate) fn proxy_address() -> SocketAddr {
     PROXY.parse().expect("literal")
 }
 
-/// For what must happen, however slow the machine is.
+/// Time limit for events that must happen on any machine, however slow it is.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,4 +1,5 @@
-//! Answering other pleaches: who asks, what for, and whether it may.
+//! Answers connections from other pleach proxies: identifies the peer, reads its requests, and checks whether it is
+//! allowed to reach the requested addresses.
 
 use std::{
     io,
@@ -40,7 +41,7 @@ use crate::{
     target::Target,
 };
 
-/// Serves whoever connected to the peer port.
+/// Serves a connection to the peer port.
 pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
     let Some(settings) = &hub.settings.stripe else {
         return;
@@ -66,7 +67,7 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
                 tracing::info!(%from, "refused: {error}");
                 return;
             }
-            // Those who only ask hang up after the greeting.
+            // A peer that only tests whether this proxy answers closes the connection after the handshake.
             if error.kind() != io::ErrorKind::UnexpectedEof {
                 hub.count_drop("bad-peer");
                 tracing::debug!(%from, %error, "not a peer");
@@ -103,13 +104,13 @@ pub(super) async fn serve(hub: &Rc<Hub>, stream: TcpStream, from: SocketAddr) {
                 Bye::Busy => "too-many-lanes",
                 Bye::Unknown => "unknown-association",
             });
-            // Whoever does not read this has its lane closed all the same.
+            // If the peer does not read the reason, its lane is closed anyway.
             let _ = time::timeout(LAST_WORDS, refuse(&mut shaken, bye)).await;
         }
     }
 }
 
-/// Which known peer asks. One that presents an invitation is known from now on, if it is granted.
+/// Returns the number of the known peer that connects. A peer that presents a valid invitation becomes a known peer.
 async fn recognise(hub: &Hub, settings: &StripeSettings, incoming: &Incoming) -> Option<usize> {
     let key = incoming.remote_static;
     if let (Some(claim), Some(enrolment)) = (incoming.claim, &settings.enrolment) {
@@ -123,8 +124,8 @@ async fn recognise(hub: &Hub, settings: &StripeSettings, incoming: &Incoming) ->
     settings.known.find(&key)
 }
 
-/// Tells why a lane is refused, and waits for the other end to close: a socket that is closed while something in it is
-/// unread sends a reset, which may overtake the reason.
+/// Sends the reason why a lane is refused, and waits until the other end closes. If a socket with unread received data
+/// is closed, the kernel sends a reset, which may discard the reason before the peer has read it.
 async fn refuse(shaken: &mut Shaken, bye: Bye) -> io::Result<()> {
     shaken.send(&Frame::Bye(bye)).await?;
     shaken.stream.shutdown().await?;
@@ -133,7 +134,8 @@ async fn refuse(shaken: &mut Shaken, bye: Bye) -> io::Result<()> {
     Ok(())
 }
 
-/// A new association of peer `who`, named `token`, whose connections are served from now on. `None`: the peer has too many.
+/// Creates the association `token` of peer `who` and serves its connections from now on. Returns `None` if the peer has
+/// too many associations.
 fn begin(
     hub: &Rc<Hub>,
     who: usize,
@@ -161,7 +163,7 @@ fn begin(
     Some(association)
 }
 
-/// Serves each connection that comes over `association`.
+/// Serves each connection that the peer opens over `association`.
 async fn take_on_all(hub: &Rc<Hub>, who: usize, from: SocketAddr, association: &Rc<Association>) {
     loop {
         while let Some((conn, wanted)) = association.next_incoming() {
@@ -173,7 +175,7 @@ async fn take_on_all(hub: &Rc<Hub>, who: usize, from: SocketAddr, association: &
     }
 }
 
-/// Serves one connection that a peer asks for.
+/// Serves one connection that a peer requests.
 async fn take_on(hub: &Rc<Hub>, who: usize, from: SocketAddr, wanted: Wanted, carried: &Carried) {
     let Some(settings) = &hub.settings.stripe else {
         return;
@@ -205,18 +207,18 @@ async fn take_on(hub: &Rc<Hub>, who: usize, from: SocketAddr, wanted: Wanted, ca
     drop(places);
 }
 
-/// Whether a peer may go to `to`.
+/// Whether a peer may connect to `to`.
 fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
     let ip = to.ip();
     let is_own = hub.uplinks.own.borrow().contains(&ip) && !ip.is_loopback();
-    // Through the ports of this very proxy it would get anywhere.
+    // Through the ports of this proxy, a peer could reach any destination.
     let is_proxy = to.port() == hub.settings.listen.port()
         || settings
             .listen
             .is_some_and(|listen| listen.port() == to.port());
     let is_listed = settings.allow.iter().any(|net| lists(net, ip));
     let is_here = is_own || ip.is_loopback();
-    // The unspecified address connects to this host, whatever network it is in.
+    // A connection to the unspecified address reaches this host, whatever `allow` contains.
     (is_own || is_listed) && !(is_here && is_proxy) && !ip.is_unspecified()
 }
 
@@ -230,7 +232,8 @@ fn lists(net: &IpNet, ip: IpAddr) -> bool {
     net.contains(&ip) && within.is_none_or(|within| within.contains(net))
 }
 
-/// Connects to where peer `who` wants, if it may, and as long as it waits for that.
+/// Connects to the address `to` that peer `who` requests, if the peer is allowed to. Stops when the peer closes the
+/// connection.
 async fn open_target(
     hub: &Rc<Hub>,
     settings: &StripeSettings,
@@ -287,9 +290,10 @@ async fn open_target(
 }
 
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-/// For the reason of a refusal to get there, with a loss.
+/// Maximum time to deliver the reason of a refusal, including one retransmission.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Associations of a peer: it has one, and after a restart another until the first is found to be dead.
+/// Maximum number of associations per peer. A peer normally has one. After a restart it has a second one until the
+/// first is detected as dead.
 const MAX_ASSOCIATIONS: usize = 8;
 
 #[cfg(test)]
@@ -391,7 +395,7 @@ mod tests {
     #[test]
     fn who_waits_no_more_is_connected_no_more() {
         run(async {
-            // Its queue is full: who comes waits.
+            // The accept queue of this socket is full, so a further connection waits.
             let kind = socket2::Type::STREAM;
             let full = socket2::Socket::new(socket2::Domain::IPV4, kind, None).expect("socket");
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -418,7 +422,7 @@ mod tests {
         });
     }
 
-    /// A lane of an association that asks `hub`, after its first word.
+    /// Opens a lane of an association to `hub` and sends its first frame.
     async fn lane_to(hub: &Rc<Hub>, lane: LaneId, is_new: bool) -> Shaken {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let to = listener.local_addr().expect("bound");
@@ -443,7 +447,7 @@ mod tests {
         StaticKeys::from_private([9; 32])
     }
 
-    /// A hub that knows the owner of [`peer_keys`].
+    /// Returns a hub that trusts the owner of [`peer_keys`].
     fn answering_hub() -> Rc<Hub> {
         let mut hub = hub();
         let mut settings = striping();
@@ -461,7 +465,7 @@ mod tests {
         run(async {
             let hub = answering_hub();
             let mut lane = lane_to(&hub, LaneId(3), false).await;
-            // Something that nobody reads must not take the reason away.
+            // A frame that the other end does not read must not cause a reset that discards the reason.
             lane.send(&Frame::Gone { lane: LaneId(2) })
                 .await
                 .expect("open");
@@ -469,7 +473,7 @@ mod tests {
             assert_eq!(frame::decode(&came), Ok(Frame::Bye(Bye::Unknown)));
             assert!(hub.peering.answered.borrow().is_empty());
             assert_eq!(hub.drops.all().get("unknown-association"), Some(&1));
-            // One that begins is taken, and then goes on.
+            // A lane of a new association is accepted, and then further lanes of that association.
             let mut lanes = Vec::new();
             for (id, is_new) in [(0, true), (1, false)] {
                 lanes.push(lane_to(&hub, LaneId(id), is_new).await);

@@ -1,18 +1,19 @@
-//! Cgroup mode: the kernel binds programs' own sockets to links; this side says which, by weights and places.
+//! Cgroup mode: a hook in the kernel binds the sockets of programs to links. This module sets the hook's weights and
+//! its *places*, which are networks with a fixed decision.
 //!
-//! The hook ([`pleach_linux::cgroup_connect`]) knows no programs, names and sites, and does not tell of single
-//! connections. So links share connections by weight alone, per family:
+//! The hook ([`pleach_linux::cgroup_connect`]) does not know programs, names and sites, and does not report single
+//! connections. So connections are distributed over the links by weight alone, separately for IPv4 and IPv6:
 //!
 //! | scheduler | weight |
 //! | --- | --- |
-//! | `max-throughput` | what is free of the link's rate now, and a little for what is not |
-//! | `weighted-round-robin` | the user's if all have one, else the rate |
+//! | `max-throughput` | the free part of the link's rate, plus 1/16 of its rate |
+//! | `weighted-round-robin` | the configured weight if all links have one, else the rate |
 //! | `round-robin` | 1 |
-//! | `only-one` | 1 for the first, 0 for others |
+//! | `only-one` | 1 for the first link, 0 for the others |
 //!
-//! Only links of the least cost among those that are up take part, standby links if no other is. Rules that name a
-//! network, or nothing, are places; others need a proxy. What links carry is seen from the counters of their devices,
-//! in the same windows as that of the proxy's own connections.
+//! Only the links of the lowest cost that are up are used, and standby links only if no other link is up. Rules that
+//! have only a network as condition, or no condition, become places. All other rules need a proxy. The throughput of a
+//! link is read from the counters of its device, in the same windows as those of the proxy's own connections.
 
 use std::{
     cell::RefCell,
@@ -42,42 +43,42 @@ use crate::{
     sched::{LinkId, Policy},
 };
 
-/// See the module's head.
+/// Connection to the hook in the kernel. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Cgroup(RefCell<State>);
 
 #[derive(Debug)]
 struct State {
     hook: CgroupConnect,
-    /// By link.
+    /// State per link, in the order of link ids.
     lines: Vec<Line>,
     /// Addresses of this host.
     own: Vec<IpNet>,
     window_began_at: Option<Instant>,
     windows: u32,
-    /// What was last said of trouble, so that it is said once.
+    /// Last error that was logged. An error is not logged twice in a row.
     complaint: String,
 }
 
-/// A link's device.
+/// State of a link's device.
 #[derive(Debug, Default)]
 struct Line {
-    /// `None`: it is not there.
+    /// Index of the device. `None` if the device does not exist.
     ifindex: Option<u32>,
     down: RateEstimator,
     up: RateEstimator,
-    /// Its counters, and what they were at first.
+    /// Values of the device's counters (received, sent) at the end of the last window.
     seen: Option<(u64, u64)>,
-    /// What it carried from servers lately.
+    /// Smoothed throughput from servers.
     used: Bitrate,
     bound: Bound,
 }
 
 impl Cgroup {
-    /// Attaches to the cgroup at `path`, or to the root.
+    /// Attaches the hook to the cgroup at `path`, or to the root cgroup.
     ///
     /// # Errors
-    /// As [`CgroupConnect::attach`].
+    /// See [`CgroupConnect::attach`].
     pub(crate) fn start(path: Option<&Path>) -> io::Result<Self> {
         let root = path.map_or_else(cgroup_connect::root, |path| Ok(path.to_owned()))?;
         let hook = CgroupConnect::attach(&root)?;
@@ -92,7 +93,8 @@ impl Cgroup {
         })))
     }
 
-    /// Takes over a new picture of the host's devices, after the placer has: a link that is down gets no more turns.
+    /// Applies a new snapshot of the host's devices. Call it after the placer has processed the snapshot: links that
+    /// are down get no more connections.
     pub(crate) fn apply(&self, hub: &Hub, snapshot: &[LinkSnapshot]) {
         let mut state = self.0.borrow_mut();
         let names = hub.uplinks.device_names();
@@ -101,7 +103,7 @@ impl Cgroup {
             let found = snapshot.iter().find(|link| link.name == *name);
             let ifindex = found.map(|link| link.ifindex);
             if line.ifindex != ifindex {
-                // Another device: its counters begin anew.
+                // This is another device, whose counters start at other values.
                 line.seen = None;
             }
             line.ifindex = ifindex;
@@ -112,13 +114,13 @@ impl Cgroup {
         state.set_turns(hub);
     }
 
-    /// Once a window: what devices carried, and turns that follow from it.
+    /// Reads the counters of the devices and updates the weights. Call it once per window.
     pub(crate) fn handle_window(&self, hub: &Hub, now: Instant) {
         let mut state = self.0.borrow_mut();
         state.count(hub, now);
         state.windows += 1;
         if state.windows.is_multiple_of(PLACES_EVERY) {
-            // Routes come and go without the devices' changing.
+            // Routes can change without a change of the devices.
             state.set_places(hub);
         }
         state.set_turns(hub);
@@ -164,7 +166,7 @@ impl State {
                 (&mut line.up, sent, &mut link.estimator.up),
             ] {
                 if let (None, Some((rate, at))) = (estimator.rate(), shown.rate()) {
-                    // From an earlier run.
+                    // This estimate was stored by an earlier process.
                     estimator.restore(at, rate);
                 }
                 let bulk = u32::from(bytes >= BUSY_BYTES);
@@ -234,7 +236,7 @@ impl State {
     }
 }
 
-/// Links that take turns, of one family, and their weights.
+/// Returns the links of one address family that get connections, and their weights.
 fn weights(
     placer: &Placer,
     policy: Policy,
@@ -257,7 +259,7 @@ fn weights(
         .iter()
         .all(|(_, link)| link.settings.weight.is_some());
     let weight = |(index, (id, link)): (usize, &(LinkId, &Link))| {
-        // Connections mostly ask for downloads, and which will upload cannot be known.
+        // Most connections download, and it cannot be known which connections will upload.
         let rate = placer.rates(now, *id).1.as_bps().max(1);
         let weight = match policy {
             Policy::Makespan | Policy::MaxThroughput => {
@@ -276,8 +278,8 @@ fn weights(
     chosen.iter().enumerate().map(weight).collect()
 }
 
-/// The places that follow from rules without programs, ports and domains. The first rule wins, as everywhere; so a
-/// later one for a part of an earlier one's network is left out.
+/// Returns the places for the rules without programs, ports and domains. The first matching rule wins, as in all modes.
+/// Therefore a later rule for a part of an earlier rule's network is left out.
 fn rule_places<'a>(
     rules: impl Iterator<Item = &'a Rule>,
     verdict: impl Fn(&Rule, bool) -> Verdict,
@@ -297,14 +299,14 @@ fn rule_places<'a>(
     places
 }
 
-/// Whether the hook can follow `rule`.
+/// Whether the hook can apply `rule`.
 #[must_use]
 pub fn is_place(rule: &Rule) -> bool {
     let is_net = matches!(rule.destination, None | Some(Destination::Network(_)));
     rule.app.is_none() && rule.ports.is_none() && is_net
 }
 
-/// Networks no link leads to: this host, its neighbours by link-local addresses, groups.
+/// Returns networks that are not reached over a link: this host, link-local addresses and multicast groups.
 fn always() -> [IpNet; 9] {
     let v4 = |a, b, len| IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(a, b, 0, 0)), len);
     let v6 =
@@ -318,7 +320,7 @@ fn always() -> [IpNet; 9] {
         IpNet::from(IpAddr::V6(Ipv6Addr::LOCALHOST)),
         v6(0xfe80, 10),
         v6(0xff00, 8),
-        // IPv4 addresses in IPv6 are looked up as such.
+        // The hook looks up IPv4-mapped IPv6 addresses as IPv4 addresses.
         IpNet::from(IpAddr::V4(Ipv4Addr::BROADCAST)),
     ]
 }
@@ -331,16 +333,18 @@ fn everywhere_v6() -> IpNet {
     IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0)
 }
 
-/// Bytes in a window from which on a device's rate says something of the link: 1 Mbit/s.
+/// Minimum number of bytes per window (1 Mbit/s) from which the throughput of a device is used as an estimate of the
+/// link.
 const BUSY_BYTES: u64 = 32 << 10;
 
-/// A full link still gets this part of what it would get empty, so that full links share by rate.
+/// Divisor of the rate in a link's weight: a saturated link still has a weight of 1/16 of its rate. So saturated links
+/// share connections in proportion to their rates.
 const FULL_SHARE: u64 = 16;
 
-/// How many windows routes may be out of date: 5 s.
+/// Number of windows between two updates of the routes: 5 s.
 const PLACES_EVERY: u32 = 20;
 
-// Turns must follow the use of links faster than connections come to their end.
+// The weights must follow the load of the links faster than connections end.
 const _: () = assert!(WINDOW.as_millis() <= Duration::from_secs(1).as_millis());
 
 #[cfg(test)]

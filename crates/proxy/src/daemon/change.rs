@@ -1,4 +1,4 @@
-//! What the user changes while a proxy runs.
+//! Changes of settings while the proxy runs.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use crate::{
     sched::{LinkId, Policy},
 };
 
-/// A change. Connections that are there stay where they are; it counts for those that come.
+/// A change of settings. It applies to new connections only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Connections that meet the conditions of the rule take the link of this name, before all rules of the file; `None`: no
-    /// longer. Its own `link` is not used.
+    /// Connections that meet the conditions of the rule take the link with this name. The rule precedes all rules of
+    /// the configuration file. `None` removes the rule. The field `link` of the rule is not used.
     Rule(Box<Rule>, Option<String>),
-    /// Another scheduler.
+    /// Changes the scheduler.
     Scheduler(Policy),
-    /// Weights of links by name, each at least 1; all or none.
+    /// Sets the weights of links by name. Each weight is at least 1.
     Weights(BTreeMap<String, u32>),
 }
 
 /// Applies `change`.
 ///
 /// # Errors
-/// In one line for the user; nothing has changed then.
+/// A link does not exist, or a value is too large. The text is one line for the user. Nothing is changed in this case.
 pub(super) fn apply(hub: &Hub, change: Change) -> Result<(), String> {
     let mut placer = hub.placer.borrow_mut();
     match change {

@@ -1,4 +1,4 @@
-//! One client, from its first byte on: what it wants, where to, over which link; then the relay.
+//! Serves one client: reads its request, finds the addresses, connects over a link, and relays data.
 
 use std::{
     io,
@@ -34,15 +34,15 @@ use crate::{
     target::Host,
 };
 
-/// What is known of a client while it asks for one thing after the other.
+/// State of a client that is kept from one request to the next.
 #[derive(Debug, Default)]
 struct Guest {
-    /// The program, once it was looked for.
+    /// Result of the lookup of the client's program. `None` before the lookup.
     app: Option<Option<String>>,
     login: Login,
 }
 
-/// Serves `client` until it ends.
+/// Serves `client` until the connection ends.
 pub(super) async fn serve(hub: &Rc<Hub>, mut client: TcpStream, from: SocketAddr) {
     prepare(&client);
     let mut handshake = Handshake::new();
@@ -82,7 +82,8 @@ pub(super) async fn serve(hub: &Rc<Hub>, mut client: TcpStream, from: SocketAddr
     }
 }
 
-/// Waits for the beginning of another request. Old clients send a line end behind a body (RFC 9112, 2.2).
+/// Waits for the beginning of another request. Old clients send a line end after a body (RFC 9112, 2.2), which is
+/// skipped.
 async fn another(client: &TcpStream) -> io::Result<()> {
     let mut next = [0];
     loop {
@@ -98,7 +99,7 @@ fn is_line_end(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n')
 }
 
-/// Serves `client`, who wanted to go to `wanted` and was redirected here.
+/// Serves `client`, whose connection to `wanted` was redirected to the proxy.
 pub(super) async fn serve_redirected(
     hub: &Rc<Hub>,
     mut client: TcpStream,
@@ -110,14 +111,14 @@ pub(super) async fn serve_redirected(
     connect_and_relay(hub, &mut client, from, request, &mut Guest::default()).await;
 }
 
-/// Reads until a request is complete. `Err(None)`: the client left.
+/// Reads until a request is complete. Returns `Err(None)` if the client closed the connection.
 async fn read_request(
     hub: &Hub,
     client: &mut TcpStream,
     handshake: &mut Handshake,
 ) -> Result<Request, Option<Refusal>> {
     loop {
-        // A client may have said more along with its last request.
+        // The client may have sent further bytes together with its last message.
         loop {
             match handshake.next_step() {
                 Step::More => break,
@@ -137,7 +138,8 @@ async fn read_request(
     }
 }
 
-/// Serves one request. Returns what the client has sent of the next one, if it may send one.
+/// Serves one request. Returns the bytes of the next request that the client has already sent. Returns `None` if the
+/// client cannot send another request.
 async fn connect_and_relay(
     hub: &Rc<Hub>,
     client: &mut TcpStream,
@@ -194,13 +196,14 @@ async fn connect_and_relay(
         keep(hub, from, &live, upstream, guest);
     }
     if left.ahead.is_none() && protocol == Protocol::HttpRequest {
-        // It may have said more already: what is closed unread resets what it has not taken yet.
+        // The client may have sent more data. Closing a socket with unread data would reset the connection, and the
+        // client might lose the end of the answer.
         farewell(client, &[]).await;
     }
     left.ahead
 }
 
-/// Tells a client why it is not served.
+/// Tells the client why its request is not served.
 async fn refuse(
     client: &mut TcpStream,
     from: SocketAddr,
@@ -209,7 +212,7 @@ async fn refuse(
 ) {
     tracing::debug!(%from, target = %request.target, "not served: {text}");
     if request.protocol == Protocol::Transparent {
-        // What the client would have seen without a proxy comes closest to this.
+        // A reset is closest to what the client would see without a proxy.
         let _ = SockRef::from(&*client).set_linger(Some(Duration::ZERO));
         return;
     }
@@ -217,7 +220,8 @@ async fn refuse(
     farewell(client, &request.protocol.failure(failure, &text)).await;
 }
 
-/// Keeps a connection to a server for what the client asks next; `before`: what had come over it before `live` had it.
+/// Stores a connection to a server for the client's next request. `before` is the number of bytes that the connection
+/// had received before `live` used it.
 fn keep(
     hub: &Hub,
     from: SocketAddr,
@@ -240,14 +244,15 @@ fn keep(
     }
 }
 
-/// A connection to where the client wants.
+/// Connection to the destination that the client requested.
 enum Opened {
     Plain(Box<Session>, Rc<TcpStream>),
-    /// How many of the client's bytes went with the request for it.
+    /// The number is the count of client bytes that were sent together with the request to the peer.
     Striped(Box<Striped>, usize),
 }
 
-/// Finds out where `request` leads and which program asks, and whether it may.
+/// Finds the addresses of the destination of `request` and the client's program, and checks whether the client may
+/// reach the addresses.
 async fn find(
     hub: &Hub,
     client: &TcpStream,
@@ -256,7 +261,7 @@ async fn find(
     guest: &mut Guest,
 ) -> Result<(Vec<IpAddr>, Option<String>), (Failure, String)> {
     let here = match (request.protocol, &request.target.host) {
-        // As the client sees it.
+        // The client's socket has the requested destination as its remote address.
         (Protocol::Transparent, Host::Ip(ip)) => SocketAddr::new(*ip, request.target.port),
         _ => client.local_addr().unwrap_or(UNKNOWN),
     };
@@ -279,7 +284,7 @@ async fn find(
     Ok((addresses, app))
 }
 
-/// Finds addresses and links for `request` and connects.
+/// Finds addresses and links for `request`, and connects.
 async fn open(
     hub: &Rc<Hub>,
     client: &TcpStream,
@@ -288,7 +293,8 @@ async fn open(
     guest: &mut Guest,
 ) -> Result<(Rc<Live>, Opened), (Failure, String)> {
     let (addresses, app) = find(hub, client, from, request, guest).await?;
-    // What must not be said twice is not said where the server may just be hanging up (RFC 9112, 9.3.1).
+    // A server may close a stored connection at any time. So a stored connection is not used for a request that must
+    // not be sent twice (RFC 9112, 9.3.1).
     let may_reuse = request.protocol == Protocol::HttpRequest
         && !guest.login.is_bound
         && request.body.is_done()
@@ -327,7 +333,7 @@ async fn open(
         hub.take_kept(from.ip(), &request.target, links.first().copied())
     } else {
         let own = guest.login.take(&request.target);
-        // The others were forgotten when their link changed.
+        // Connections without a login were removed when their link changed.
         own.filter(|upstream| hub.uplinks.has_address_of(upstream))
     };
     if let Some(upstream) = waiting {
@@ -372,12 +378,12 @@ async fn open(
     }
 }
 
-/// What the client has said already of what the server is to get, as far as that may be said twice: it can go along with the
-/// request to a peer, and again over a plain connection if nothing comes of that.
+/// Returns the bytes for the server that the client has already sent, if they may be sent twice. They can be sent
+/// together with the request to a peer, and again over a plain connection if the peer does not connect.
 fn first_words(client: &TcpStream, request: &Request) -> Vec<u8> {
     let mut first = match request.protocol {
         Protocol::HttpRequest => {
-            // As it is sent over lanes.
+            // The head in the form in which it is sent over lanes.
             let mut last = request.clone();
             last.ask_for_the_end();
             last.head
@@ -389,7 +395,7 @@ fn first_words(client: &TcpStream, request: &Request) -> Vec<u8> {
             said.truncate(len);
             said
         }
-        // They wait for an answer before they say more.
+        // Clients of these protocols wait for an answer before they send data.
         Protocol::HttpConnect | Protocol::Socks4 | Protocol::Socks5 | Protocol::Striped => {
             Vec::new()
         }
@@ -402,8 +408,8 @@ fn first_words(client: &TcpStream, request: &Request) -> Vec<u8> {
     }
 }
 
-/// Sends the last words and closes so that the client can read them: what it still sends is read away for a moment,
-/// since closing a socket with unread data resets the connection.
+/// Sends `reply` and closes the connection so that the client can read the reply. Data that the client still sends is
+/// read and discarded for a short time, because closing a socket with unread data resets the connection.
 async fn farewell(client: &mut TcpStream, reply: &[u8]) {
     let goodbye = async {
         client.write_all(reply).await?;
@@ -418,15 +424,15 @@ async fn farewell(client: &mut TcpStream, reply: &[u8]) {
         }
         io::Result::Ok(())
     };
-    // Nobody is left to tell if this fails.
+    // If this fails, the client is gone, so the error is ignored.
     let _ = time::timeout(LINGER, goodbye).await;
 }
 
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// How long a client may take to say what it wants.
+/// Maximum time until a client's first request is complete.
 pub(crate) const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// How long a client may take to ask for another thing. Browsers open anew what was closed.
+/// Maximum time between two requests of a client. Browsers open a new connection if this one is closed.
 const BETWEEN_REQUESTS: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;

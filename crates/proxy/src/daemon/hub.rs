@@ -1,4 +1,4 @@
-//! What all tasks of a proxy share. One thread: no borrow is held across an await.
+//! State that all tasks of a proxy share. There is one thread, and no borrow is held across an await.
 
 use std::{
     cell::{Cell, RefCell},
@@ -43,7 +43,7 @@ use crate::{
     window::Caution,
 };
 
-/// See the module's head.
+/// State that all tasks share. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Hub {
     pub(crate) settings: Settings,
@@ -55,45 +55,47 @@ pub(crate) struct Hub {
     pub(crate) resolver: Resolver,
     pub(crate) apps: Apps,
     pub(crate) drops: Rc<Drops>,
-    /// What plain HTTP requests may use again.
+    /// Idle connections that plain HTTP requests can reuse.
     kept: RefCell<Kept>,
-    /// By link: whether receive windows may be bound.
+    /// Whether receive windows may be limited, for each link.
     pub(super) cautions: RefCell<Vec<Caution>>,
-    /// What links carry just now.
+    /// Present throughput of the links.
     pub(super) flows: RefCell<Flows>,
-    /// How many connections bring parts of answers.
+    /// Number of connections that download parts of answers.
     part_count: Cell<usize>,
     clients: Cell<usize>,
     learnt: RefCell<Learnt>,
 }
 
-/// Where bytes go on their way.
+/// Buffers for relayed data.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     pub(crate) pipes: PipePool,
-    /// Where small reads go; never borrowed across an await.
+    /// Buffer for small reads. It is never borrowed across an await.
     pub(crate) scratch: RefCell<Vec<u8>>,
-    /// What is kept of answers in parts ahead of their clients, in bytes.
+    /// Number of buffered bytes of answers in parts that their clients have not received yet.
     pub(crate) ahead: Cell<u64>,
 }
 
-/// What is shared about other pleaches.
+/// Shared state about other pleach proxies. An association consists of the lanes to a peer, which are TCP connections
+/// over different links, and of the connections that the lanes carry.
 #[derive(Debug, Default)]
 pub(crate) struct Peering {
-    /// Where they answer.
+    /// Addresses at which peers answer.
     pub(crate) places: RefCell<Places>,
-    /// Associations that this end dialled: by peer and where it answers.
+    /// Associations that this end dialled, by peer and the peer's address.
     pub(crate) dialled: RefCell<BTreeMap<(usize, SocketAddr), Rc<Association>>>,
-    /// Associations that others dialled: by peer and token.
+    /// Associations that peers dialled, by peer and token.
     pub(crate) answered: RefCell<BTreeMap<(usize, Token), Rc<Association>>>,
-    /// Striped connections of either kind, askings under way, and those who did not say yet who they are.
+    /// `stripe_count`: number of striped connections that were opened by either end. `asking`: number of tests in
+    /// progress whether a peer answers. `strangers`: connections whose peers have not been identified yet.
     pub(crate) stripe_count: Cell<usize>,
     pub(crate) asking: Cell<usize>,
     pub(super) strangers: RefCell<Strangers>,
 }
 
 impl Peering {
-    /// Ends all that is under way with `peer`, which is trusted no longer.
+    /// Ends all associations with `peer`, which is no longer trusted.
     pub(super) fn forget(&self, peer: usize) {
         let dialled = self.dialled.borrow();
         let dialled = dialled.iter().filter(|((of, _), _)| *of == peer);
@@ -109,11 +111,11 @@ impl Peering {
     }
 }
 
-/// A client's place; given back when dropped.
+/// One of the limited number of client connections. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     hub: Rc<Hub>,
-    /// Of one who knows that this is a proxy.
+    /// Address of a client that knows that it uses a proxy. `None` if the connection was redirected.
     ip: Option<IpAddr>,
 }
 
@@ -156,7 +158,7 @@ impl Hub {
         }
     }
 
-    /// A place for a client at `ip`, if it is allowed and there is room.
+    /// Returns a place for a client at `ip` if the client is allowed and the number of clients is below the limit.
     pub(crate) fn admit(self: &Rc<Self>, ip: IpAddr) -> Option<Place> {
         let ip = ip.to_canonical();
         let is_allowed = match &self.settings.allow {
@@ -170,8 +172,8 @@ impl Hub {
         self.place(Some(ip))
     }
 
-    /// A place for a client whose connection was redirected here, if there is room. Whoever it is: the connection would
-    /// have left through this host anyway.
+    /// Returns a place for a client whose connection was redirected to the proxy, if the number of clients is below the
+    /// limit. The client's address is not checked, because the connection would have left through this host anyway.
     pub(crate) fn admit_redirected(self: &Rc<Self>) -> Option<Place> {
         self.place(None)
     }
@@ -193,7 +195,7 @@ impl Hub {
         self.drops.count(reason);
     }
 
-    /// Whether `ip` is reached without a link: on this host, or beside it on a device that is no link.
+    /// Whether `ip` is reached without a link: it belongs to this host, or to a neighbour on a device that is no link.
     pub(crate) fn is_local(&self, ip: IpAddr) -> bool {
         let on_link = || {
             let placer = self.placer.borrow();
@@ -212,14 +214,15 @@ impl Hub {
                 && !on_link()
     }
 
-    /// Whether `ip` is this host, or beside it on a device that is no link: who shares a link's network with this host is
-    /// as much a stranger as all behind it, however private the address.
+    /// Whether `ip` belongs to this host or to a neighbour on a device that is no link. A host in the network of a link
+    /// is as untrusted as any host on the Internet, even if its address is private.
     fn is_inside(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.is_local(ip)
     }
 
-    /// Whether a client at `from` may reach `to`. What listens on this host may trust whoever reaches it from here, and
-    /// a client elsewhere would come from here: that is for clients on this host only.
+    /// Whether a client at `from` may reach `to`. A service on this host may trust connections that come from this
+    /// host. A connection through the proxy would also come from this host. So only clients on this host may reach its
+    /// services.
     pub(crate) fn may_reach(&self, from: IpAddr, to: IpAddr) -> bool {
         let (from, to) = (from.to_canonical(), to.to_canonical());
         let own = self.uplinks.own.borrow();
@@ -227,7 +230,7 @@ impl Hub {
         !(is_here(to) || to.is_unspecified()) || is_here(from)
     }
 
-    /// Places a connection and enters it into the table.
+    /// Chooses the links for a connection and adds the connection to the table.
     pub(crate) fn begin(
         &self,
         purpose: Purpose,
@@ -246,7 +249,7 @@ impl Hub {
                 warm: &purpose.warm,
             };
             let mut placer = self.placer.borrow_mut();
-            // A page asks for all it has within the first window.
+            // The byte counts are updated now, because a web page often requests all its objects within one window.
             for live in self.table.live.borrow().values() {
                 if let Some(id) = live.id {
                     placer.glance(now, id, live.moved());
@@ -262,7 +265,8 @@ impl Hub {
         Ok((live, links))
     }
 
-    /// Enters a connection over `link` into the table that brings `bytes` of what `whole` began to bring.
+    /// Adds a connection over `link` to the table. It downloads `bytes` bytes of the answer that `whole` began to
+    /// download.
     pub(crate) fn begin_part(&self, whole: &Live, link: LinkId, bytes: Bytes) -> Option<Rc<Live>> {
         let now = clock::now();
         let mut placer = self.placer.borrow_mut();
@@ -272,13 +276,13 @@ impl Hub {
         Some(self.enter(purpose, Some(id), Some(link), Some(Why::Part)))
     }
 
-    /// Takes such a one out of the table.
+    /// Removes a connection that downloads a part from the table.
     pub(crate) fn end_part(&self, part: &Live) {
         self.part_count.set(self.part_count.get().saturating_sub(1));
         self.end(part, false);
     }
 
-    /// Whether more connections may bring parts, beside those that bring what clients wait for.
+    /// Whether more connections may download parts, in addition to the connections of clients.
     pub(crate) fn has_room_for_parts(&self) -> bool {
         self.has_room_to_wait() && self.part_count.get() < self.settings.max_connections / 2
     }
@@ -293,12 +297,12 @@ impl Hub {
         self.table.enter(purpose, id, link, why)
     }
 
-    /// Takes a connection out of the table. `completed`: it was established.
+    /// Removes a connection from the table. `completed`: whether it was established.
     pub(crate) fn end(&self, live: &Live, completed: bool) {
         let now = clock::now();
         self.table.live.borrow_mut().remove(&live.number);
         let mut placer = self.placer.borrow_mut();
-        // Most connections are shorter than a window: this is when they tell of their link.
+        // Most connections are shorter than a window, so TCP's statistics are read at their end.
         ask_tcp(live, &mut placer);
         live.upstream.borrow_mut().take();
         live.carried.take();
@@ -309,11 +313,11 @@ impl Hub {
         }
     }
 
-    /// Notes that a connection is over `link` now, after `failed` did not work.
+    /// Moves a connection to `link`, after connecting over `failed` did not succeed.
     pub(crate) fn moved(&self, live: &Live, link: LinkId, failed: &[LinkId]) {
         live.link.set(Some(link));
         live.why.set(Some(Why::Retry));
-        // Why the old connection was to stop says nothing of the new one, nor do the old one's counters.
+        // The stop reason and the counters belong to the old connection.
         live.stop_reason.set(None);
         live.tcp_seen.set((0, 0));
         if let Some(id) = live.id {
@@ -323,7 +327,7 @@ impl Hub {
         }
     }
 
-    /// Notes which link a connection was opened over, after `failed` did not work.
+    /// Sets the link of an opened connection. Connecting over `failed` did not succeed.
     pub(crate) fn opened(&self, live: &Live, link: Option<LinkId>, failed: &[LinkId]) {
         if let Some(link) = link
             && live.link.get() != Some(link)
@@ -332,7 +336,7 @@ impl Hub {
         }
     }
 
-    /// Notes that a request goes over `stream`, which has served others: what TCP counted then is not this one's.
+    /// Registers a request that reuses the connection `stream`. TCP's counters of earlier requests are excluded.
     pub(crate) fn reused(&self, live: &Live, link: Option<LinkId>, stream: &TcpStream) {
         if live.link.get() != link {
             self.opened(live, link, &[]);
@@ -343,13 +347,13 @@ impl Hub {
         }
     }
 
-    /// Connections to `target` that wait for a request of `client`.
+    /// Returns the idle connections to `target` that a request of `client` can reuse.
     pub(super) fn warm(&self, client: IpAddr, target: &Target) -> Vec<Warm> {
         let client = client.to_canonical();
         self.kept.borrow_mut().warm(clock::now(), client, target)
     }
 
-    /// One of those, over `link`.
+    /// Removes an idle connection to `target` over `link` from the store and returns it.
     pub(crate) fn take_kept(
         &self,
         client: IpAddr,
@@ -360,7 +364,7 @@ impl Hub {
         self.kept.borrow_mut().take(client, target, link)
     }
 
-    /// Keeps `upstream` for the next request of `client` to `target`, if there is room.
+    /// Stores `upstream` for the next request of `client` to `target`, if there is room.
     pub(crate) fn keep(&self, client: IpAddr, target: &Target, upstream: Upstream) {
         let mut kept = self.kept.borrow_mut();
         if self.has_room_to_wait() && kept.len() < self.settings.max_connections / 2 {
@@ -368,29 +372,30 @@ impl Hub {
         }
     }
 
-    /// Connections over `link` serve nobody any more.
+    /// Removes all stored idle connections over `link`.
     pub(super) fn forget_kept(&self, link: LinkId) {
         self.kept.borrow_mut().forget(link);
     }
 
-    /// Whether there are so few clients that connections may be kept for what they ask next.
+    /// Whether the number of clients is low enough to store idle connections for further requests.
     pub(crate) fn has_room_to_wait(&self) -> bool {
         self.clients.get() < self.settings.max_connections / 2
     }
 
-    /// Notes that a connection goes over the lanes of an association.
+    /// Marks a connection as carried by the lanes of an association.
     pub(crate) fn striped(&self, live: &Live, carried: &Carried) {
         let association = &carried.association;
         live.carried
             .replace(Some((Rc::clone(association), carried.conn)));
         live.is_opening.set(false);
         live.link.set(None);
-        // The link it was to take first says nothing of the lanes.
+        // A stop reason that refers to the link chosen first does not apply to the lanes.
         live.stop_reason.set(None);
         self.book_lanes(live, association);
     }
 
-    /// Tells the placer on which link a striped connection is, if its association has one lane, or that it is on several.
+    /// Tells the placer the link of a striped connection if its association has one lane, or that it uses several
+    /// links.
     fn book_lanes(&self, live: &Live, association: &Association) {
         let Some(id) = live.id else { return };
         let mut placer = self.placer.borrow_mut();
@@ -401,7 +406,7 @@ impl Hub {
         }
     }
 
-    /// Tells the placer which links the connections of an association are on, after a lane came or went.
+    /// Tells the placer the links of all connections of an association, after a lane was added or removed.
     pub(crate) fn book_all_lanes(&self, association: &Rc<Association>) {
         for live in self.table.live.borrow().values() {
             let carried = live.carried.borrow();
@@ -412,17 +417,18 @@ impl Hub {
         }
     }
 
-    /// Books what the lanes of an association that this end dialled have moved on their links.
+    /// Counts the bytes that the lanes of an association dialled by this end have moved on their links.
     pub(crate) fn book_moved(&self, now: Instant, association: &Association) {
         observe_lanes(now, &self.table, association, &mut self.placer.borrow_mut());
     }
 
-    /// How long a half of a connection may wait for the other half to end, without anything moved.
+    /// Returns how long one direction of a connection may stay open without data after the other direction has ended.
     pub(crate) fn half_closed_idle(&self) -> Duration {
         HALF_CLOSED_IDLE.min(self.settings.idle)
     }
 
-    /// Once a window: counters to the placer, rates, idle limits, dead links.
+    /// Passes counters to the placer, computes rates, and stops connections that are idle or whose link is down. Call
+    /// it once per window.
     pub(crate) fn handle_window(&self, now: Instant) {
         let mut placer = self.placer.borrow_mut();
         let lost: Vec<bool> = self
@@ -479,7 +485,7 @@ impl Hub {
         self.kept.borrow_mut().handle_window(now);
     }
 
-    /// Takes back what an earlier run had learnt, for the links that are there and those that come.
+    /// Restores the estimates that an earlier process stored, for existing links and for links that appear later.
     pub(crate) fn restore(&self, learnt: Learnt) {
         let now = clock::now();
         let mut placer = self.placer.borrow_mut();
@@ -490,7 +496,7 @@ impl Hub {
         *self.learnt.borrow_mut() = learnt;
     }
 
-    /// Gives a link that was just added what an earlier run knew of it.
+    /// Restores the stored estimates of a link that was just added.
     pub(crate) fn restore_link(&self, placer: &mut Placer, link: LinkId) {
         restore_link(placer, link, &self.learnt.borrow(), clock::now());
     }
@@ -514,13 +520,13 @@ fn restore_link(placer: &mut Placer, link: LinkId, learnt: &Learnt, now: Instant
         .restore(months.map(|(_, first, bytes)| (*first, *bytes)));
 }
 
-/// Room for the largest head of a request at once.
+/// Size of the buffer in bytes. A request with the largest head fits into it.
 const SCRATCH_BYTES: usize = 32 << 10;
 
-/// A half of a connection may wait this long for the other half to end.
+/// Maximum time for which one direction of a connection may stay open without data after the other direction has ended.
 const HALF_CLOSED_IDLE: Duration = Duration::from_secs(300);
 
-/// A link without carrier may come back: TCP bears that for a while.
+/// Time after which the connections of a link without carrier are stopped. TCP survives shorter interruptions.
 const LINK_GRACE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

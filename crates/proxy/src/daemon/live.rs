@@ -1,4 +1,4 @@
-//! The table of connections, and what tasks note in each of them.
+//! The table of connections, and the state of each connection that tasks share.
 
 use std::{
     cell::{Cell, RefCell},
@@ -29,47 +29,48 @@ use crate::{
     target::Target,
 };
 
-/// A connection to a server, or a UDP exchange with one.
+/// A TCP connection to a server, or a UDP flow.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) number: u64,
     pub(crate) purpose: Purpose,
-    /// The placer's; `None` for a destination that needs no link.
+    /// Identifier in the placer. `None` for a destination that needs no link.
     pub(crate) id: Option<ConnectionId>,
     pub(crate) why: Cell<Option<Why>>,
     pub(crate) link: Cell<Option<LinkId>>,
-    /// To the server, from the server.
+    /// Number of bytes to the server (`up`) and from the server (`down`).
     pub(crate) up: Cell<u64>,
     pub(crate) down: Cell<u64>,
-    /// How often the client has said something after the server did, and what had come from the server by then.
+    /// Number of requests (client data after server data), and the number of bytes from the server at the last request.
     pub(crate) questions: Cell<(u64, u64)>,
-    /// The client does not take what the server sends.
+    /// Whether the client does not read the data that the server sends.
     pub(crate) is_held_up: Cell<bool>,
-    /// Nothing has come back yet, so that another link may be tried.
+    /// Whether the server has sent nothing yet, so that another link can be tried.
     pub(crate) is_opening: Cell<bool>,
-    /// A TCP connection for it is being made.
+    /// Whether a TCP connection to the server is being established.
     pub(crate) is_connecting: Cell<bool>,
     pub(crate) is_half_closed: Cell<bool>,
-    /// The client of a plain request has sent more than that.
+    /// Whether the client has sent data after the end of its plain HTTP request.
     pub(crate) is_ahead: Cell<bool>,
-    /// What it still has to bring can be had over another link: without its own it takes a detour.
+    /// Whether the rest of the answer can be fetched over another link. Then the loss of the connection's link triggers
+    /// `detour` instead of a stop.
     pub(crate) may_resume: Cell<bool>,
     pub(crate) detour: Notify,
     stop: Notify,
     pub(crate) stop_reason: Cell<Option<Stop>>,
     pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
-    /// If it is striped: over which association, as which connection of that.
+    /// Association and connection number of a striped connection.
     pub(crate) carried: RefCell<Option<(Rc<Association>, ConnId)>>,
-    /// In both directions, smoothed.
+    /// Smoothed throughput of both directions together.
     pub(crate) rate: Cell<Bitrate>,
     pub(super) seen: Cell<Demand>,
     pub(super) progress_at: Cell<Instant>,
     pub(super) tcp_seen: Cell<(u32, u32)>,
-    /// What it has of its link.
+    /// Share of the link's capacity.
     pub(crate) share: Cell<Share>,
 }
 
-/// Who a connection is for.
+/// Client, program and destination of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Purpose {
     pub(crate) client: SocketAddr,
@@ -78,18 +79,18 @@ pub(crate) struct Purpose {
     pub(crate) dscp: Option<u8>,
     pub(crate) target: Target,
     pub(crate) protocol: Protocol,
-    /// Connections to the server that wait for use.
+    /// Idle connections to the server that can be reused.
     pub(crate) warm: Vec<Warm>,
 }
 
-/// Why a connection is told to stop.
+/// Reason why a connection is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It moved nothing for too long.
+    /// The connection has moved no data for too long.
     Idle,
-    /// Its link is gone.
+    /// The connection's link is down.
     LinkLost,
-    /// Nothing is acknowledged; only while it is opening.
+    /// The server acknowledges nothing. Used only while the connection is opening.
     Stalled,
 }
 
@@ -111,17 +112,17 @@ impl Live {
         }
     }
 
-    /// Whether it is where it is because the user said so.
+    /// Whether a rule of the configuration file determined the link.
     pub(crate) fn is_tied(&self) -> bool {
         matches!(self.why.get(), Some(Why::Rule(_)))
     }
 
-    /// Notes that it gets on, though nothing moves over its own link.
+    /// Notes progress of the connection, although no data moves over its own link.
     pub(crate) fn touch(&self, now: Instant) {
         self.progress_at.set(now);
     }
 
-    /// Forgets what TCP has counted: the connection is another one.
+    /// Resets TCP's counters, because a new TCP connection is used.
     pub(crate) fn tcp_begins(&self) {
         self.tcp_seen.set((0, 0));
     }
@@ -146,7 +147,7 @@ impl Live {
     }
 }
 
-/// All connections, by number.
+/// Table of all connections, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) live: RefCell<BTreeMap<u64, Rc<Live>>>,
@@ -154,12 +155,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// How many connections were ever asked for.
+    /// Returns the number of connections requested since the start.
     pub(crate) fn asked(&self) -> u64 {
         self.next_number.get()
     }
 
-    /// Enters a connection.
+    /// Adds a connection to the table.
     pub(super) fn enter(
         &self,
         purpose: Purpose,
@@ -201,7 +202,7 @@ impl Table {
     }
 }
 
-/// Whether nobody whose connection goes over `association` takes what comes.
+/// Whether all connections over `association` are limited by their clients, which do not read the received data.
 fn is_held_up(table: &Table, association: &Association) -> bool {
     let live = table.live.borrow();
     let is_on = |live: &&Rc<Live>| {
@@ -213,7 +214,7 @@ fn is_held_up(table: &Table, association: &Association) -> bool {
     on.peek().is_some() && on.all(|live| live.is_held_up.get())
 }
 
-/// Books what the lanes of an association moved on their links.
+/// Counts the bytes that the lanes of an association have moved on their links.
 pub(super) fn observe_lanes(
     now: Instant,
     table: &Table,
@@ -242,7 +243,7 @@ pub(super) fn observe_lanes(
     }
 }
 
-/// What TCP says of the connection: round trip and loss for its link, and whether anything is acknowledged.
+/// Reads TCP's statistics of the connection: RTT and loss for its link, and whether any data is acknowledged.
 pub(super) fn ask_tcp(live: &Live, placer: &mut Placer) {
     let upstream = live.upstream.borrow();
     let (Some(stream), Some(link)) = (upstream.as_ref(), live.link.get()) else {
@@ -266,7 +267,7 @@ fn observe_tcp(placer: &mut Placer, link: LinkId, info: TcpInfo, seen: &Cell<(u3
     if info.rtt > Duration::ZERO {
         let sample = TcpSample {
             rtt: info.rtt,
-            // The kernel's is all ones before the first.
+            // The kernel reports a value with all bits set before the first measurement.
             min_rtt: info.min_rtt.min(info.rtt),
             segments: info.segments.saturating_sub(segments),
             retransmitted: info.retransmitted.saturating_sub(retransmitted),
@@ -275,5 +276,6 @@ fn observe_tcp(placer: &mut Placer, link: LinkId, info: TcpInfo, seen: &Cell<(u3
     }
 }
 
-/// As many timeouts in a row, of 0.2 s, 0.4 s, … and more on long paths, mean that nothing gets through.
+/// Number of consecutive retransmission timeouts after which an opening connection counts as stalled. The timeouts are
+/// 0.2 s, 0.4 s and so on, and longer on paths with a long RTT.
 const STALL_TIMEOUTS: u8 = 3;

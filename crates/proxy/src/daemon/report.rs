@@ -1,4 +1,4 @@
-//! The state of a proxy, as plain data.
+//! Report of the state of a proxy, as plain data.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,157 +16,157 @@ use crate::{
     stripe::frame::ConnId,
 };
 
-/// The state now.
+/// Present state of a proxy.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Name of the scheduler.
     pub policy: &'static str,
     /// All links, by id.
     pub links: Vec<LinkReport>,
-    /// The connections, oldest first, at most [`MAX_SHOWN`].
+    /// Connections, oldest first, at most [`MAX_SHOWN`].
     pub connections: Vec<ConnectionReport>,
-    /// How many there are.
+    /// Total number of connections.
     pub connection_count: usize,
-    /// What is known of applications, and of ports where no name is known (`:PORT`), by name, at most [`MAX_SHOWN`].
+    /// Statistics of applications by name, and of ports (`:PORT`) if the name is not known, at most [`MAX_SHOWN`].
     pub applications: BTreeMap<String, ApplicationReport>,
-    /// What was not served, by reason.
+    /// Number of requests and datagrams that were not served, by reason.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
-/// A link.
+/// State of a link.
 #[derive(Clone, Debug)]
 pub struct LinkReport {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// Its device.
+    /// Name of the network device.
     pub device: String,
     /// Whether it is used.
     pub state: LinkState,
-    /// Round trip to the servers in use.
+    /// Smoothed RTT to the servers in use.
     pub rtt: Option<Duration>,
-    /// What it carries from servers; `None` if nothing is known.
+    /// Capacity from servers. `None` if it is not known.
     pub download: Option<Bitrate>,
-    /// What it carries to servers.
+    /// Capacity to servers. `None` if it is not known.
     pub upload: Option<Bitrate>,
-    /// What is left of [`download`](Self::download) beside what connections move now.
+    /// Part of [`download`](Self::download) that the present throughput leaves free.
     pub residual: Option<Bitrate>,
-    /// Part of the segments that TCP sent again.
+    /// Fraction of segments that TCP retransmitted.
     pub loss: f64,
-    /// Payload to servers; with the hook, all that its device sent since the start.
+    /// Payload bytes to servers. In cgroup mode, all bytes that the device has sent since the start.
     pub tx_bytes: u64,
-    /// Payload from servers; with the hook, all that its device received.
+    /// Payload bytes from servers. In cgroup mode, all bytes that the device has received since the start.
     pub rx_bytes: u64,
-    /// Connections on it.
+    /// Number of connections on the link.
     pub connections: usize,
-    /// Sockets of programs that the kernel's hook bound to it since the start; `None` without the hook.
+    /// Number of sockets that the kernel's hook has bound to the link since the start. `None` without cgroup mode.
     pub bound: Option<u64>,
-    /// The user's weight.
+    /// Weight set by the user, in the configuration or at run time.
     pub weight: Option<u16>,
-    /// Its budget, if it has one.
+    /// Budget of the link, if it has one.
     pub budget: Option<BudgetReport>,
 }
 
-/// What is known of an application.
+/// Statistics of an application.
 #[derive(Clone, Debug, Default)]
 pub struct ApplicationReport {
-    /// `real-time` or `bulk`; `None` if its connections showed neither.
+    /// `real-time` or `bulk`. `None` if the application has no clear class.
     pub class: Option<&'static str>,
-    /// Bytes to servers in a connection, smoothed.
+    /// Mean number of bytes to servers per connection, smoothed.
     pub demand_up: u64,
-    /// Bytes from servers in a connection, smoothed.
+    /// Mean number of bytes from servers per connection, smoothed.
     pub demand_down: u64,
-    /// Connections that have ended.
+    /// Number of connections that have ended.
     pub connections: u64,
-    /// Bytes of the last ones, oldest first.
+    /// Number of bytes of each of the most recent connections, oldest first.
     pub last_bytes: Vec<u64>,
-    /// Name of the link that was assigned to it while the proxy runs.
+    /// Name of the link that was assigned to the application at run time.
     pub link: Option<String>,
 }
 
-/// A link's budget in the present month.
+/// Budget of a link in the present month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetReport {
-    /// What it may carry.
+    /// Data volume that the link may carry.
     pub bytes: Bytes,
-    /// What it has carried.
+    /// Data volume that the link has carried.
     pub used: Bytes,
-    /// How it stands.
+    /// Comparison of the used volume with the budget.
     pub standing: Standing,
 }
 
-/// Whether a link is used.
+/// State of use of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// It leads nowhere now.
+    /// The link reaches no destination at present.
     Down,
-    /// The user forbids it.
+    /// The configuration forbids the link.
     Never,
-    /// It is held back.
+    /// The link is used only if no other link is up.
     Standby,
-    /// Connecting over it failed lately.
+    /// Connecting over the link failed recently.
     Suspect,
-    /// It is.
+    /// The link is used.
     Up,
 }
 
-/// A connection.
+/// State of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionReport {
-    /// Who asked.
+    /// Address of the client.
     pub client: String,
-    /// The program, if known.
+    /// Name of the client's program, if known.
     pub app: Option<String>,
-    /// Where to.
+    /// Destination of the connection.
     pub target: String,
-    /// How it was asked for.
+    /// Protocol with which the client requested the connection.
     pub protocol: &'static str,
-    /// Name of its link; `None`: none was needed.
+    /// Name of the link. `None` if the destination needs no link.
     pub link: Option<String>,
-    /// Why it is there.
+    /// Reason for the choice of the link.
     pub why: String,
-    /// Now, in both directions.
+    /// Present throughput of both directions together.
     pub rate: Bitrate,
-    /// Bytes to the server.
+    /// Number of bytes to the server.
     pub tx_bytes: u64,
-    /// Bytes from the server.
+    /// Number of bytes from the server.
     pub rx_bytes: u64,
-    /// If it goes over several links.
+    /// Details of a striped connection. `None` if the connection is not striped.
     pub striped: Option<StripedReport>,
 }
 
-/// What there is to say of a striped connection.
+/// Details of a striped connection.
 #[derive(Clone, Debug)]
 pub struct StripedReport {
-    /// Name of the other end.
+    /// Name of the peer.
     pub peer: String,
-    /// Scheduler of what this end sends.
+    /// Scheduler of the data that this end sends.
     pub striping: &'static str,
-    /// The lanes to that end, which its connections share.
+    /// Lanes to the peer, which all connections of the association share.
     pub lanes: Vec<LaneReport>,
-    /// Bytes received that wait for earlier ones, now and at most so far.
+    /// Number of received bytes that wait for missing earlier bytes.
     pub held_bytes: u64,
-    /// At most so far.
+    /// Maximum of `held_bytes` so far.
     pub most_held_bytes: u64,
-    /// Bytes taken and not sent yet.
+    /// Number of bytes that were read from the client or server and are not sent yet.
     pub waiting_bytes: u64,
-    /// Bytes that all connections over these lanes have sent more than once.
+    /// Number of bytes that all connections over these lanes have sent more than once.
     pub repeated_bytes: u64,
 }
 
-/// A lane of a striped connection.
+/// State of a lane of a striped connection.
 #[derive(Clone, Debug)]
 pub struct LaneReport {
-    /// Name of its link.
+    /// Name of the lane's link.
     pub link: String,
-    /// Whether what it has is overdue.
+    /// Whether data on the lane is overdue.
     pub is_suspect: bool,
-    /// What it carries, from this end.
+    /// Throughput from this end to the peer.
     pub rate: Bitrate,
-    /// Its round trip.
+    /// RTT of the lane.
     pub rtt: Duration,
-    /// Bytes sent on it.
+    /// Number of bytes sent on the lane.
     pub tx_bytes: u64,
-    /// Bytes received on it.
+    /// Number of bytes received on the lane.
     pub rx_bytes: u64,
 }
 
@@ -333,5 +333,5 @@ pub(super) fn learnt(hub: &Hub) -> Learnt {
     }
 }
 
-/// More connections than anybody reads.
+/// Maximum number of connections and applications in a report.
 pub const MAX_SHOWN: usize = 500;

@@ -1,16 +1,17 @@
-//! What kind of traffic an application has: real-time or bulk, and what its connections have moved before.
+//! Classification of the traffic of an application as real-time or bulk, and the sizes of its past connections.
 //!
-//! DBAS, section II-B: process names and ports tell qualitatively, what connections moved quantitatively. Here, in this
-//! order ([`classify`]):
+//! In DBAS (section II-B), process names and ports give a qualitative and past connections a quantitative description
+//! of an application. [`classify`] uses these criteria, in this order:
 //!
-//! 1. the DSCP with which the client's connection came (RFC 4594, RFC 8622);
-//! 2. packet sizes and rate, once a connection has lasted `LEAST_TIME` and sent `LEAST_SEGMENTS`: small packets at a
-//!    steady pace are real-time, a megabyte or more in full packets is bulk;
-//! 3. the port of the server.
+//! 1. The DSCP of the client's packets (RFC 4594, RFC 8622).
+//! 2. Packet sizes and packet rate, once a connection has lasted `LEAST_TIME` and has sent `LEAST_SEGMENTS`. Small
+//!    packets at a steady rate are real-time. A megabyte or more in full packets is bulk.
+//! 3. The port of the server.
 //!
-//! Each connection that ends and shows a class moves the application towards it, up to `CERTAIN` steps; one that shows none
-//! changes nothing. Sizes are those of data to the server, which the kernel counts by segment. At most [`MAX_KEYS`]
-//! applications and ports are remembered; the one unused for longest goes first.
+//! A counter per application has a range of ±`CERTAIN`. Each connection that ends moves the counter one step towards
+//! the class of the connection. A connection without a class does not move the counter. The segments counted are data
+//! segments to the server, as counted by the kernel. At most [`MAX_KEYS`] applications and ports are stored. The least
+//! recently used entry is removed first.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,17 +20,17 @@ use pleach_core::time::Instant;
 
 use super::application::{Demand, MAX_KEYS};
 
-/// A kind of traffic.
+/// Kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Much data, for which the rate counts.
+    /// Large transfers, for which throughput matters.
     Bulk,
-    /// Little data, for which delay and loss count.
+    /// Little data, for which delay and loss matter.
     RealTime,
 }
 
 impl Class {
-    /// Its name in messages.
+    /// Returns the name of the class in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,24 +40,24 @@ impl Class {
     }
 }
 
-/// What a connection has shown so far.
+/// Observed properties of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Port of the server.
     pub port: u16,
-    /// DSCP of the client's packets, 0 to 63; `None` if it is not known.
+    /// DSCP of the client's packets, 0 to 63. `None` if it is not known.
     pub dscp: Option<u8>,
-    /// Bytes to the server.
+    /// Number of bytes sent to the server.
     pub up: u64,
-    /// Bytes from the server.
+    /// Number of bytes received from the server.
     pub down: u64,
-    /// Segments of data to the server; zero if they were not counted.
+    /// Number of data segments sent to the server. Zero if segments were not counted.
     pub segments: u32,
-    /// How long it has lasted.
+    /// Duration of the connection so far.
     pub lasted: Duration,
 }
 
-/// The class that a connection shows; `None` if it shows none.
+/// Returns the class of a connection. `None` if no criterion applies.
 #[must_use]
 pub fn classify(seen: &Seen) -> Option<Class> {
     by_dscp(seen.dscp)
@@ -77,7 +78,7 @@ const fn by_dscp(dscp: Option<u8>) -> Option<Class> {
 fn by_packets(seen: &Seen) -> Option<Class> {
     if seen.up.max(seen.down) >= BULK_BYTES {
         let mean = seen.up / u64::from(seen.segments.max(1));
-        // A download is bulk by what came; an upload also by its packets.
+        // A download is bulk if its size is large. An upload must also have large packets.
         let is_full = seen.down >= BULK_BYTES || mean >= FULL_BYTES;
         return is_full.then_some(Class::Bulk);
     }
@@ -99,20 +100,22 @@ const fn by_port(port: u16) -> Option<Class> {
     }
 }
 
-/// What is remembered of an application or port.
+/// Stored statistics of an application or port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Past {
-    /// How many connections have ended.
+    /// Number of connections that have ended.
     pub connections: u64,
-    /// Bytes of the last ones in both directions, oldest first, at most [`LAST`].
+    /// Number of bytes of each of the most recent connections, both directions together, oldest first, at most
+    /// [`LAST`].
     pub last_bytes: VecDeque<u64>,
-    /// Above zero towards real-time, below towards bulk.
+    /// Counter of classified connections: real-time ones increment it, bulk ones decrement it.
     leaning: i8,
     used_at: Option<Instant>,
 }
 
 impl Past {
-    /// The class of most of its connections; `None` if they showed none.
+    /// Returns the class of most recent connections. `None` if real-time and bulk connections balance, or if no
+    /// connection had a class.
     #[must_use]
     pub const fn class(&self) -> Option<Class> {
         match self.leaning {
@@ -123,19 +126,19 @@ impl Past {
     }
 }
 
-/// Remembers applications: by name, and by port where no name is known.
+/// Statistics of applications by name, and by port if the name is not known.
 #[derive(Debug, Default)]
 pub struct Classes(BTreeMap<String, Past>);
 
 impl Classes {
-    /// The class of a connection that begins.
+    /// Returns the expected class of a new connection.
     #[must_use]
     pub fn expected(&self, app: Option<&str>, port: u16, dscp: Option<u8>) -> Option<Class> {
         let past = app.and_then(|app| self.0.get(app)).and_then(Past::class);
         by_dscp(dscp).or(past).or_else(|| by_port(port))
     }
 
-    /// Notes the end of a connection of `app`.
+    /// Adds the properties of a connection of `app` that has ended.
     pub fn note(&mut self, now: Instant, app: Option<&str>, seen: &Seen) {
         let key = app.map_or_else(|| format!(":{}", seen.port), str::to_owned);
         let past = self.0.entry(key).or_default();
@@ -164,27 +167,28 @@ impl Classes {
         }
     }
 
-    /// All that is remembered, by name of the application or `:PORT`.
+    /// Returns all stored statistics, by the application's name or `:PORT`.
     pub fn all(&self) -> impl Iterator<Item = (&str, &Past)> {
         self.0.iter().map(|(key, past)| (key.as_str(), past))
     }
 }
 
-/// How many sizes of past connections are shown.
+/// Number of past connections whose sizes are stored.
 pub const LAST: usize = 8;
-/// How many connections of the other class it takes to change a settled mind, less one.
+/// Limit of the counter of classes, positive and negative. After `CERTAIN` + 1 connections of the other class, the
+/// application's class has changed in any case.
 const CERTAIN: i8 = 4;
-/// Until then nothing is told by packets.
+/// Minimum duration of a connection that is classified by its packets.
 const LEAST_TIME: Duration = Duration::from_secs(2);
-/// Fewer packets have no rate.
+/// Minimum number of segments from which a packet rate is computed.
 const LEAST_SEGMENTS: u32 = 16;
-/// The mean of voice and of keystrokes lies below.
+/// Maximum mean number of bytes per segment of real-time traffic. Voice and keystrokes have smaller segments.
 const SMALL_BYTES: u64 = 400;
-/// The mean of an upload lies above.
+/// Minimum mean number of bytes per segment of a bulk upload.
 const FULL_BYTES: u64 = 1_000;
-/// Who moves so much is bulk.
+/// Minimum number of bytes of a bulk connection in one direction.
 const BULK_BYTES: u64 = 1_000_000;
-/// From one packet in two seconds to two hundred a second.
+/// Packet rate of real-time traffic in packets per minute: from one packet in 2 s to 200 packets/s.
 const PACKETS_PER_MINUTE: core::ops::RangeInclusive<u128> = 30..=12_000;
 
 #[cfg(test)]
@@ -204,7 +208,7 @@ mod tests {
 
     #[test]
     fn marks_come_before_packets_and_packets_before_ports() {
-        // 50 packets of 160 bytes a second.
+        // 50 packets/s of 160 bytes.
         let voice = seen(443, 80_000, 80_000, 500, 10);
         assert_eq!(classify(&voice), Some(Class::RealTime));
         let marked = |dscp, seen| Seen {

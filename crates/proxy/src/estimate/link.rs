@@ -1,17 +1,28 @@
-//! What a link carries, seen from the bytes of the connections on it, and how far and lossy it is.
+//! Estimates of a link's capacity, from the bytes of the connections over the link, and of its RTT and loss.
 //!
-//! Bytes are counted in windows of a quarter of a second, per direction. A window says what the link carries only if
-//! something used it to the full: a *bulk* connection, which moved bytes through this window and the one before and
-//! was not held up by the client; or a *crowd*, connections that are kept waiting ([`crate::placer`]). What a window shows
-//! is a lower bound, so the estimate rises at once, to the lesser of two windows, against bursts. A first estimate takes a
-//! second of bulk, or half of one with a crowd: what a transfer shows while it begins is far below the link, and would keep others away from it. An
-//! estimate falls slowly, because the server may be what is slow: with a time constant of 5 s
-//! if two or more bulk connections shared the window, of 60 s for a single one; not at all in the first window of such use, for
-//! the one before, which it is held against, is one in which that was still beginning, nor while the proxy itself bounds what comes ([`crate::window`]). A link without bulk keeps its estimate;
-//! [`RateEstimator::rate`] says how old it is, and the placer grows more hopeful with time, so that a link that was once
-//! bad is tried again.
+//! Bytes are counted per direction in windows of 250 ms. The throughput of a window shows the link's capacity only if
+//! the link was saturated. A link counts as saturated in two cases:
 //!
-//! Round trip and loss come from TCP's own account of the live connections (`TCP_INFO`). Differs from the paper, which
+//! - A *bulk* connection used it. Such a connection moved many bytes in this window and the one before, and was not
+//!   limited by the client.
+//! - A *crowd* used it: many connections that wait for the link ([`crate::placer`]).
+//!
+//! The throughput of a window is a lower bound of the capacity:
+//!
+//! - The estimate rises immediately, to the lower of the throughputs of two consecutive windows. The minimum of two
+//!   windows filters bursts.
+//! - A first estimate requires 1 s of bulk traffic, or 0.5 s with a crowd. The throughput of a transfer in its start-up
+//!   phase is far below the capacity, and would keep other connections away from the link.
+//! - The estimate falls slowly, because the server may be the bottleneck. The time constant is 5 s if several bulk
+//!   connections or a crowd used the window, and 60 s for a single bulk connection.
+//! - The estimate does not fall in the first window of bulk or crowd traffic, because the transfer was still in its
+//!   start-up phase in the window before.
+//! - The estimate does not fall while the proxy itself limits the received data ([`crate::window`]).
+//!
+//! A link without bulk traffic keeps its estimate. [`RateEstimator::rate`] returns the time of the last confirmation.
+//! The placer raises an old estimate with time, so that a link that was once slow is tried again.
+//!
+//! RTT and loss are taken from the kernel's statistics of the existing TCP connections (`TCP_INFO`). The paper instead
 //! probes remote servers all the time.
 
 use core::time::Duration;
@@ -21,38 +32,38 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 
-/// One direction of one window.
+/// Traffic of one window in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Payload.
+    /// Number of payload bytes.
     pub bytes: u64,
-    /// Bulk connections.
+    /// Number of bulk connections.
     pub bulk: u32,
-    /// Whether many connections were kept waiting, each of which may have moved little.
+    /// Whether many connections waited for the link, even if each of them moved few bytes.
     pub has_crowd: bool,
-    /// Whether receive windows ([`crate::window`]) may have kept it from being more.
+    /// Whether receive windows ([`crate::window`]) may have limited the traffic.
     pub is_bound: bool,
 }
 
-/// What TCP says of a connection since it was last asked.
+/// TCP's statistics of a connection since the previous sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSample {
-    /// Its smoothed round trip.
+    /// Smoothed RTT.
     pub rtt: Duration,
-    /// Its shortest round trip.
+    /// Minimum RTT.
     pub min_rtt: Duration,
-    /// Segments sent.
+    /// Number of segments sent.
     pub segments: u32,
-    /// Segments sent again.
+    /// Number of segments retransmitted.
     pub retransmitted: u32,
 }
 
 /// Estimates of one link.
 #[derive(Clone, Debug, Default)]
 pub struct LinkEstimator {
-    /// To servers.
+    /// Rate to servers.
     pub up: RateEstimator,
-    /// From servers.
+    /// Rate from servers.
     pub down: RateEstimator,
     rtt: Option<Duration>,
     min_rtt: Option<Duration>,
@@ -60,30 +71,32 @@ pub struct LinkEstimator {
     retransmitted: u64,
 }
 
-/// What one direction of a link has shown since something first came over it; begins anew after a pause.
+/// Traffic of one direction of a link since its first byte. It is reset after a pause.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Beginning {
-    /// When the first bytes were seen, which had come before, and the last.
+    /// Times at which the first and the last bytes were reported. The bytes of the first report arrived before that
+    /// time.
     times: Option<(Instant, Instant)>,
-    /// Those between.
+    /// Number of bytes reported after the first time.
     bytes: u64,
 }
 
-/// The rate of one direction.
+/// Estimate of the capacity in one direction.
 #[derive(Clone, Debug, Default)]
 pub struct RateEstimator {
     rate: Option<Bitrate>,
-    /// While there is no estimate: the most that was shown so far, and what counts of windows with bulk in a row.
+    /// Used as long as there is no estimate. `shown` is the highest throughput of two consecutive windows.
+    /// `bulk_windows` is the number of consecutive windows with bulk traffic; a window with a crowd counts as several.
     shown: Bitrate,
     bulk_windows: u32,
     last: Bitrate,
-    /// Whether the last window had bulk or a crowd.
+    /// Whether the previous window had bulk traffic or a crowd.
     was_used: bool,
     proven_at: Instant,
 }
 
 impl LinkEstimator {
-    /// Notes what TCP said.
+    /// Adds a sample of TCP's statistics.
     pub fn on_tcp(&mut self, sample: TcpSample) {
         self.rtt = Some(match self.rtt {
             None => sample.rtt,
@@ -100,28 +113,28 @@ impl LinkEstimator {
         }
     }
 
-    /// Smoothed round trip to the servers in use; `None` before the first connection.
+    /// Returns the smoothed RTT to the servers in use. `None` before the first connection.
     #[must_use]
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
 
-    /// The shortest round trip of late, to the nearest of the servers in use: what the link itself adds, and no queue; `None`
-    /// before the first connection.
+    /// Returns the recent minimum RTT to the nearest of the servers in use. This is the delay of the link without a
+    /// queue. `None` before the first connection.
     #[must_use]
     pub fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt
     }
 
-    /// Whether so much is lost that it is the link's doing, and not that of connections which fill it.
+    /// Whether so many packets are lost that the link itself is the cause, not congestion by the connections over it.
     #[must_use]
     pub fn is_lossy(&self) -> bool {
         self.loss() >= LOSSY
     }
 
-    /// What a single connection gets at most on a link that loses packets by itself; `None`: it does not, or no round trip is
-    /// known. Mathis et al., "The macroscopic behavior of the TCP congestion avoidance algorithm" (1997): a segment, by the
-    /// round trip, by the root of two thirds of the loss.
+    /// Returns the maximum throughput of a single connection over a link that loses packets by itself. `None` if the
+    /// link does not lose packets by itself or if no RTT is known. The formula is that of Mathis et al., "The
+    /// macroscopic behavior of the TCP congestion avoidance algorithm" (1997): segment size / (RTT × √(loss × 2/3)).
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -135,7 +148,7 @@ impl LinkEstimator {
             .then(|| Bitrate::from_bps(bits.round() as u64))
     }
 
-    /// Segments sent again of the last thousands sent, as a fraction.
+    /// Returns the fraction of recently sent segments that were retransmissions.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "both are small")]
     pub fn loss(&self) -> f64 {
@@ -147,7 +160,7 @@ impl LinkEstimator {
 }
 
 impl Beginning {
-    /// Notes that `bytes` more were seen `now`.
+    /// Adds `bytes` that were observed at `now`.
     pub fn on_bytes(&mut self, now: Instant, bytes: u64) {
         if bytes == 0 {
             return;
@@ -155,7 +168,7 @@ impl Beginning {
         match &mut self.times {
             Some((first_at, last_at)) if now.since(*last_at) <= PAUSE => {
                 *last_at = now;
-                // What several connections are seen to have moved at first came before, too.
+                // If several connections report bytes at the first time, all these bytes arrived before it.
                 if now > *first_at {
                     self.bytes += bytes;
                 }
@@ -167,7 +180,7 @@ impl Beginning {
         }
     }
 
-    /// Leaves out the time from the last bytes until `now`: nobody wanted anything.
+    /// Excludes the time from the last bytes until `now`, because the link was idle.
     pub fn skip(&mut self, now: Instant) {
         if let Some((first_at, last_at)) = &mut self.times
             && now.since(*last_at) <= PAUSE
@@ -177,8 +190,8 @@ impl Beginning {
         }
     }
 
-    /// The mean rate so far; `None` but from `FIRST_STEPS` to `LAST_STEPS` after the first byte: what an estimate has not come
-    /// of by then trickles, which says nothing.
+    /// Returns the mean rate so far. `None` earlier than `FIRST_STEPS` or later than `LAST_STEPS` after the first byte.
+    /// If there is still no estimate after `LAST_STEPS`, the traffic is too little to show the link's capacity.
     #[must_use]
     pub fn rate(&self) -> Option<Bitrate> {
         let (first_at, last_at) = self.times?;
@@ -191,7 +204,7 @@ impl Beginning {
 }
 
 impl RateEstimator {
-    /// Notes a window of `length` that ended `now`.
+    /// Adds the traffic of a window of `length` that ended at `now`.
     pub fn on_window(&mut self, now: Instant, traffic: Traffic, length: Duration) {
         let Some(sample) = Bitrate::from_transfer(Bytes::new(traffic.bytes), length) else {
             return;
@@ -203,7 +216,7 @@ impl RateEstimator {
         let Some(rate) = self.rate else {
             self.shown = self.shown.max(low);
             if is_used && low > Bitrate::ZERO {
-                // Who has been kept waiting is not about to begin, but may just have got the last it wanted.
+                // A waiting connection is past its start-up phase, but may have just received its last bytes.
                 self.bulk_windows += if traffic.has_crowd {
                     FIRST_WINDOWS / 2
                 } else {
@@ -222,7 +235,8 @@ impl RateEstimator {
             self.rate = Some(low);
             self.proven_at = now;
         } else if is_used {
-            // This and the one before are mostly of somebody who was beginning, which bears out nothing either.
+            // Most of the traffic of this window and the one before belongs to a transfer in its start-up phase. It
+            // does not confirm the estimate either.
             if !was_used {
                 return;
             }
@@ -245,13 +259,14 @@ impl RateEstimator {
         }
     }
 
-    /// The rate and when a window last bore it out; `None` if no window ever said anything.
+    /// Returns the estimate and the time at which a window last confirmed it. `None` if there is no estimate.
     #[must_use]
     pub fn rate(&self) -> Option<(Bitrate, Instant)> {
         self.rate.map(|rate| (rate, self.proven_at))
     }
 
-    /// What two windows in a row have shown it to carry at least; zero where there is an estimate.
+    /// Returns a lower bound of the capacity: the highest throughput of two consecutive windows. Zero if there is an
+    /// estimate.
     #[must_use]
     pub fn least(&self) -> Bitrate {
         if self.rate.is_some() {
@@ -261,7 +276,7 @@ impl RateEstimator {
         }
     }
 
-    /// Takes `rate` as known from an earlier run.
+    /// Sets the estimate to `rate`, which was stored by an earlier process.
     pub fn restore(&mut self, now: Instant, rate: Bitrate) {
         if rate > Bitrate::ZERO {
             self.rate = Some(rate);
@@ -270,25 +285,30 @@ impl RateEstimator {
     }
 }
 
-/// After so long without a byte a link's beginning is forgotten.
+/// Duration without data after which a [`Beginning`] is reset.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Some round trips: before, it is hardly more than how far the servers are.
+/// Minimum time after the first byte at which a [`Beginning`] has a rate: several RTTs. Before that time, the rate
+/// mostly depends on the RTT to the servers.
 const FIRST_STEPS: Duration = Duration::from_millis(150);
 const LAST_STEPS: Duration = Duration::from_secs(3);
-/// So many windows with bulk in a row make a first estimate: a second, several round trips of slow start on most links.
+/// Number of consecutive windows with bulk traffic from which the first estimate is made. They take 1 s, which is
+/// several RTTs of slow start on most links.
 const FIRST_WINDOWS: u32 = 4;
-/// Falls to a third of the way in this time while several connections fill the link.
+/// Time constant with which the estimate falls while several connections saturate the link.
 const SHARED_MEMORY: Duration = Duration::from_secs(5);
-/// The same while one does, which may be its server's doing.
+/// Time constant with which the estimate falls while a single connection saturates the link. It is long because the
+/// connection's server may be the bottleneck.
 const SINGLE_MEMORY: Duration = Duration::from_secs(60);
-/// The shortest round trip grows by so little a sample, of which a page makes a hundred.
+/// Divisor for the growth of the minimum RTT: with each sample it grows by 1/512 of itself, so that an outdated minimum
+/// is replaced. A web page causes about a hundred samples.
 const MIN_RTT_MEMORY: u32 = 512;
-/// Loss is that of about this many segments.
+/// Number of segments at which the loss counters are halved, so that older segments count less.
 const LOSS_MEMORY_SEGMENTS: u64 = 20_000;
 
-/// Connections that fill a link lose less, but for very short queues.
+/// Loss ratio from which packet loss is attributed to the link itself. Congestion causes less loss, except with very
+/// short queues.
 const LOSSY: f64 = 0.02;
-/// 1460 bytes.
+/// Size of a segment in bits: 1460 bytes.
 const SEGMENT_BITS: f64 = 11_680.0;
 
 #[cfg(test)]
@@ -297,14 +317,14 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(250);
 
-    /// Feeds a window of `mbps` that is otherwise like `traffic`, and moves `now` to its end.
+    /// Adds a window with the rate `mbps` and the other properties of `traffic`, and advances `now` to its end.
     fn window(estimator: &mut RateEstimator, now: &mut Instant, mbps: u64, traffic: Traffic) {
         *now += WINDOW;
         let bytes = Bitrate::from_mbps(mbps).bytes_in(WINDOW).get();
         estimator.on_window(*now, Traffic { bytes, ..traffic }, WINDOW);
     }
 
-    /// What comes while connections are kept waiting, or not.
+    /// Returns the traffic of a window with or without a crowd.
     fn crowd(has_crowd: bool) -> Traffic {
         Traffic {
             has_crowd,
@@ -312,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Feeds windows of `mbps` with `bulk` connections; returns the time after.
+    /// Adds windows of `mbps` with `bulk` connections. Returns the time after the last window.
     fn feed(
         estimator: &mut RateEstimator,
         mut now: Instant,
@@ -340,7 +360,7 @@ mod tests {
         let mut estimator = RateEstimator::default();
         let now = feed(&mut estimator, Instant::ZERO, 20, 0, 8);
         assert_eq!(estimator.rate(), None, "little things prove nothing");
-        // What begins is slow, and says nothing of the link.
+        // A transfer in its start-up phase is slow and does not show the link's capacity.
         let now = feed(&mut estimator, now, 1, 1, 3);
         assert_eq!(estimator.rate(), None);
         let now = feed(&mut estimator, now, 0, 0, 1);
@@ -373,7 +393,7 @@ mod tests {
     fn who_has_been_kept_waiting_shows_more_in_two_windows_than_in_one() {
         let mut estimator = RateEstimator::default();
         let mut now = Instant::ZERO;
-        // A page ends: what its last window shows is no rate of the link, but it has shown more before.
+        // The last window of a page does not show the link's capacity. Earlier windows have shown more.
         for (mbps, has_crowd) in [(5, false), (6, false), (1, true), (0, false)] {
             window(&mut estimator, &mut now, mbps, crowd(has_crowd));
         }
@@ -435,7 +455,7 @@ mod tests {
     fn a_beginning_shows_what_came_after_the_first_byte_until_a_pause() {
         let at = Instant::from_millis;
         let mut beginning = Beginning::default();
-        // Two connections are seen for the first time; who knows since when they move.
+        // Two connections report bytes for the first time. It is not known when they began to move these bytes.
         beginning.on_bytes(at(1000), 50_000);
         beginning.on_bytes(at(1000), 50_000);
         beginning.on_bytes(at(1100), 10_000);
@@ -450,7 +470,7 @@ mod tests {
             beginning.on_bytes(at(1900 + step * 400), 1_000);
             assert_eq!(beginning.rate().is_some(), step <= 7, "a trickle");
         }
-        // A second's half in which nobody wanted anything.
+        // The link is idle for half a second.
         let mut beginning = Beginning::default();
         beginning.on_bytes(at(1000), 1);
         beginning.on_bytes(at(1100), 12_500);
@@ -498,7 +518,7 @@ mod tests {
             });
             link.single().map(|rate| rate.as_bps() / 1000)
         };
-        // 11 680 bit in 100 ms, by the root of 0.04.
+        // 11 680 bit / (100 ms × √0.04) = 584 kbit/s.
         assert_eq!(of(60, 100), Some(584));
         assert_eq!(of(60, 50), Some(1168));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A connection to be placed, and the answer.
+//! A connection whose link is to be chosen, and the result of the choice.
 
 use core::fmt;
 use std::net::IpAddr;
@@ -10,52 +10,53 @@ use crate::{
     target::Target,
 };
 
-/// A connection to be placed.
+/// Description of a connection whose link is to be chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// Who asks.
+    /// Address of the client.
     pub client: IpAddr,
-    /// The program, if known.
+    /// Name of the client's program, if known.
     pub app: Option<&'a str>,
     /// DSCP of the client's packets, if known.
     pub dscp: Option<u8>,
-    /// Where to.
+    /// Destination of the connection.
     pub target: &'a Target,
-    /// Its addresses.
+    /// Addresses of the destination.
     pub addresses: &'a [IpAddr],
-    /// Connections to it that wait for use.
+    /// Idle connections to the destination that can be reused.
     pub warm: &'a [Warm],
 }
 
-/// A connection to a server that waits for use.
+/// An idle connection to a server that can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Warm {
-    /// Over which link.
+    /// Link of the idle connection.
     pub link: LinkId,
-    /// What has come over it lately: so far its server's window has grown.
+    /// Number of bytes that have recently arrived over the connection. The server's congestion window has grown by
+    /// about as much.
     pub received: Bytes,
 }
 
-/// Why a connection is where it is.
+/// Reason for the choice of a connection's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The user assigned it there while the proxy runs.
+    /// A rule that the user set at run time names the link.
     Assigned,
     /// The destination is directly on this link.
     Neighbour,
-    /// No other link was there.
+    /// No other link was available.
     OnlyLink,
-    /// The link had room, and brings a part of what another connection began to bring.
+    /// The link had free capacity, so this connection downloads a part of another connection's data.
     Part,
-    /// Its application is real-time, and the link the quickest.
+    /// The application is real-time, and the link has the shortest RTT.
     RealTime,
-    /// Another link was chosen first and did not work.
+    /// Connecting over the link that was chosen first failed.
     Retry,
-    /// The rule of this number, counted from 1.
+    /// The configuration's rule with this number, counted from 1, names the link.
     Rule(usize),
-    /// The scheduler chose it.
+    /// The scheduler chose the link.
     Scheduler(Policy),
-    /// Its site was there before.
+    /// An earlier connection to the same site used the link.
     Site,
 }
 
@@ -75,22 +76,22 @@ impl fmt::Display for Why {
     }
 }
 
-/// Where a connection should go.
+/// Links that a connection should try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The connection is known by it from now on.
+    /// Identifier of the connection from now on.
     pub id: ConnectionId,
-    /// Links to try, best first; at least one.
+    /// At least one link to try, best first.
     pub links: Vec<LinkId>,
-    /// Why the first is first.
+    /// Reason for the choice of the first link.
     pub why: Why,
 }
 
-/// A connection that was begun.
+/// Identifier of a registered connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(pub(super) u64);
 
-/// No link leads there; the text says why for each.
+/// No link leads to the destination. The text gives the reason for each link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoLink(pub(super) String);

@@ -16,7 +16,7 @@ fn config(policy: Policy) -> PlacerConfig {
     }
 }
 
-/// Links of 20 and 10 Mbit/s, both leading everywhere over IPv4.
+/// Returns a placer with links of 20 and 10 Mbit/s, which both lead to all IPv4 addresses.
 fn placer(config: PlacerConfig) -> Placer {
     let mut placer = Placer::new(config, Instant::ZERO);
     for (name, mbps) in [("wifi", 20), ("lte", 10)] {
@@ -105,7 +105,7 @@ fn a_connection_that_waits_is_opened_and_has_its_window() {
         link: LinkId(link),
         received: Bytes::new(received),
     };
-    // Of 22 kB: three round trips, or two, or one, and 9 or 18 ms of their own.
+    // An answer of 22 kB takes three, two or one RTTs, plus 9 or 18 ms at the rate of the link.
     assert_eq!(first(at(0), &[]), LinkId(0));
     assert_eq!(first(at(0), &[warm(1, 0)]), LinkId(0));
     assert_eq!(first(at(0), &[warm(1, 100_000)]), LinkId(1));
@@ -118,7 +118,7 @@ fn what_a_server_says_of_its_answer_counts_for_more_than_what_is_expected() {
     let to = target("files.example", 80);
     let first = begin(&mut placer, at(0), None, &to).expect("links");
     assert_eq!(first.links[0], LinkId(0));
-    // A gigabyte: 400 s of the better link.
+    // 1 GB takes 400 s on the faster link.
     let all = |down| Demand { up: 100, down };
     placer.foretell(first.id, all(1_000_000_000));
     let next = |placer: &mut Placer| {
@@ -140,7 +140,7 @@ fn a_link_that_has_nothing_to_do_shows_nothing_meanwhile() {
     placer.set_reach(link, everywhere());
     let to = target("a.example", 80);
     let down = |down| Demand { up: 0, down };
-    // 8 Mbit/s for 100 ms, then nothing for 300 ms, three times.
+    // Three times: 8 Mbit/s for 100 ms, then no data for 300 ms.
     for turn in 0..3 {
         let from = turn * 400;
         let id = begin(&mut placer, at(from), None, &to).expect("a link").id;
@@ -166,7 +166,7 @@ fn sites_with_logins_keep_their_link_and_plain_downloads_spread() {
     let bank = links(&mut placer, &target("bank.example", 443));
     assert_eq!(bank[0].0, bank[1].0);
     assert_eq!(bank[1].1, Why::Site);
-    // Its link goes: another is taken and kept.
+    // If the site's link goes down, the site takes another link and stays on it.
     let kept = LinkId(bank[0].0);
     placer.set_reach(kept, Reach::default());
     let placement =
@@ -282,7 +282,7 @@ fn dear_links_wait_for_need_and_standby_for_failure() {
         placer.set_reach(id, everywhere());
     }
     let to = target("a.example", 80);
-    // 22.38 kB at 1 Mbit/s take 0.18 s: eleven of them fill two seconds.
+    // 22.38 kB take 0.18 s at 1 Mbit/s, so eleven such connections take 2 s.
     let firsts: Vec<usize> = (0..13)
         .map(|_| begin(&mut placer, at(0), None, &to).expect("links").links[0].0)
         .collect();
@@ -314,7 +314,7 @@ fn rates_are_learnt_and_hope_comes_back() {
         placer.moved(at(0), id, LinkId(link), &[]);
         id
     });
-    // 20 and 10 Mbit/s for three seconds.
+    // The links receive 20 and 10 Mbit/s for 3 s.
     let mut now = at(0);
     for window in 1..=12 {
         now += WINDOW;
@@ -335,7 +335,7 @@ fn rates_are_learnt_and_hope_comes_back() {
         Bitrate::from_mbps(20),
         "tried again"
     );
-    // The end teaches what a connection moves.
+    // The end of a connection updates the expected amount of data.
     placer.end(now, ids[0], Some(1));
     assert!(placer.demands.expected(None, 80).demand.down > 900_000);
     assert_eq!(placer.connection_counts(), [0, 1]);
@@ -406,7 +406,7 @@ fn a_busy_link_is_not_suspected_for_one_lost_packet() {
     let unlucky = begin(&mut placer, at(1000), None, &to).expect("links").id;
     placer.moved(at(1500), unlucky, LinkId(1), &[LinkId(0)]);
     assert!(!placer.is_suspect(at(1500), LinkId(0)));
-    // Silent since, it is.
+    // No data has arrived since, so the link becomes suspect.
     placer.moved(at(2000), unlucky, LinkId(1), &[LinkId(0)]);
     assert!(placer.is_suspect(at(2000), LinkId(0)));
 }
@@ -432,7 +432,7 @@ fn many_connections_that_get_little_each_show_what_a_slow_link_carries() {
     let ids = crowd(&mut placer, at(0), 100);
     let mut moved = vec![0; ids.len()];
     let mut now = at(0);
-    // 0.24 Mbit/s: five packets a window, to five of the hundred.
+    // 0.24 Mbit/s: in each window, five of the hundred connections receive one packet each.
     for window in 0..40 {
         now += WINDOW;
         for turn in 0..5 {
@@ -462,7 +462,7 @@ fn links_that_are_not_known_are_told_apart_by_what_they_have_shown() {
         .collect();
     placer.moved(at(0), ids[0], LinkId(0), &[]);
     placer.moved(at(0), ids[1], LinkId(1), &[]);
-    // 8 and 2 Mbit/s, seen between two windows.
+    // 8 and 2 Mbit/s, reported within a window.
     for step in 0..=2_u64 {
         let now = at(50 + step * 100);
         for (id, bytes) in [(ids[0], 100_000), (ids[1], 25_000)] {
@@ -490,7 +490,7 @@ fn what_a_link_has_shown_counts_before_there_is_an_estimate() {
     placer.moved(at(0), id, LinkId(0), &[]);
     let down = |placer: &Placer, now| placer.rates(now, LinkId(0)).1;
     assert_eq!(down(&placer, at(0)), Bitrate::from_mbps(9));
-    // A page's worth at 16 Mbit/s, and a pause in which its beginning is forgotten.
+    // The link receives a page at 16 Mbit/s. In the pause after it, the observed rate is discarded.
     let mut now = at(0);
     for window in 1..=3 {
         now += WINDOW;
@@ -524,7 +524,8 @@ fn trickles_and_idle_connections_are_no_crowd() {
         for window in 1..=60 {
             now += WINDOW;
             for (index, id) in ids.iter().enumerate() {
-                // Each has moved all that was expected of it; one goes on in either case, below what counts as bulk.
+                // Each connection has moved all expected bytes. In either case one connection continues, below the bulk
+                // threshold.
                 let more = if index == 0 { 3_000 } else { each };
                 let down = 22_380 + window * more;
                 placer.observe(now, *id, Demand { up: 0, down }, false);
@@ -552,16 +553,16 @@ fn budgets_make_links_dearer_and_the_next_month_cheaper_again() {
         firsts.sort_unstable();
         firsts
     };
-    // January 1970.
+    // Day 0 is 1 January 1970, and day 31 is in the next budget month.
     assert_eq!(placer.charge(LinkId(1), day(0), 100_000), None);
     assert_eq!(firsts(&mut placer), [0, 1]);
     assert_eq!(placer.charge(LinkId(1), day(0), 1), Some(Standing::Ahead));
     assert_eq!(firsts(&mut placer), [0, 0]);
     assert_eq!(placer.charge(LinkId(1), day(0), 0), None, "nothing new");
-    // Somewhat later it has earned it.
+    // One day later the same volume is within the budget.
     assert_eq!(placer.charge(LinkId(1), day(1), 0), Some(Standing::Within));
     assert_eq!(firsts(&mut placer), [0, 1]);
-    // Spent, it is there while nothing else is.
+    // If the budget is used up, the link is used only if no other link is available.
     assert_eq!(
         placer.charge(LinkId(1), day(2), 1_000_000),
         Some(Standing::Spent)
@@ -572,7 +573,7 @@ fn budgets_make_links_dearer_and_the_next_month_cheaper_again() {
     placer.set_reach(LinkId(0), everywhere());
     assert_eq!(placer.charge(LinkId(1), day(31), 0), Some(Standing::Within));
     assert_eq!(firsts(&mut placer), [0, 1]);
-    // A link without budget has nothing to tell.
+    // A link without a budget has no standing to report.
     assert_eq!(placer.charge(LinkId(0), day(31), 1 << 40), None);
 }
 

@@ -1,13 +1,14 @@
-//! Plain mode: a TCP connection of a client joined to one of a server, on one link.
+//! Plain mode: relays between a client's TCP connection and a TCP connection to the server over one link.
 //!
-//! Two phases. While it is *opening*, nothing has come back from the server: what the client sends is kept
-//! ([`MAX_REPLAY`]), so that the connection can be made again over another link if its own dies, is reset, or
-//! acknowledges nothing, and if saying it twice does no harm ([`may_replay`]). From the first byte back on, both
-//! directions move in the kernel ([`super::pipe`]), each until its end; a half that ends is passed on as such. What
-//! breaks is passed on as a reset, so that nobody takes a part for the whole.
+//! A relay has two phases. It is *opening* until the first byte from the server. In this phase, up to [`MAX_REPLAY`]
+//! bytes of the client's data are stored. If the link fails, the connection is reset, or the server acknowledges
+//! nothing, then the connection is made again over another link and the stored data is sent again, provided that
+//! sending it twice does no harm ([`may_replay`]). After the first byte from the server, both directions move in the
+//! kernel ([`super::pipe`]). The end of one direction is passed on as the end of that direction. A broken connection is
+//! passed on as a reset, so that neither side mistakes a part of the data for the whole.
 //!
-//! Of a plain HTTP request, what moves back is one answer ([`super::answer`]), after which either connection may serve another
-//! request.
+//! For a plain HTTP request, only one answer is relayed ([`super::answer`]). Afterwards, the connections to the client
+//! and to the server can serve another request.
 
 use std::{cell::Cell, io, net::IpAddr, pin::pin, rc::Rc, time::Duration};
 
@@ -35,34 +36,36 @@ use crate::{
     sched::{LinkId, Policy},
 };
 
-/// A request that is being served, with what is needed to serve it over another link.
+/// A request that is being served, with the state that is needed to serve it over another link.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) live: Rc<Live>,
     pub(crate) addresses: Vec<IpAddr>,
-    /// Links not tried yet, best first.
+    /// Links that were not tried yet, best first.
     pub(crate) links: Vec<LinkId>,
-    /// Links that were tried and did not work.
+    /// Links over which connecting failed.
     pub(crate) failed: Vec<LinkId>,
-    /// What came over the connection for other requests; it may have been closed meanwhile. `None`: it is new.
+    /// Number of bytes that a reused connection has received for earlier requests. The server may have closed the
+    /// connection in the meantime. `None` if the connection is new.
     pub(crate) reused: Option<Bytes>,
-    /// Others may ask the server the same for it, over connections of their own.
+    /// Whether parts of the answer may be requested from the server over additional connections.
     pub(crate) may_split: bool,
 }
 
-/// What is left after a plain HTTP request was answered.
+/// Connections that can be used again after a plain HTTP request was answered.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
-    /// The client may send another request: this is what it has sent of it.
+    /// Bytes of the next request that the client has already sent. `None` if the client cannot send another request.
     pub(crate) ahead: Option<Vec<u8>>,
-    /// The server waits for another request; what came over the connection before this one.
+    /// Connection to a server that waits for another request, and the number of bytes that it had received before this
+    /// request.
     pub(crate) upstream: Option<(Rc<TcpStream>, Bytes)>,
 }
 
 /// Serves `client` over `upstream` until both directions have ended, or until its plain HTTP request is answered.
 ///
 /// # Errors
-/// What broke the connection; both ends are reset then.
+/// The error that broke the connection. Both connections are reset in this case.
 pub(crate) async fn relay(
     hub: &Hub,
     client: &TcpStream,
@@ -77,7 +80,8 @@ pub(crate) async fn relay(
         is_last: request.is_last,
         is_partial: false,
     };
-    // Whoever wants connections spread otherwise means those that clients make.
+    // Answers are fetched in parts only with the scheduler `max-throughput`. The other schedulers distribute exactly
+    // the connections that clients make.
     let may_ask_again = hub.settings.ranges
         && hub.placer.borrow().policy() == Policy::MaxThroughput
         && session.may_split
@@ -140,7 +144,7 @@ pub(crate) async fn relay(
         Err(error) => Err(error),
     };
     if outcome.is_err() {
-        // A socket that refuses is closed plainly.
+        // If a socket option cannot be set, the socket is closed without a reset.
         let reset = |stream: &TcpStream| {
             let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
         };
@@ -150,26 +154,27 @@ pub(crate) async fn relay(
         }
     }
     if is_told {
-        // It knows why, if it is given the time to read it.
+        // The client gets the error page, which a reset could discard.
         return Ok(Left::default());
     }
     outcome
 }
 
-/// How far a connection has got upwards when it is open.
+/// State of the client's data when the opening phase ends.
 struct Said {
-    /// All that the server is to get, from the beginning, and how much of it it got.
+    /// All data for the server from the beginning, and how many bytes of it were written to the server's socket.
     sent: Vec<u8>,
     written: usize,
-    /// What is missing of a request's body.
+    /// Part of the request's body that is still missing.
     body: Body,
-    /// The client has said its last; the server was told.
+    /// `is_closed`: the client has ended its direction. `is_shut`: this end was passed on to the server.
     is_closed: bool,
     is_shut: bool,
 }
 
-/// Moves both directions of an open connection to their ends. `asked`: of a plain HTTP request, and how it can be asked for
-/// again. Returns what is left after a request, and what the client has sent of the next one.
+/// Relays both directions of an open connection until they end. `asked` describes a plain HTTP request and how it can
+/// be repeated. Returns which connections can be used again after a request, and the bytes that the client has sent of
+/// the next request.
 async fn exchange(
     hub: &Hub,
     client: &TcpStream,
@@ -221,8 +226,8 @@ async fn exchange(
     Ok((kept, ahead))
 }
 
-/// Runs both directions to their ends. A server that has answered a request need not take all of it; `is_deaf`: it does not. Returns
-/// what is left after a request if that went well.
+/// Runs both directions until they end. A server that has answered a request may stop reading the request. `is_deaf`
+/// says that it has stopped. Returns which connections can be used again after a request, if both directions succeeded.
 async fn both(
     upward: impl Future<Output = io::Result<()>>,
     downward: impl Future<Output = io::Result<Option<Kept>>>,
@@ -234,7 +239,7 @@ async fn both(
         outcome = &mut upward => match outcome {
             Ok(()) => downward.await,
             Err(error) if !is_deaf.get() => Err(error),
-            // An answer that ends with the connection may lack its end.
+            // An answer that is delimited by the end of the connection may be incomplete.
             Err(error) => match downward.await {
                 Ok(Some(kept)) if kept.is_whole => Ok(None),
                 Ok(_) | Err(_) => Err(error),
@@ -248,7 +253,7 @@ async fn both(
     }
 }
 
-/// A connection on which nothing has come back.
+/// A connection over which the server has sent nothing yet.
 struct Opening<'a> {
     hub: &'a Hub,
     client: &'a TcpStream,
@@ -256,18 +261,18 @@ struct Opening<'a> {
     session: Session,
     protocol: Protocol,
     body: Body,
-    /// The client has said its last.
+    /// Whether the client has ended its direction.
     is_closed: bool,
-    /// All that the server is to get, from the beginning, and how much of it it got.
+    /// All data for the server from the beginning, and how many bytes of it were written to the server's socket.
     sent: Vec<u8>,
     written: usize,
-    /// The server was told that nothing more comes.
+    /// Whether the end of the client's data was passed on to the server.
     is_shut: bool,
-    /// The client has got an error page, which a reset would spoil.
+    /// Whether the client has got an error page, which a reset would discard.
     is_told: bool,
 }
 
-/// What happened while it was opening.
+/// Event of a connection in the opening phase.
 enum Event {
     ClientReadable,
     UpstreamReadable,
@@ -276,7 +281,7 @@ enum Event {
 }
 
 impl Opening<'_> {
-    /// Runs until the server's first byte or end has come, or more was sent than is kept.
+    /// Runs until the server's first byte or end arrives, or until `MAX_REPLAY` bytes are stored.
     async fn run(&mut self) -> io::Result<()> {
         while self.sent.len() < MAX_REPLAY {
             let live = &self.session.live;
@@ -289,11 +294,11 @@ impl Opening<'_> {
                 ready = self.client.readable(), if has_room => ready.map(|()| Event::ClientReadable),
             };
             let outcome = match event? {
-                // What the client does wrong is no matter of links.
+                // Errors of the client are unrelated to the link, so no other link is tried.
                 Event::ClientReadable => Ok(self.read_client()?),
                 Event::UpstreamReadable => match self.peek_upstream() {
                     Ok(Some(0)) if self.session.reused.is_some() => Err(hung_up()),
-                    // That is no answer, or an answer to nobody.
+                    // The server sent data before the request, so the data is not an answer to it.
                     Ok(Some(_)) if self.session.reused.is_some() && self.written == 0 => {
                         Err(hung_up())
                     }
@@ -325,7 +330,7 @@ impl Opening<'_> {
         let limit = if self.body == Body::Tunnel {
             room
         } else {
-            // What is not for this server is left where it is.
+            // Data that is not for this server stays in the socket.
             let peek = || Ok(recv(self.client, &mut scratch[..room], RecvFlags::PEEK)?.0);
             match self.client.try_io(Interest::READABLE, peek) {
                 Ok(0) => 1,
@@ -348,7 +353,8 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Adds what the client sent along with its request; returns what does not belong to it.
+    /// Adds the data that the client sent together with its request. Returns the bytes that do not belong to the
+    /// request.
     fn add(&mut self, rest: &[u8]) -> io::Result<Vec<u8>> {
         let len = self.body.take(rest).map_err(io::Error::other)?;
         self.sent.extend_from_slice(&rest[..len]);
@@ -356,7 +362,7 @@ impl Opening<'_> {
         Ok(rest[len..].to_vec())
     }
 
-    /// Whether something came back; no bytes are the end.
+    /// Returns `Some(0)` if the server has ended its direction, `Some(1)` if data has arrived, and `None` otherwise.
     fn peek_upstream(&self) -> io::Result<Option<usize>> {
         let peek = || Ok(recv(&*self.upstream, &mut [0; 1], RecvFlags::PEEK)?.0);
         match self.upstream.try_io(Interest::READABLE, peek) {
@@ -366,7 +372,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Tells the client of a plain HTTP request why there is no answer.
+    /// Sends the client of a plain HTTP request an error page that says why there is no answer.
     async fn tell(&mut self, failure: Failure, error: &io::Error) -> io::Result<()> {
         if self.protocol != Protocol::HttpRequest {
             return Ok(());
@@ -398,25 +404,25 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Connects anew over the links that were not tried yet, and begins again there.
+    /// Connects again over the links that were not tried yet, and sends the client's data from the beginning.
     async fn try_another_link(&mut self, error: io::Error) -> io::Result<()> {
         let live = Rc::clone(&self.session.live);
         let is_reused = self.session.reused.take().is_some();
-        // Without links there is still a connection of its own to be tried.
+        // A reused connection can be replaced by a new one even without further links.
         let has_more = is_reused || !self.session.links.is_empty();
         let is_harmless = self.written == 0 || may_replay(&self.sent);
         if !has_more || !is_harmless {
             self.tell(Failure::General, &error).await?;
             return Err(error);
         }
-        // Nothing that happens to the old link or its connection meanwhile is a matter of this one any more.
+        // Later events of the old link or its connection must not affect the new connection.
         live.upstream.take();
         let before = live.link.take();
         let mut links = std::mem::take(&mut self.session.links);
         if !is_reused {
             self.session.failed.extend(before);
         } else if !is_hanging_up(&error) {
-            // It may be the link, or what is between it and a server that has forgotten the connection.
+            // The cause may be the link, or a middlebox on the path that has dropped the state of the connection.
             links.retain(|link| Some(*link) != before);
             links.extend(before);
         }
@@ -449,7 +455,8 @@ impl Opening<'_> {
     }
 }
 
-/// Passes on the rest of a request's body; returns what was read beyond it. Sets `is_deaf` if the server takes no more.
+/// Relays the rest of a request's body. Returns the bytes that were read beyond the body. Sets `is_deaf` if the server
+/// no longer reads.
 async fn send_body(
     hub: &Hub,
     client: &TcpStream,
@@ -474,8 +481,8 @@ async fn send_body(
     Ok(ahead)
 }
 
-/// Whether a server may get `sent` twice: nothing, the beginning of a TLS handshake, or an HTTP request that asks only
-/// (RFC 9110, 9.2.1).
+/// Whether `sent` may be sent to a server twice. This is the case if it is empty, the beginning of a TLS handshake, or
+/// an HTTP request with a safe method (RFC 9110, 9.2.1).
 pub(crate) fn may_replay(sent: &[u8]) -> bool {
     let beginnings: [&[u8]; 4] = [b"\x16\x03", b"GET ", b"HEAD ", b"OPTIONS "];
     sent.is_empty() || beginnings.iter().any(|begin| sent.starts_with(begin))
@@ -493,7 +500,7 @@ fn is_hanging_up(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// What is kept of a client's words to say them again.
+/// Maximum number of bytes of the client's data that are stored for sending them again.
 const MAX_REPLAY: usize = 16 << 10;
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! SOCKS5's UDP ASSOCIATE (RFC 1928, section 7).
 //!
-//! A client sends datagrams with a header to a socket made for it; each destination is placed like a connection and
-//! keeps its link, since games, calls and QUIC do not like their address to change. (The paper would spread the
-//! datagrams of one exchange over links by weighted round robin.) The association ends with the TCP connection it was
-//! asked on. Bounds: [`MAX_FLOWS`] destinations, of which the one unused for longest makes room; a destination is
-//! forgotten after [`FLOW_IDLE`]. Only destinations that were spoken to are listened to.
+//! A client sends datagrams with a header to a socket that the proxy creates for it. The link of each destination is
+//! chosen as for a connection, and the destination keeps this link, because games, calls and QUIC are disturbed by a
+//! change of address. (The paper instead distributes the datagrams of one flow over the links by weighted round robin.)
+//! The association ends with the TCP connection on which it was requested. An association has at most [`MAX_FLOWS`]
+//! destinations. The least recently used destination is replaced first, and a destination is removed after
+//! [`FLOW_IDLE`] without data. Datagrams are accepted only from destinations to which the client has sent.
 
 use std::{
     cell::{Cell, RefCell},
@@ -38,10 +39,10 @@ use crate::{
     target::{Host, Target},
 };
 
-/// Serves the association that `control` asked for.
+/// Serves the association that the client requested on `control`.
 ///
 /// # Errors
-/// No socket could be made.
+/// A socket could not be created, or a system call on it failed.
 pub(crate) async fn associate(
     hub: &Rc<Hub>,
     mut control: TcpStream,
@@ -63,7 +64,7 @@ pub(crate) async fn associate(
     let mut datagram = vec![0; MAX_DATAGRAM];
     let mut ignored = [0; 256];
     let mut sweep = time::interval(FLOW_IDLE / 4);
-    // Datagrams whose names are looked up; the others do not wait for them.
+    // Datagrams whose destination names are being resolved. Other datagrams do not wait for them.
     let mut unresolved = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -98,28 +99,28 @@ struct Association {
     hub: Rc<Hub>,
     inner: Rc<UdpSocket>,
     from: SocketAddr,
-    /// Where the client sends from, once it did.
+    /// Address from which the client sends. `None` before its first datagram.
     client: Rc<Cell<Option<SocketAddr>>>,
     flows: Rc<RefCell<BTreeMap<SocketAddr, Flow>>>,
-    /// A socket for each link and family (`true`: IPv4) in use.
+    /// Socket for each link and address family (`true`: IPv4) in use.
     outer: BTreeMap<(Option<LinkId>, bool), Outer>,
 }
 
-/// A socket towards destinations, and the task that reads it.
+/// Socket to destinations, and the task that reads from it.
 struct Outer {
     socket: Rc<UdpSocket>,
     reader: JoinHandle<()>,
 }
 
-/// What is exchanged with one destination.
+/// Flow to one destination.
 struct Flow {
     live: Rc<Live>,
     used_at: Instant,
 }
 
 impl Association {
-    /// A datagram of the client, to be sent on. What cannot be is dropped and counted, as UDP does. Returns what is
-    /// for a name.
+    /// Forwards a datagram of the client to an IP address. An invalid datagram is dropped and counted. If the
+    /// destination is a name, returns the destination and the payload.
     fn handle_datagram<'a>(
         &mut self,
         datagram: &'a [u8],
@@ -140,7 +141,7 @@ impl Association {
         None
     }
 
-    /// Sends `payload`, or counts it as dropped.
+    /// Sends `payload` to the first of `addresses`, or counts it as dropped.
     fn send(&mut self, target: &Target, addresses: &[IpAddr], payload: &[u8]) {
         let Some(ip) = addresses.first() else {
             return self.hub.count_drop("datagram-not-sent");
@@ -157,7 +158,7 @@ impl Association {
     fn try_send(&mut self, target: &Target, to: SocketAddr, payload: &[u8]) -> Option<()> {
         let link = self.link_of(target, to)?;
         let outer = self.outer(link, to.ip()).ok()?;
-        // Past tokio, to which a new socket is not writable before it has been waited for.
+        // Sends without tokio, because tokio considers a new socket not writable until its first wait.
         if let Err(error) = SockRef::from(&*outer).send_to(payload, &to.into()) {
             if is_socket_broken(&error) {
                 self.outer.remove(&(link, to.is_ipv4()));
@@ -171,7 +172,7 @@ impl Association {
         Some(())
     }
 
-    /// The link of the exchange with `to`, which begins if there is none.
+    /// Returns the link of the flow to `to`. Begins the flow if it does not exist.
     fn link_of(&mut self, target: &Target, to: SocketAddr) -> Option<Option<LinkId>> {
         let known = self
             .flows
@@ -182,7 +183,7 @@ impl Association {
             if live.stop_reason.get().is_none() {
                 return Some(live.link.get());
             }
-            // It is placed anew.
+            // A link is chosen again for this flow.
             if live.stop_reason.get() == Some(Stop::LinkLost) {
                 self.forget_link(live.link.get());
             }
@@ -214,7 +215,7 @@ impl Association {
         Some(link)
     }
 
-    /// The socket for `link` and the family of `ip`.
+    /// Returns the socket for `link` and the address family of `ip`.
     fn outer(&mut self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Rc<UdpSocket>> {
         let key = (link, ip.is_ipv4());
         if let Some(outer) = self.outer.get(&key)
@@ -244,8 +245,8 @@ impl Association {
         }
     }
 
-    /// Forgets the sockets of a link that was lost and all that was exchanged over them: should its device come back, it
-    /// is another one for the kernel, and sockets bound to the old one stay dead.
+    /// Removes the sockets of a lost link and all flows over it. If the link's device comes back, the kernel treats it
+    /// as a new device, and the sockets that are bound to the old device stay unusable.
     fn forget_link(&mut self, link: Option<LinkId>) {
         self.outer.retain(|(other, _), _| *other != link);
         let flows = self.flows.borrow();
@@ -286,7 +287,7 @@ impl Drop for Outer {
     }
 }
 
-/// Whether a socket that failed to send will fail with other datagrams, too.
+/// Whether a socket that failed to send will also fail to send other datagrams.
 fn is_socket_broken(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, Interrupted, PermissionDenied, WouldBlock};
     let is_of_datagram = error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
@@ -294,7 +295,7 @@ fn is_socket_broken(error: &io::Error) -> bool {
     !is_of_datagram && !passing.contains(&error.kind())
 }
 
-/// Brings answers back.
+/// Relays answers to the client.
 struct Reader {
     outer: Rc<UdpSocket>,
     inner: Rc<UdpSocket>,
@@ -309,7 +310,7 @@ impl Reader {
         loop {
             let (len, source) = match self.outer.recv_from(&mut payload).await {
                 Ok(received) => received,
-                // An ICMP error about an earlier datagram: others may still get through.
+                // An ICMP error reports the loss of an earlier datagram. Later datagrams may still arrive.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(_) => return,
             };
@@ -325,18 +326,18 @@ impl Reader {
                 answer.clear();
                 socks5::push_datagram_header(&mut answer, source);
                 answer.extend_from_slice(&payload[..len]);
-                // What does not reach the client is lost, as datagrams are.
+                // A failed send is ignored, because datagrams can be lost.
                 let _ = self.inner.send_to(&answer, client).await;
             }
         }
     }
 }
 
-/// Most destinations of an association.
+/// Maximum number of destinations per association.
 const MAX_FLOWS: usize = 64;
-/// Most datagrams of an association that wait for names, which hardly any client uses here.
+/// Maximum number of datagrams per association that wait for name resolution. Few clients send names in datagrams.
 const MAX_UNRESOLVED: usize = 16;
-/// As long as NATs keep a mapping (RFC 4787, REQ-5).
+/// Duration without data after which a flow is removed: as long as NATs keep a mapping (RFC 4787, REQ-5).
 const FLOW_IDLE: Duration = Duration::from_secs(120);
 const MAX_DATAGRAM: usize = 65_535;
 

@@ -1,11 +1,13 @@
-//! DBAS's maximum throughput scheduler as the paper has it, without what [`max_throughput`](super::max_throughput) adds.
+//! DBAS's maximum throughput scheduler as in the paper, without the additions of
+//! [`max_throughput`](super::max_throughput).
 //!
 //! "Minimizing the time needed to finish the current system load in addition to the load introduced by the new
-//! connection" (section II-D): with load `L_i` and rate `b_i` of each link and a demand `D` the choice is
-//! `argmin_j max_i (L_i + [i = j] D) / b_i`. The paper does not say what decides between links for which this is the same,
-//! as when one long download outlasts everything; here the connection's own end on the link, `(L_j + D) / b_j`.
+//! connection" (section II-D): with load `L_i` and rate `b_i` of each link and a demand `D`, the choice is `argmin_j
+//! max_i (L_i + [i = j] D) / b_i`. The paper does not say which of several links with the same maximum is chosen, for
+//! example if one long download finishes last in any case. Here the link with the smallest `(L_j + D) / b_j` is chosen,
+//! which is the time until the new connection's own link is finished.
 //!
-//! It does not look at round trips, and puts a page on a slow link while a download on the fast one takes longer still.
+//! The scheduler ignores RTTs. It puts a web page on a slow link while a download on the fast link takes even longer.
 
 use pleach_core::units::Bytes;
 

@@ -1,20 +1,23 @@
-//! DBAS's maximum throughput scheduler: the link that minimises the time to finish the present load and the new
-//! connection.
+//! DBAS's maximum throughput scheduler with additions: it takes the link that minimises the time until the present load
+//! and the new connection are finished.
 //!
-//! The paper gives no equation. With load `L_i` and rate `b_i` of each link and a demand `D`, connections on a link
-//! sharing its rate, everything is done after `max_i L_i / b_i`, whatever the order; so the choice is
-//! `argmin_j max_i (L_i + [i = j] D) / b_i`. One long download makes this maximum the same for many choices; then the
-//! connection's own finish decides, `(D + sum_k min(r_k, D)) / b_j` where `r_k` is what is left of the others on
-//! link `j`: what processor sharing gives it.
+//! The paper gives no equation. Let link `i` have the load `L_i` and the rate `b_i`, and let the new connection have
+//! the demand `D`. Connections on a link share its rate, so everything is finished after `max_i L_i / b_i`, whatever
+//! the order. The choice is therefore `argmin_j max_i (L_i + [i = j] D) / b_i`. With one long download, this maximum is
+//! the same for many choices. Then the finish time of the new connection's first answer decides: with processor sharing
+//! and an answer of `A` bytes it is `(A + sum_k min(r_k, A)) / b_j`, where `r_k` is the number of bytes that connection
+//! `k` on link `j` has left.
 //!
-//! The paper's model has no round trips, but what begins on an idle host takes little else: of links whose round trips differ
-//! (ours), one that is done later by no more than it begins earlier is as good as the best, and of those the connection takes
-//! the one where its first answer takes least, of its own time and of that of the others on the link. So the first things of a
-//! page come by the link that answers soonest, before there is anything to share out, and those that follow use the other.
+//! This module adds two rules to the paper's rule. [`makespan`](super::makespan) is the paper's rule alone.
 //!
-//! The paper's rule alone is [`makespan`](super::makespan). Ours beyond the paper, too: a link on which the first answer would take more than [`MAX_STRETCH`] times as long as on its
-//! best one is no choice. The makespan alone would put a page on a slow link because a download on the fast one takes
-//! longer still.
+//! - RTTs: on an idle host, a short transfer takes little more than its RTTs, but the paper's model has no RTTs. A link
+//!   may finish later than the best link by as much as its answer starts earlier. Of all such links, the scheduler
+//!   takes the link on which the first answer costs least: the time of the answer plus the time by which it delays the
+//!   other connections on the link. So the first objects of a page use the link with the shortest RTT, and later
+//!   objects use the other links.
+//! - Maximum stretch: a link is excluded if the first answer would take more than [`MAX_STRETCH`] times as long on it
+//!   as on the best link. Without this rule, a page would be put on a slow link because a download on the fast link
+//!   takes even longer.
 
 use pleach_core::units::Bytes;
 
@@ -36,5 +39,6 @@ pub(super) fn pick(links: &[LinkView], demand: Bytes, answer: Bytes) -> Option<L
     Some(chosen.id)
 }
 
-/// As long as links' rates differ by less than this, the paper's rule alone decides on an idle host.
+/// Maximum ratio between the time of the first answer on a link and on the best link. If the rates of the links differ
+/// by less than this factor, the rule excludes no link on an idle host.
 const MAX_STRETCH: u128 = 4;

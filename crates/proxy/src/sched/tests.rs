@@ -12,7 +12,7 @@ fn link(id: usize, mbps: u64, load: u64) -> LinkView {
     }
 }
 
-/// How often each of `links` is chosen in `turns` turns with nothing of it staying.
+/// Returns how often each of `links` is chosen in `turns` calls, if every transfer ends at once.
 fn shares(policy: Policy, links: &[LinkView], turns: usize) -> Vec<usize> {
     let mut scheduler = Scheduler::new(policy);
     let mut counts = vec![0; links.len()];
@@ -63,7 +63,7 @@ fn round_robins_survive_links_that_come_and_go() {
                 [LinkId(1)]
             );
         }
-        // What was placed while the other was away is not made up for.
+        // After the other link returns, it does not catch up on the connections that it missed.
         let first: Vec<_> = (0..6)
             .map(|_| scheduler.rank(&both, Bytes::ZERO, Bytes::ZERO)[0])
             .collect();
@@ -94,11 +94,11 @@ fn max_throughput_leaves_a_long_download_alone_where_that_costs_little() {
         sharing: small,
         ..link(0, 20, 1_000_000_000)
     };
-    // Shared with the download it takes 18 ms, alone on the others 30 and 179.
+    // The transfer takes 18 ms on the link that it shares with the download, and 30 and 179 ms on the idle links.
     let links = [long, link(1, 6, 0), link(2, 1, 0)];
     let ranked = scheduler.rank(&links, small, small);
     assert_eq!(ranked, [LinkId(1), LinkId(0), LinkId(2)]);
-    // 18 ms against 179: nobody would wait for the sake of the whole.
+    // 18 ms on the shared link against 179 ms on the idle one: the idle link is beyond the maximum stretch.
     let ranked = scheduler.rank(&[long, link(2, 1, 0)], small, small);
     assert_eq!(ranked, [LinkId(0), LinkId(2)]);
 }
@@ -106,7 +106,7 @@ fn max_throughput_leaves_a_long_download_alone_where_that_costs_little() {
 #[test]
 fn max_throughput_does_not_put_a_large_thing_on_a_slow_link() {
     let mut scheduler = Scheduler::new(Policy::MaxThroughput);
-    // 2 s alone on the fast one after its load, 16 s on the slow one.
+    // The transfer alone takes 2 s on the fast link, after the link's load, and 16 s on the slow link.
     let links = [link(0, 8, 1_000_000), link(1, 1, 0)];
     assert_eq!(
         scheduler.rank(&links, Bytes::new(2_000_000), Bytes::new(2_000_000))[0],
@@ -132,10 +132,11 @@ fn max_throughput_takes_the_link_that_answers_first_while_round_trips_are_what_i
         turns.collect::<Vec<_>>()
     };
     let small = chosen(130_000, [80, 160]);
-    // The fourth takes as long on either, but from nobody else's on the other.
+    // The fourth connection takes equally long on both links, but delays no other connection on the second link.
     assert_eq!(small[..6], [0, 0, 0, 1, 0, 0]);
     assert_eq!(small.iter().sum::<usize>(), 9, "a third of the rate");
-    // Where nothing is known of round trips only equals are weighed so, and where rates count for more none are.
+    // Without known RTTs, the delay of other connections only decides between links that finish at the same time. For
+    // large transfers, rates matter more than RTTs, and the delay of other connections never decides.
     assert_eq!(chosen(130_000, [0, 0])[..6], [0, 1, 0, 0, 1, 0]);
     assert_eq!(chosen(500_000, [80, 160])[..6], [0, 0, 1, 0, 0, 1]);
 }
@@ -146,7 +147,8 @@ fn makespan_is_the_papers_rule_without_ours() {
         let demand = Bytes::new(demand);
         Scheduler::new(policy).rank(links, demand, demand)[0].0
     };
-    // A long download outlasts everything: the paper's rule puts a page on a link of a twentieth of the rate.
+    // A long download finishes last in any case. The paper's rule then puts a page on a link with a twentieth of the
+    // rate.
     let long = LinkView {
         sharing: Bytes::new(22_380),
         ..link(0, 20, 1_000_000_000)
@@ -154,7 +156,7 @@ fn makespan_is_the_papers_rule_without_ours() {
     let links = [long, link(1, 1, 0)];
     assert_eq!(chosen(Policy::Makespan, &links, 22_380), 1);
     assert_eq!(chosen(Policy::MaxThroughput, &links, 22_380), 0);
-    // Round trips are nothing to it.
+    // The makespan scheduler ignores RTTs.
     let far = LinkView {
         start: Duration::from_millis(500),
         ..link(0, 20, 0)
@@ -168,7 +170,7 @@ fn makespan_is_the_papers_rule_without_ours() {
 
 #[test]
 fn a_link_that_loses_packets_is_not_taken_for_its_rate() {
-    // 2 Mbit/s are all that one connection gets of 20.
+    // A single connection gets at most 2 of the link's 20 Mbit/s.
     let lossy = LinkView {
         single: Some(Bitrate::from_mbps(2)),
         ..link(0, 20, 0)
@@ -182,7 +184,7 @@ fn a_link_that_loses_packets_is_not_taken_for_its_rate() {
     }
 }
 
-/// The obvious twin: try every assignment, compute when everything is done.
+/// Compares the scheduler with a reference that tries every assignment and computes when all transfers are finished.
 #[test]
 fn max_throughput_agrees_with_trying_everything() {
     let mut seed = 1_u64;
@@ -191,7 +193,7 @@ fn max_throughput_agrees_with_trying_everything() {
         (seed >> 33) % bound
     };
     for _ in 0..500 {
-        // Rates within the bound on what a connection may lose.
+        // The rates differ by less than the maximum stretch.
         let links: Vec<_> = (0..3)
             .map(|id| LinkView {
                 sharing: Bytes::ZERO,

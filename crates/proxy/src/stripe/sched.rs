@@ -1,9 +1,10 @@
-//! Which lane a chunk takes.
+//! Choice of the lane (one TCP connection between two proxies over one link) for each chunk of a striped connection.
 //!
-//! Chunks are assigned in the order of the stream, when a lane asks for one. A scheduler may name a lane that is not free:
-//! the chunk waits for that lane, and the next is assigned, until the lane that asked has got one. The round robins
-//! name free lanes only, so that no lane idles whatever their rates are. One that works in [blocks](Scheduler::takes_blocks)
-//! is given several chunks at once, and says in which order each lane sends its own.
+//! Chunks are assigned in the order of the stream, when a lane is ready to send. A scheduler may name a lane that is
+//! not free. Then the chunk waits for that lane, and the next chunks are assigned until the lane that was ready has a
+//! chunk. The round robin schedulers name free lanes only, so that no lane idles, whatever the lanes' rates are. A
+//! scheduler that works in [blocks](Scheduler::takes_blocks) gets several chunks at once, and decides in which order
+//! each lane sends its chunks.
 
 mod consn;
 mod cwnd_aware;
@@ -21,40 +22,41 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 
-/// A lane as a scheduler sees it.
+/// Properties of a lane that a scheduler uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneView {
-    /// Its place among the lanes of the bundle, below [`super::MAX_LANES`].
+    /// Index of the lane in its bundle, below [`super::MAX_LANES`].
     pub slot: PathId,
-    /// What it carries.
+    /// Throughput of the lane.
     pub rate: Bitrate,
-    /// How long what leaves this end now takes to arrive, queues in the network included.
+    /// Delay until data sent now arrives at the other end, including queues in the network.
     pub delay: Duration,
-    /// What was assigned to it and waits at this end.
+    /// Number of bytes that are assigned to the lane and wait at this end.
     pub waiting: Bytes,
-    /// Whether it would send a chunk at once.
+    /// Whether the lane could send a chunk immediately.
     pub is_free: bool,
 }
 
-/// The schedulers by name.
+/// Scheduler that the configuration can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Striping {
-    /// Blocks of chunks whose sequences run towards each other over the lanes.
+    /// Assigns blocks of chunks. The fastest lane sends its part of a block in ascending order, every other lane sends
+    /// its part in descending order.
     Consn,
-    /// By chance, in proportion to what the lanes hold.
+    /// Assigns chunks at random, in proportion to the lanes' windows.
     CwndAware,
     /// The lane on which the chunk is predicted to arrive first.
     EarliestArrival,
-    /// Progressive water-filling.
+    /// Progressive water-filling: fills fast lanes until their delay equals the delay of slower ones.
     Osia,
-    /// In turn.
+    /// Takes the lanes in turn.
     RoundRobin,
-    /// In turn, in proportion to rates.
+    /// Takes the lanes in turn, in proportion to their rates.
     WeightedRoundRobin,
 }
 
 impl Striping {
-    /// All of them.
+    /// All schedulers.
     pub const ALL: [Self; 6] = [
         Self::Consn,
         Self::CwndAware,
@@ -64,7 +66,7 @@ impl Striping {
         Self::WeightedRoundRobin,
     ];
 
-    /// Its name in configuration files.
+    /// Returns the scheduler's name in configuration files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,14 +79,14 @@ impl Striping {
         }
     }
 
-    /// The scheduler called `name`.
+    /// Returns the scheduler with the name `name`, if there is one.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|found| found.name() == name)
     }
 }
 
-/// A scheduler at work.
+/// A scheduler and its state.
 #[derive(Clone, Debug)]
 pub struct Scheduler(Kind);
 
@@ -99,7 +101,7 @@ enum Kind {
 }
 
 impl Scheduler {
-    /// A scheduler that has assigned nothing yet.
+    /// Returns a scheduler in its initial state.
     #[must_use]
     pub fn new(striping: Striping) -> Self {
         Self(match striping {
@@ -112,9 +114,9 @@ impl Scheduler {
         })
     }
 
-    /// The lane for the next `len` bytes; `None`: none of them, wait.
+    /// Returns the lane for the next `len` bytes. `None` if the chunk must wait because no lane is suitable.
     ///
-    /// `lanes`: those that work, sorted by slot, at most [`super::MAX_LANES`]. O(n), now and then O(n log n).
+    /// `lanes` are the working lanes, sorted by slot, at most [`super::MAX_LANES`]. O(n), occasionally O(n log n).
     pub fn assign(&mut self, now: Instant, len: Bytes, lanes: &[LaneView]) -> Option<PathId> {
         match &mut self.0 {
             Kind::Consn(state) => state.assign(len, lanes),
@@ -126,14 +128,14 @@ impl Scheduler {
         }
     }
 
-    /// How many chunks it is to be given at once; `None` if one after the other.
+    /// Returns how many chunks the scheduler takes at once. `None` if it takes them one by one.
     #[must_use]
     pub fn takes_blocks(&self) -> Option<usize> {
         matches!(self.0, Kind::Consn(_)).then_some(BLOCK)
     }
 
-    /// Places the chunks of a block of these lengths: index of each and its lane, in the order a lane is to send its own. Those
-    /// that are left out may take any lane.
+    /// Assigns the chunks of a block with the lengths `lens` to lanes. Returns the index and the lane of each chunk, in
+    /// the order in which a lane sends its chunks. A chunk that is missing from the result may take any lane.
     pub fn place(&mut self, lens: &[Bytes], lanes: &[LaneView]) -> Vec<(usize, PathId)> {
         match &mut self.0 {
             Kind::Consn(state) => state.place(lens, lanes).collect(),
@@ -205,7 +207,7 @@ mod tests {
     #[test]
     fn lots_fall_by_what_lanes_hold_among_those_that_are_free() {
         let mut lanes = [lane(0, 20, 10), lane(1, 10, 80)];
-        // 400 and 1600 kbit in two delays.
+        // The lanes hold 400 and 1600 kbit within twice their delay.
         let [quick, slow] = shares(Striping::CwndAware, &lanes, 1_000);
         assert!(
             (140..260).contains(&quick) && quick + slow == 1_000,
@@ -217,7 +219,7 @@ mod tests {
 
     #[test]
     fn quick_lanes_are_filled_up_to_the_delay_of_slow_ones() {
-        // 20 Mbit/s fill 70 ms with 175 kB.
+        // 20 Mbit/s transfer 175 kB in 70 ms, the difference of the delays.
         for striping in [Striping::Osia, Striping::EarliestArrival] {
             let mut lanes = [lane(0, 20, 10), lane(1, 10, 80)];
             let mut scheduler = Scheduler::new(striping);

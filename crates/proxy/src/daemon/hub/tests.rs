@@ -17,7 +17,7 @@ use crate::{
     stripe::sched::Striping,
 };
 
-/// A hub without links, on a host that knows its loopback network.
+/// Returns a hub without links on a host that has only a loopback network.
 pub(crate) fn hub() -> Hub {
     let hub = Hub::new(Settings {
         listen: ([127, 0, 0, 1], 0).into(),
@@ -46,7 +46,7 @@ pub(crate) fn hub() -> Hub {
     hub
 }
 
-/// A connection of a local client to port 80 of `server`, and the links it may take.
+/// Registers a connection of a local client to port 80 of `server`. Returns the connection and its possible links.
 pub(crate) fn begin(hub: &Hub, server: IpAddr) -> (Rc<Live>, Vec<LinkId>) {
     let purpose = Purpose {
         dscp: None,
@@ -59,7 +59,7 @@ pub(crate) fn begin(hub: &Hub, server: IpAddr) -> (Rc<Live>, Vec<LinkId>) {
     hub.begin(purpose, &[server]).expect("a link")
 }
 
-/// Keys and nobody else's.
+/// Returns settings with fixed keys and without known peers.
 pub(crate) fn striping() -> StripeSettings {
     StripeSettings {
         keys: Arc::new(StaticKeys::from_private([3; 32])),

@@ -1,4 +1,4 @@
-//! Lanes over loopback.
+//! Tests of lanes over the loopback device.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Runs `test`, whose tasks are local ones; fails if it hangs.
+/// Runs `test` in a `LocalSet`. Fails if the test hangs.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -32,7 +32,7 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
     outcome.expect("it goes on");
 }
 
-/// Both ends of a lane that has no association yet.
+/// Returns both ends of a lane that has no association yet.
 pub(crate) async fn shaken() -> [Shaken; 2] {
     let [asks, answers] = [[3; 32], [4; 32]].map(StaticKeys::from_private);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -47,7 +47,7 @@ pub(crate) async fn shaken() -> [Shaken; 2] {
     [both.0.expect("known"), both.1.expect("known").0]
 }
 
-/// Both ends of an association with so many lanes: the one that asks, and the one that answers.
+/// Returns both ends of an association with `lanes` lanes: first the end that dials, then the end that answers.
 pub(crate) async fn associations(lanes: u16, striping: Striping) -> [Rc<Association>; 2] {
     let here = ([127, 0, 0, 1]).into();
     let both = [None, Some(here)]
@@ -61,7 +61,7 @@ pub(crate) async fn associations(lanes: u16, striping: Striping) -> [Rc<Associat
     both
 }
 
-/// Both ends of a connection over those; `first` went with the request.
+/// Returns both ends of a connection over the associations `both`. The data `first` was sent together with the request.
 pub(crate) async fn carried(both: &[Rc<Association>; 2], first: &[u8]) -> [Carried; 2] {
     let wanted = Wanted { ip: None, port: 80 };
     let here = Carried::ask(&both[0], wanted, first).expect("room");
@@ -75,7 +75,7 @@ pub(crate) async fn carried(both: &[Rc<Association>; 2], first: &[u8]) -> [Carri
     }
 }
 
-/// Waits for what other tasks do.
+/// Waits until other tasks have made `is_so` true.
 async fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         time::sleep(Duration::from_millis(1)).await;
@@ -151,7 +151,7 @@ fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
         let both = associations(1, Striping::Osia).await;
         let [here, there] = carried(&both, b"").await;
         there.accept();
-        // The client has said all it wants.
+        // The client has sent all its data.
         assert_eq!(here.answered().await.expect("open"), None);
         here.finish();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -168,7 +168,7 @@ fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
             warm: Vec::new(),
         };
         let (live, _) = hub.begin(purpose, &[to.ip()]).expect("local");
-        // More than the other end has room for.
+        // The data exceeds the receive buffer of the other end.
         let said = vec![7; usize::try_from(WINDOW).expect("small") + 64 * CHUNK];
         let serving = async {
             service.write_all(&said).await.expect("open");
@@ -204,7 +204,7 @@ fn what_a_target_sent_before_it_closed_arrives_however_slow_the_client_is() {
 #[test]
 fn nothing_is_lost_when_others_fill_the_shared_room_while_a_connection_waits_for_its_socket() {
     run(async {
-        // Without a lane nothing that is taken leaves.
+        // Without a lane, no buffered data is sent.
         let association = Association::new("peer".to_owned(), Striping::Osia, None, &Rc::default());
         let wanted = Wanted { ip: None, port: 80 };
         let ask = || Carried::ask(&association, wanted, b"").expect("room");
