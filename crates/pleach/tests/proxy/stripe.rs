@@ -80,6 +80,34 @@ fn a_file_and_an_echo_go_over_both_links_and_arrive_as_they_were() {
 }
 
 #[test]
+fn a_link_assigned_at_run_time_excludes_striping() {
+    let Some(world) = World::new() else { return };
+    let (_peer, proxy) = pair(&world, "osia");
+    world
+        .client()
+        .run(|| {
+            drop(striped(&proxy, ECHO_PORT));
+            proxy.until("it is gone", |status| status["connection_count"] == 0);
+            let port = format!("port={ECHO_PORT}");
+            proxy.set(&[&port, "link=lte"]).expect("a link");
+            let stream = client::tunnel(ECHO_PORT)?;
+            let status = proxy.until("it is there", |status| status["connection_count"] == 1);
+            let connection = &status["connections"][0];
+            assert_eq!(
+                (&connection["why"], &connection["link"]),
+                (&"assigned".into(), &"lte".into())
+            );
+            assert!(connection["striped"].is_null(), "{connection}");
+            drop(stream);
+            proxy.until("it is gone", |status| status["connection_count"] == 0);
+            proxy.set(&[&port, "link=auto"]).expect("it was assigned");
+            drop(striped(&proxy, ECHO_PORT));
+            Ok(())
+        })
+        .expect("inside");
+}
+
+#[test]
 fn a_link_may_die_and_return_within_a_transfer() {
     let Some(world) = World::new() else { return };
     let (peer, proxy) = pair(&world, "weighted-round-robin");

@@ -112,9 +112,9 @@ impl Live {
         }
     }
 
-    /// Whether a rule of the configuration file determined the link.
+    /// Whether a rule determined the link: one of the configuration file, or one that the user set at run time.
     pub(crate) fn is_tied(&self) -> bool {
-        matches!(self.why.get(), Some(Why::Rule(_)))
+        matches!(self.why.get(), Some(Why::Rule(_) | Why::Assigned))
     }
 
     /// Notes progress of the connection, although no data moves over its own link.
