@@ -1,9 +1,11 @@
-//! A subset of the published figures, simulated, against reviewed verdicts: a change of the engine cannot silently lose one.
+//! A subset of the published figures, simulated, against reviewed verdicts: a change of the engine cannot silently
+//! lose one.
 //!
 //! A line a check: `ok`, `MISSED` or `–` (not measured), then what is checked. If a change is meant, accept it with
 //! `PLEACH_BLESS=1 cargo test --workspace --test figures` and say why in the commit.
 //!
-//! The engine runs by itself, so cells with classes, which only the daemon reads, are left out; no verdict rests on them.
+//! The engine runs by itself, so cells with classes, which only the daemon reads, are left out; no verdict rests on
+//! them.
 
 use std::{env, fs, path::Path};
 

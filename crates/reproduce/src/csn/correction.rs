@@ -1,14 +1,14 @@
 //! Section V-D, figure 8: split error correction. Packets with wrong bits, mended by parity that came another way.
 //!
-//! The paper's errors: one packet in 30 is hit; each block of 15 bytes of it has errors with a chance of 1/20, 90 % of them of one bit, 10 %
-//! of two. A packet counts as lost if its tag does not fit. Real datagrams under a real key, with the engine's own codes
-//! ([`pleach_core::sec`]); parity always comes, as the 3G loses nothing and is waited for. Packets that are not hit are drawn and
-//! not made: nothing happens to them. So loss is (1 - 0.95^N) / 30 without, and (1 - 0.995^N) / 30 with one bit a block mended, for N
-//! blocks (the paper gives no number).
+//! The paper's errors: one packet in 30 is hit; each block of 15 bytes of it has errors with a chance of 1/20, 90 %
+//! of them of one bit, 10 % of two. A packet counts as lost if its tag does not fit. Real datagrams under a real key,
+//! with the engine's own codes ([`pleach_core::sec`]); parity always comes, as the 3G loses nothing and is waited
+//! for. Packets that are not hit are drawn and not made: nothing happens to them. So loss is (1 - 0.95^N) / 30
+//! without, and (1 - 0.995^N) / 30 with one bit a block mended, for N blocks (the paper gives no number).
 //!
-//! The same errors then hit a stream of such packets through the tunnel, simulated and with real daemons (`block_errors` of a link,
-//! `parity` of the tunnel): damaged datagrams and parity as they travel. The headers of IP and UDP are spared: with wrong bits there a packet
-//! is lost at a real host, whatever the parity.
+//! The same errors then hit a stream of such packets through the tunnel, simulated and with real daemons
+//! (`block_errors` of a link, `parity` of the tunnel): damaged datagrams and parity as they travel. The headers of IP
+//! and UDP are spared: with wrong bits there a packet is lost at a real host, whatever the parity.
 
 use pleach_core::{
     ids::PathId,
@@ -39,7 +39,8 @@ const SIZES: [u32; 3] = [1500, 1250, 1000];
 const HIT: f64 = 1.0 / 30.0;
 const BLOCK_HIT: f64 = 0.05;
 const TWO_BITS: f64 = 0.1;
-/// Payload of the stream's datagrams, so that packets on the line have 1500 bytes: less both IP and UDP headers, header and tag.
+/// Payload of the stream's datagrams, so that packets on the line have 1500 bytes: less both IP and UDP headers,
+/// header and tag.
 const STREAM_PAYLOAD_BYTES: usize = 1500 - 2 * 28 - DATA_HEADER_LEN - TAG_LEN;
 /// How packets are mended, as names of flows have it.
 const MENDED: [(&str, Option<Code>); 3] = [

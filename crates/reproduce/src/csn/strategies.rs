@@ -1,4 +1,5 @@
-//! Sections V-A to V-C, figures 5 to 7: one path, round robin, `ConSN`, PDC, and both, with WLAN that is enough and that is not.
+//! Sections V-A to V-C, figures 5 to 7: one path, round robin, `ConSN`, PDC, and both, with WLAN that is enough and
+//! that is not.
 
 use super::testbed::{self, JUMP, WHOLE, Wlan, unusable, unusable_at_160};
 use crate::{

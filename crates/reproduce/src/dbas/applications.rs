@@ -1,7 +1,7 @@
 //! Section IV-B2, figure 5: more and more large connections among the small ones; and the gain of 130 %.
 //!
-//! The paper's 130 % does not come out as published (R-DB-5). `VARIANTS` change one thing at a time that the paper leaves
-//! open, to see what could have given it.
+//! The paper's 130 % does not come out as published (R-DB-5). `VARIANTS` change one thing at a time that the paper
+//! leaves open, to see what could have given it.
 
 use super::{
     model::{Choice, Reading},

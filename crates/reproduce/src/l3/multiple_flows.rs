@@ -1,9 +1,9 @@
 //! Section 5.3, figures 4 and 5: UDP flows that come and go, k 0.5, `T_dwd` 250 ms, throughput per 100 ms.
 //!
-//! The paper draws the demand but does not tell it; its text tells when flows start (5, 20 and 50 s) and that after one
-//! ends at 12 s the LTE's load falls from 11 Mbit/s to 0 in 5 s. With one step of the weight a `T_dwd` these are 20 steps,
-//! so the weight was 20: the demand before was 62.5 (1 + 20/50) = 87.5 Mbit/s, and 11 Mbit/s are 20/70 of the
-//! 38.5 Mbit/s after. Between 20 and 40 s the sum is 100, from 50 to 60 s 90 Mbit/s, near what figure 4 shows.
+//! The paper draws the demand but does not tell it; its text tells when flows start (5, 20 and 50 s) and that after
+//! one ends at 12 s the LTE's load falls from 11 Mbit/s to 0 in 5 s. With one step of the weight a `T_dwd` these are
+//! 20 steps, so the weight was 20: the demand before was 62.5 (1 + 20/50) = 87.5 Mbit/s, and 11 Mbit/s are 20/70 of
+//! the 38.5 Mbit/s after. Between 20 and 40 s the sum is 100, from 50 to 60 s 90 Mbit/s, near what figure 4 shows.
 
 use core::ops::Range as Span;
 

@@ -1,8 +1,8 @@
 //! Section 5.2 and figure 3: one UDP flow that grows beyond the DSL and back, for three k and three `T_dwd`.
 //!
-//! The flow starts at 63 Mbit/s, grows exponentially every 200 ms to 105 Mbit/s in 15 s, stays for 10 s and goes back in
-//! 15 s. "Decreases logarithmically" is read as the mirrored exponential. A loss rate is the share of all packets sent
-//! that never arrived.
+//! The flow starts at 63 Mbit/s, grows exponentially every 200 ms to 105 Mbit/s in 15 s, stays for 10 s and goes back
+//! in 15 s. "Decreases logarithmically" is read as the mirrored exponential. A loss rate is the share of all packets
+//! sent that never arrived.
 
 use core::ops::Range as Span;
 

@@ -1,12 +1,14 @@
 //! What the experiments share: the schedulers, the conditions, and reading numbers.
 //!
 //! What the paper leaves open, and what was chosen. *Packets*: "1 kb" with an MTU of "1 Kbytes"; here 1000 bytes.
-//! *Losses*: bit errors of 2e-5 on average, which is 2 % of packets of 1 kbit. *Cross traffic*: Pareto periods of 10 ms to 1 s; its
-//! rate is not given; here 30 % of the line's while it is on. *Rates and delays* are "preset": the sender knows the delays and
-//! what is left of the rates on average. *Flow-level*: not described; here eight flows, each where it is through first.
+//! *Losses*: bit errors of 2e-5 on average, which is 2 % of packets of 1 kbit. *Cross traffic*: Pareto periods of 10
+//! ms to 1 s; its rate is not given; here 30 % of the line's while it is on. *Rates and delays* are "preset": the
+//! sender knows the delays and what is left of the rates on average. *Flow-level*: not described; here eight flows,
+//! each where it is through first.
 //!
-//! 2 % of loss leave a congestion window so small that it hides what an order costs. So everything runs twice: in *exact*
-//! conditions, with neither loss nor cross traffic, where all that is lost is lost to disorder; and in *rough* ones, with both.
+//! 2 % of loss leave a congestion window so small that it hides what an order costs. So everything runs twice: in
+//! *exact* conditions, with neither loss nor cross traffic, where all that is lost is lost to disorder; and in
+//! *rough* ones, with both.
 
 use pleach_sim::{report::ChartLine, results::FlowResult, transfer::Order};
 
