@@ -242,7 +242,7 @@ fn add_checks(id: &'static str, target: &mut Target, variants: &BTreeMap<String,
         .extend(variants.values().map(|cell| cell.name.clone()));
 }
 
-/// Part of the names of variants, which precedes the id of the calibration.
+/// Infix in the names of variants, between the name of the original cell and the id of the calibration.
 pub(crate) const VARIANT: &str = "-without-";
 
 #[cfg(test)]

@@ -113,7 +113,8 @@ impl Correction {
     }
 }
 
-/// Seals, damages, corrects and opens packets. The results have a flow for each size and each of [`MENDED`].
+/// Seals, damages, corrects and opens packets. The results have a flow for each size and each code, and for each size
+/// without correction.
 #[must_use]
 pub fn run(correction: &Correction) -> Results {
     let mut flows = Vec::new();

@@ -15,7 +15,7 @@ const NAME: &str = "db-interfaces";
 const KBPS: [u32; 8] = [250, 500, 750, 1000, 1250, 1500, 1750, 2000];
 const LOSS_PCT: [u32; 8] = [0, 1, 2, 3, 4, 6, 8, 10];
 /// Number of points, from the first on, at which the rates of the interfaces count as very different: 250 and
-/// 500 kbit/s beside 2000 kbit/s.
+/// 500 kbit/s for the second interface, 2000 kbit/s for the first.
 const APART: usize = 2;
 
 /// Returns the experiment: 32 cells, six targets.

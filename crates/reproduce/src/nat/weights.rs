@@ -3,7 +3,7 @@
 //! Choices that the paper leaves open:
 //!
 //! - Rates of case II: 10 with 5 Mbit/s and 10 with 2 Mbit/s, that is, the rates of case III exchanged.
-//! - Losses: 0, .01, .02, .04 and .1. The paper names only some of those of its curves.
+//! - Losses: 0, .01, .02, .04 and .1. The paper's text names only some of the losses of its curves.
 //! - Weights: eight weights of link 1, from 0 to link 1 alone; link 0 has weight 100.
 //! - Duration: 60 s.
 //! - Lab: all losses except .02, and four weights: each link alone, the ratio of the rates, and a smaller weight
