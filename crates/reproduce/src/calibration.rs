@@ -1,7 +1,8 @@
-//! What was fitted or inferred because the papers do not give it, and which targets it decides.
+//! Parameters that were fitted or inferred because the papers do not state them, and the targets that depend on them.
 //!
-//! Where the value can be taken back, each scenario of those targets also runs without it, simulated: a *variant*, a [`Cell`] with
-//! its lines replaced. What a judged check gives over the variants stands beside it ([`Role::Without`]).
+//! If a scenario can be run without the calibrated value, each scenario of those targets also runs in the simulator
+//! as a *variant*: a [`Cell`] in which the lines with the value are replaced. The report shows the value of each
+//! judged check over the variants next to the check ([`Role::Without`]).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,24 +15,24 @@ pub struct Calibration {
     pub id: &'static str,
     /// The parameter and its value.
     pub parameter: &'static str,
-    /// What it was chosen by.
+    /// The observation or reason by which the value was chosen.
     pub chosen_by: &'static str,
-    /// The targets that depend on it.
+    /// Ids of the targets that depend on the parameter.
     pub decides: &'static [&'static str],
-    /// How it is without; `None`: it cannot be taken back by a scenario.
+    /// Replacement of the value in variants. `None`: no scenario can run without the value.
     pub without: Option<Without>,
 }
 
-/// What takes a calibrated value back.
+/// Replacement of a calibrated value in scenarios.
 #[derive(Clone, Copy, Debug)]
 pub struct Without {
-    /// What stands in place of the value.
+    /// The value used instead, in words.
     pub instead: &'static str,
-    /// Text of scenarios, and what replaces it.
+    /// Pairs of a text in the scenarios and its replacement.
     pub lines: &'static [(&'static str, &'static str)],
 }
 
-/// All of them.
+/// All calibrated parameters.
 pub const CALIBRATIONS: &[Calibration] = &[
     Calibration {
         id: "dsl",
@@ -152,7 +153,7 @@ pub const CALIBRATIONS: &[Calibration] = &[
     },
 ];
 
-/// Adds to `experiments` the variants of their scenarios, and to their targets what is measured over these.
+/// Adds the variants of the scenarios to `experiments`, and adds the checks over these variants to the targets.
 pub(crate) fn add_variants(experiments: &mut [Experiment]) {
     for calibration in CALIBRATIONS {
         let Some(without) = calibration.without else {
@@ -173,7 +174,7 @@ pub(crate) fn add_variants(experiments: &mut [Experiment]) {
     }
 }
 
-/// The variants of what `target` needs, by the names of the cells that they vary.
+/// Returns the variants of the cells that `target` needs, by the names of the original cells.
 fn variants_of(
     id: &str,
     without: Without,
@@ -203,12 +204,12 @@ fn variants_of(
     variants
 }
 
-/// Adds to `target` what its judged checks give over `variants`.
+/// Adds to `target` a copy of each judged check that is measured over `variants`.
 fn add_checks(id: &'static str, target: &mut Target, variants: &BTreeMap<String, Cell>) {
     if variants.is_empty() {
         return;
     }
-    // Each cell, and what stands in for it.
+    // Each cell with the cell whose runs replace its own: the variant, or itself if it has none.
     let plain = target.cells.iter().filter(|name| !name.contains(VARIANT));
     let stand_in = plain.map(|name| {
         let variant = variants.get(name);
@@ -241,7 +242,7 @@ fn add_checks(id: &'static str, target: &mut Target, variants: &BTreeMap<String,
         .extend(variants.values().map(|cell| cell.name.clone()));
 }
 
-/// Stands in the names of variants, before the id of what they are without.
+/// Infix in the names of variants, between the name of the original cell and the id of the calibration.
 pub(crate) const VARIANT: &str = "-without-";
 
 #[cfg(test)]

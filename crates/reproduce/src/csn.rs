@@ -4,7 +4,7 @@
 //!
 //! | experiment | section, figure | targets |
 //! | --- | --- | --- |
-//! | [`strategies`] | V-A to V-C, figures 5 to 7 | R-CSN-1 to 7 |
+//! | [`strategies`] | V-A to V-C, figures 5 to 7 | R-CSN-1 to 7, 9 |
 //! | [`correction`] | V-D, figure 8 | R-CSN-8 |
 //!
 //! [`testbed`] states the choices that the paper leaves open.

@@ -1,8 +1,15 @@
-//! From measured values to records: what was measured, and whether it counts as the same.
+//! Evaluates measured values: makes a [`Record`] of each target, with the values and a verdict.
 //!
-//! A target is judged in each world that it is defined for: those in which a cell of it can run. There it is *missed* if
-//! the mean of a judged check over all seeds is out of range, or out of the published order; *incomplete* if a value is
-//! missing, as when the lab refused a run, or another build of the program ran it; otherwise *reproduced*. Over all its worlds the worst of these counts.
+//! A target is judged in each world (simulator, lab) in which at least one of its cells can run. The verdict in a
+//! world is:
+//!
+//! - *missed* if the mean of a judged check over all seeds is out of range, or the headlines are not in the published
+//!   order;
+//! - otherwise *incomplete* if a value is missing, for example because the lab refused a run, or another build of the
+//!   program ran it;
+//! - otherwise *reproduced*.
+//!
+//! The verdict of the target is the worst of its verdicts in the worlds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,102 +23,102 @@ use crate::{
 
 /// One target in `results.json`. The first check is the headline; the others are `parts`.
 ///
-/// The names are a contract with other programs: some may be added, none renamed.
+/// Other programs read the keys: keys may be added, but not renamed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {
     /// Id of the target.
     pub id: String,
-    /// Paper it is from.
+    /// Short name of the paper.
     pub paper: String,
-    /// Experiment it belongs to.
+    /// Name of the experiment.
     pub experiment: String,
-    /// What was published, in words.
+    /// The published statement, in words.
     pub what: String,
     /// Where the statement comes from.
     pub source: Source,
-    /// The headline's number.
+    /// The values of the headline.
     #[serde(flatten)]
     pub headline: Measured,
-    /// Whether the headline decides.
+    /// Whether the headline decides the verdict.
     pub role: Role,
-    /// The verdict over all worlds: `None` if it is incomplete.
+    /// Whether the target is reproduced in all worlds. `None` if the verdict is incomplete.
     pub ok: Option<bool>,
-    /// The same in a word.
+    /// The verdict over all worlds.
     pub verdict: Verdict,
-    /// The verdict of the simulator; `None` if nothing of it can run there.
+    /// The verdict in the simulator. `None` if no cell of the target can run there.
     pub sim_verdict: Option<Verdict>,
-    /// The verdict of the lab; `None` if nothing of it can run there.
+    /// The verdict in the lab. `None` if no cell of the target can run there.
     pub lab_verdict: Option<Verdict>,
-    /// What is missed or missing, one line each.
+    /// Notes for the reader, one line each: values out of range, missing or refused runs, shorter runs, known causes.
     pub notes: Vec<String>,
     /// The other checks.
     pub parts: Vec<Part>,
-    /// Scenarios it rests on, below `scenarios/`.
+    /// Names of the cells that the target needs.
     pub scenarios: Vec<String>,
-    /// Figures of its experiment in the report.
+    /// Ids of the figures of the target's experiment in the report.
     pub figures: Vec<String>,
 }
 
-/// One number of a record.
+/// Published and measured values of one check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Its unit.
+    /// Unit of the values.
     pub unit: String,
     /// The published value, if it is a number.
     pub published: Option<f64>,
-    /// What the simulator gave: the mean over its seeds.
+    /// Value in the simulator: the mean over the seeds.
     pub sim: Option<f64>,
-    /// What the lab gave: the mean over its runs.
+    /// Value in the lab: the mean over the runs.
     pub lab: Option<f64>,
-    /// How far the simulator's seeds lie apart.
+    /// Spread of the simulator's values over the seeds.
     pub sim_spread: Option<Spread>,
-    /// How far the lab's runs lie apart.
+    /// Spread of the lab's values over the runs.
     pub lab_spread: Option<Spread>,
-    /// Least and largest accepted value; `None` is open.
+    /// Smallest and largest accepted value. `None`: no limit on this side.
     pub accepted: [Option<f64>; 2],
-    /// Why this range.
+    /// Reason for the accepted range.
     pub reason: String,
 }
 
-/// Values of several seeds.
+/// Spread of the values of several seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// How many there are.
+    /// Number of values.
     pub seeds: usize,
-    /// The least.
+    /// Smallest value.
     pub least: f64,
-    /// The largest.
+    /// Largest value.
     pub most: f64,
 }
 
-/// A check beside the headline.
+/// Result of a check other than the headline.
 #[derive(Clone, Debug, Serialize)]
 pub struct Part {
-    /// What is measured.
+    /// The measured quantity, in words.
     pub what: String,
-    /// The number.
+    /// The values.
     #[serde(flatten)]
     pub measured: Measured,
-    /// Whether it decides the verdict.
+    /// Whether the check decides the verdict.
     pub role: Role,
-    /// Whether it is in range in every world that ran; `None` if none did.
+    /// Whether the value is in range in every world that has a value. `None` if no world has a value.
     pub ok: Option<bool>,
 }
 
-/// What a target comes to, the worst first.
+/// Verdict on a target, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Outside the range, or out of order.
+    /// A value is out of range, or the headlines are not in the published order.
     Missed,
-    /// Something is missing.
+    /// A value is missing.
     Incomplete,
-    /// As published.
+    /// All values are in range and in the published order.
     Reproduced,
 }
 
 impl Verdict {
-    /// In one word.
+    /// Returns the verdict in one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -140,15 +147,15 @@ impl From<Option<bool>> for Verdict {
     }
 }
 
-/// Where measured values come from.
+/// Source of measured values.
 pub trait Values {
-    /// The values of check `index` of `target` in `world`, one a seed; finite ones only.
+    /// Returns the finite values of check `index` of `target` in `world`, one for each seed.
     fn of(&self, target: &Target, index: usize, world: World) -> Vec<f64>;
 
-    /// What a reader should know of the runs of `target` in `world`, a line each: what ran shorter.
+    /// Returns notes on the runs of `target` in `world`, one line each, for example that runs were shorter.
     fn notes(&self, experiment: &Experiment, target: &Target, world: World) -> Vec<String>;
 
-    /// Which runs of `target` in `world` do not count, and why, a line a reason.
+    /// Returns the runs of `target` in `world` that do not count, with one line for each reason.
     fn refused(&self, target: &Target, world: World) -> Vec<String>;
 
     /// Whether the same build of the program measured both targets in `world`.
@@ -193,12 +200,12 @@ impl Values for Worlds {
     }
 
     fn is_same_build(&self, _: &Target, _: &Target, _: World) -> bool {
-        // Runs of another build do not count (`Directory::read`).
+        // `Directory::read` has already excluded the runs of other builds.
         true
     }
 }
 
-/// The record of each target of `experiments` of which something was measured, or of which runs were refused.
+/// Returns the record of each target of `experiments` that has a measured value or a refused run.
 #[must_use]
 pub fn evaluate(experiments: &[Experiment], values: &dyn Values) -> Vec<Record> {
     let mut records = Vec::new();
@@ -277,7 +284,7 @@ fn defined(experiment: &Experiment, target: &Target, world: World) -> bool {
     cells.any(|cell| target.cells.contains(&cell.name) && cell.runs_in(world))
 }
 
-/// The verdict of one world, and what is wrong or missing beyond values out of range.
+/// Returns the verdict in one world, and a note if the published order is violated or cannot be judged.
 fn judge(
     target: &Target,
     all: &[Experiment],
@@ -295,7 +302,8 @@ fn judge(
     (ok.into(), why)
 }
 
-/// Which of the scenarios of `target` ran in the lab, if it does not run all of them there, or not as long.
+/// Returns a note that lists the scenarios of `target` that ran in the lab, if the lab has scenarios of its own
+/// ([`Kind::Played`]), which are fewer or shorter than the simulated ones.
 fn smaller(experiment: &Experiment, target: &Target, runs: &Runs) -> Option<String> {
     let cells = experiment.cells.iter().filter(|cell| !cell.is_variant());
     let mine: Vec<&Cell> = cells
@@ -377,7 +385,8 @@ fn spread(values: &[f64]) -> Option<Spread> {
     })
 }
 
-/// Whether the headline of `target` stands among those of its order as published; what is wrong or missing.
+/// Returns whether the headline of `target` is in the published order with the headlines of the targets in
+/// [`Target::order`], and a note if not. `None` if a value is missing.
 fn order(
     target: &Target,
     all: &[Experiment],
@@ -419,7 +428,7 @@ fn order(
     (Some(true), None)
 }
 
-/// False if one is, else unknown if one is.
+/// Returns false if an element is false; otherwise `None` (unknown) if an element is `None`; otherwise true.
 fn all_of(oks: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
     let mut all = Some(true);
     for ok in oks {

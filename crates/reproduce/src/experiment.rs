@@ -1,4 +1,4 @@
-//! What an experiment consists of.
+//! The parts of an experiment: cells (files that run), targets with checks, and figures.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -14,109 +14,111 @@ use serde::{Deserialize, Serialize};
 
 use crate::{calibration::VARIANT, csn::correction::Correction, dbas::model::Workload, runs::Runs};
 
-/// How a number is read off the runs; `None` if they do not have it.
+/// Function that computes a number from the runs. `None` if a run that it needs is missing.
 pub type Measure = Box<dyn Fn(&Runs) -> Option<f64> + Send + Sync>;
-/// How a plot is made of the runs; `None` if there is nothing to plot.
+/// Function that makes a plot from the runs. `None` if there is nothing to plot.
 pub type Draw = Box<dyn Fn(&Runs) -> Option<Chart> + Send + Sync>;
 
-/// Runs that belong together, and what is learnt from them.
+/// Runs that belong together, with the targets and figures that depend on them.
 pub struct Experiment {
-    /// Name on the command line, unique, with the paper's in front: `l3-single-flow`.
+    /// Name on the command line, unique, which begins with the paper's name: `l3-single-flow`.
     pub name: &'static str,
     /// Short name of the paper: `L3`.
     pub paper: &'static str,
-    /// What it is, in one line.
+    /// Description in one line.
     pub about: &'static str,
-    /// What has to run.
+    /// The cells that the experiment runs.
     pub cells: Vec<Cell>,
-    /// What it is judged by.
+    /// The published statements that are checked.
     pub targets: Vec<Target>,
     /// The paper's figures.
     pub figures: Vec<Figure>,
 }
 
-/// One thing that runs.
+/// One unit that runs: a scenario, a transfer, a workload or a correction, as the text of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Name of its files, unique in each world among all experiments.
+    /// Name of the cell's files, unique in each world among all experiments.
     pub name: String,
-    /// The file's text. It reads no other files.
+    /// Text of the file. The file refers to no other files.
     pub toml: String,
-    /// What kind of file.
+    /// Kind of the file.
     pub kind: Kind,
 }
 
-/// What a cell's file describes.
+/// Kind of a cell's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// A [`Scenario`], for both worlds.
     #[default]
     Scenario,
-    /// A [`Scenario`] for the lab only, in place of the simulated one of the same name: what kernels of today cannot do or what
-    /// would take too long is another there. It runs beside others.
+    /// A [`Scenario`] for the lab only. It replaces the simulated scenario with the same name and differs from it in
+    /// settings that present kernels do not have or that would take too long. It runs at the same time as others.
     Played,
     /// A [`Scenario`] for the simulator only.
     Simulated,
-    /// A [`Transfer`], for the simulator only; the experiment it belongs to.
+    /// A [`Transfer`], for the simulator only, with the name of its experiment.
     Transfer(&'static str),
-    /// A [`Correction`], for the simulator only; the experiment it belongs to.
+    /// A [`Correction`], for the simulator only, with the name of its experiment.
     Correction(&'static str),
-    /// A [`Workload`], for both worlds; the experiment it belongs to.
+    /// A [`Workload`], for both worlds, with the name of its experiment.
     Workload(&'static str),
 }
 
 /// A published statement.
 pub struct Target {
-    /// Its id, unique: `R-L3-5`.
+    /// Id, unique: `R-L3-5`.
     pub id: &'static str,
-    /// What it says, in one line.
+    /// The statement, in one line.
     pub what: &'static str,
-    /// What it is judged by, at least one; the first is the headline.
+    /// The checks that judge the statement, at least one. The first is the headline.
     pub checks: Vec<Check>,
-    /// Names of the cells it needs.
+    /// Names of the cells that the checks need.
     pub cells: Vec<String>,
-    /// Ids of targets in the order of their published headline, largest first, if measured ones have to keep it.
+    /// Ids of targets, sorted by their published headline, largest first. The measured headlines must have the same
+    /// order. Empty if no order was published.
     pub order: &'static [&'static str],
-    /// Where its values and ranges come from.
+    /// Origin of the values and ranges.
     pub source: Source,
-    /// What is known of why it is missed where it is; empty: nothing beyond the numbers.
+    /// Known cause of a missed verdict. Empty if no cause is known.
     pub known: &'static str,
 }
 
-/// One number of a target.
+/// One measured number of a target.
 pub struct Check {
-    /// What is measured.
+    /// The measured quantity, in words.
     pub what: String,
-    /// Its unit; empty for a pure number.
+    /// Unit of the number; empty for a pure number.
     pub unit: &'static str,
     /// The published value, if it is a number.
     pub published: Option<f64>,
-    /// What counts as the same.
+    /// Values that count as equal to the published value.
     pub accepted: Range,
-    /// Why this range.
+    /// Reason for the range.
     pub reason: &'static str,
-    /// Whether it decides the verdict.
+    /// Whether the check decides the verdict.
     pub role: Role,
-    /// How it is read off the runs.
+    /// Function that computes the number from the runs.
     pub measure: Measure,
 }
 
-/// Where the statement of a target comes from.
+/// Origin of the statement of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// It follows from the paper's equations; the paper does not print it.
+    /// The statement follows from the paper's equations; the paper does not print it.
     Derived,
-    /// Arithmetic of what the scenario was given, or of what was fitted: it shows consistency and is no result.
+    /// The statement follows by arithmetic from inputs of the scenario or from fitted values. It shows consistency
+    /// and is not a result.
     Input,
-    /// This program's own aim or comparison.
+    /// The statement is an aim or comparison of this project.
     Ours,
-    /// It stands in the paper.
+    /// The paper contains the statement.
     Published,
 }
 
 impl Source {
-    /// In one word.
+    /// Returns the origin in one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -128,20 +130,22 @@ impl Source {
     }
 }
 
-/// What a check is for.
+/// Purpose of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Shown beside the others: an input, a value that was calibrated, or something of ours.
+    /// The check is shown for comparison and does not decide the verdict: an input, a calibrated value, or a value of
+    /// this project.
     Beside,
-    /// It decides the verdict.
+    /// The check decides the verdict.
     Judged,
-    /// What a judged check gives without the [`Calibration`](crate::Calibration) of this id; it decides nothing.
+    /// The check repeats a judged check without the [`Calibration`](crate::Calibration) with this id. It does not
+    /// decide the verdict.
     Without(&'static str),
 }
 
 impl Check {
-    /// One of a statement without a number.
+    /// Returns a judged check of a statement for which the paper has no number.
     #[must_use]
     pub fn statement(
         what: String,
@@ -161,7 +165,7 @@ impl Check {
         }
     }
 
-    /// The same check, which decides nothing.
+    /// Returns the check with the role [`Role::Beside`], so that it does not decide the verdict.
     #[must_use]
     pub fn beside(self) -> Self {
         Self {
@@ -171,10 +175,10 @@ impl Check {
     }
 }
 
-/// A closed range; a side that is missing is open.
+/// A closed range of accepted values. A side that is `None` has no limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
-    /// Least accepted value.
+    /// Smallest accepted value.
     pub low: Option<f64>,
     /// Largest accepted value.
     pub high: Option<f64>,
@@ -182,26 +186,26 @@ pub struct Range {
 
 /// One of the paper's figures.
 pub struct Figure {
-    /// What the paper calls it, in lower case without blanks: `figure-3`.
+    /// The paper's name of the figure, in lower case without blanks: `figure-3`.
     pub id: &'static str,
     /// Heading.
     pub title: &'static str,
-    /// What is to be seen.
+    /// Caption.
     pub caption: &'static str,
-    /// Its plots.
+    /// The plots of the figure.
     pub panels: Vec<Panel>,
 }
 
 /// One plot.
 pub struct Panel {
-    /// What it shows.
+    /// Title of the plot.
     pub title: String,
-    /// How it is made.
+    /// Function that makes the plot.
     pub draw: Draw,
 }
 
 impl Range {
-    /// From `low` to `high`.
+    /// Returns the range from `low` to `high`.
     #[must_use]
     pub const fn new(low: f64, high: f64) -> Self {
         Self {
@@ -210,7 +214,7 @@ impl Range {
         }
     }
 
-    /// At least `low`.
+    /// Returns the range of all values of at least `low`.
     #[must_use]
     pub const fn at_least(low: f64) -> Self {
         Self {
@@ -219,7 +223,7 @@ impl Range {
         }
     }
 
-    /// At most `high`.
+    /// Returns the range of all values of at most `high`.
     #[must_use]
     pub const fn at_most(high: f64) -> Self {
         Self {
@@ -228,25 +232,25 @@ impl Range {
         }
     }
 
-    /// More than `low`.
+    /// Returns the range of all values above `low`.
     #[must_use]
     pub const fn above(low: f64) -> Self {
         Self::at_least(low.next_up())
     }
 
-    /// Less than `high`.
+    /// Returns the range of all values below `high`.
     #[must_use]
     pub const fn below(high: f64) -> Self {
         Self::at_most(high.next_down())
     }
 
-    /// From `value / factor` to `value * factor`.
+    /// Returns the range from `value / factor` to `value * factor`.
     #[must_use]
     pub fn within_factor(value: f64, factor: f64) -> Self {
         Self::new(value / factor, value * factor)
     }
 
-    /// Whether `value` is inside; NaN is not.
+    /// Whether `value` is in the range. NaN is in no range that has a limit.
     #[must_use]
     pub fn accepts(&self, value: f64) -> bool {
         self.low.is_none_or(|low| value >= low)
@@ -256,41 +260,42 @@ impl Range {
 }
 
 impl Cell {
-    /// The scenario.
+    /// Parses the text as a scenario.
     ///
     /// # Errors
-    /// The first mistake in its text.
+    /// Returns the first error in the text.
     pub fn scenario(&self) -> Result<Scenario, ScenarioError> {
         let name = format!("{}.toml", self.name);
         Scenario::parse_alone(&name, &self.toml)
     }
 
-    /// The transfer.
+    /// Parses the text as a transfer.
     ///
     /// # Errors
-    /// The first mistake in its text.
+    /// Returns the first error in the text.
     pub fn transfer(&self) -> anyhow::Result<Transfer> {
         Transfer::parse(&self.toml).with_context(|| format!("transfer `{}`", self.name))
     }
 
-    /// The workload.
+    /// Parses the text as a workload.
     ///
     /// # Errors
-    /// The first mistake in its text.
+    /// Returns the first error in the text.
     pub fn workload(&self) -> anyhow::Result<Workload> {
         Workload::parse(&self.toml).with_context(|| format!("workload `{}`", self.name))
     }
 
-    /// The packets to damage and mend.
+    /// Parses the text as an experiment with error correction.
     ///
     /// # Errors
-    /// The first mistake in its text.
+    /// Returns the first error in the text.
     pub fn correction(&self) -> anyhow::Result<Correction> {
         Correction::parse(&self.toml).with_context(|| format!("correction `{}`", self.name))
     }
 
-    /// The same cell with its seed raised by `more`, if it is a scenario or transfer; `None` for others, whose runs are
-    /// repeated with several seeds by themselves.
+    /// Returns the cell with the seed for repetition `more`: in a scenario, the seed is increased by `more`; in a
+    /// transfer, by `more` times the number of runs of each case. `None` for the other kinds, which repeat their runs
+    /// with several seeds by themselves.
     #[must_use]
     pub fn seeded(&self, more: u64) -> Option<Self> {
         let (seed, step) = match self.kind {
@@ -313,13 +318,14 @@ impl Cell {
         })
     }
 
-    /// Whether it is another cell without a calibrated value ([`CALIBRATIONS`](crate::CALIBRATIONS)).
+    /// Whether the cell is a variant: a copy of another cell without a calibrated value
+    /// ([`CALIBRATIONS`](crate::CALIBRATIONS)).
     #[must_use]
     pub fn is_variant(&self) -> bool {
         self.name.contains(VARIANT)
     }
 
-    /// How long the scenario lasts; zero if it has a mistake, or is none.
+    /// Returns the duration of the scenario. Zero if the text has an error, or the cell is not a scenario.
     #[must_use]
     pub fn duration(&self) -> Duration {
         match self.kind {
@@ -330,7 +336,7 @@ impl Cell {
         }
     }
 
-    /// Whether it can run in `world`.
+    /// Whether the cell can run in `world`.
     #[must_use]
     pub fn runs_in(&self, world: World) -> bool {
         match self.kind {
@@ -341,7 +347,7 @@ impl Cell {
     }
 }
 
-/// The cells of `experiments` that run in `world`, by name.
+/// Returns the cells of `experiments` that run in `world`, by name.
 pub(crate) fn cells_by_name(experiments: &[Experiment], world: World) -> BTreeMap<&str, &Cell> {
     let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
     let cells = cells.filter(|cell| cell.runs_in(world));

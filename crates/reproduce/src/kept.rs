@@ -1,8 +1,10 @@
-//! Results that are kept in the repository: the values of each target, with when and on what they were measured.
+//! Results that are stored ("kept") in the repository: the values of each target, with the commit, date and machine
+//! of the measurement.
 //!
-//! A directory has a file a world, `sim.json` and `lab.json`. [`keep`] replaces the targets that it is given and leaves the
-//! others, so that a long series may be measured in parts; each target says which commit and build it is of. An order among
-//! targets is judged only among those of the same build.
+//! A directory has one file for each world, `sim.json` and `lab.json`. [`keep`] replaces the results of the given
+//! targets and leaves the results of the others unchanged, so that a long series can be measured in parts. Each
+//! target records the commit and build that measured it. The published order of targets is judged only among results
+//! of the same build.
 
 use std::{collections::BTreeMap, fs, io::ErrorKind, path::Path};
 
@@ -16,12 +18,12 @@ use crate::{
     runs::Worlds,
 };
 
-/// On what something was measured.
+/// Origin of a measurement: program, date and machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin {
     /// The commit of the program, with `-dirty` if files had changed.
     pub commit: String,
-    /// The day, as `2026-11-29`.
+    /// The date, in the form `2026-11-29`.
     pub date: String,
     /// The machine in one line: processor, cores, kernel.
     pub machine: String,
@@ -29,24 +31,24 @@ pub struct Origin {
     pub version: String,
 }
 
-/// What is kept of one world, by target.
+/// Stored results of one world, by the id of the target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeptWorld(BTreeMap<String, KeptTarget>);
 
-/// What is kept of a target.
+/// Stored results of a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeptTarget {
-    /// On what it was measured.
+    /// Origin of the measurement.
     pub origin: Origin,
-    /// The values of each check by what is measured, one a seed.
+    /// The values of each check, one for each seed. The key is [`Check::what`](crate::Check::what).
     pub values: BTreeMap<String, Vec<f64>>,
-    /// What a reader should know of its runs.
+    /// Notes on the runs, for example refused or shorter runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// What is kept of both worlds.
+/// Stored results of both worlds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
     sim: KeptWorld,
@@ -54,10 +56,10 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Reads `directory`; a file that is not there is empty.
+    /// Reads the results in `directory`. A missing file counts as empty.
     ///
     /// # Errors
-    /// A file that cannot be read, or holds something else.
+    /// Fails if a file cannot be read or parsed.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
         Ok(Self {
             sim: read(directory, World::Sim)?,
@@ -65,7 +67,7 @@ impl Kept {
         })
     }
 
-    /// What is kept of `id` in `world`.
+    /// Returns the stored results of the target `id` in `world`.
     #[must_use]
     pub fn target(&self, id: &str, world: World) -> Option<&KeptTarget> {
         let kept = match world {
@@ -91,7 +93,7 @@ impl Values for Kept {
     }
 
     fn refused(&self, _: &Target, _: World) -> Vec<String> {
-        // They stand among the notes.
+        // `keep` stored the refused runs among the notes.
         Vec::new()
     }
 
@@ -101,11 +103,11 @@ impl Values for Kept {
     }
 }
 
-/// Keeps in `directory` what `worlds` has of the targets of `experiments` in `world`, measured on `origin`. Returns how many
-/// targets there are.
+/// Stores in `directory` the results of the targets of `experiments` that `worlds` has in `world`. `origin` is the
+/// origin of the measurement. Returns the number of targets stored.
 ///
 /// # Errors
-/// A file that cannot be read or written.
+/// Fails if a file cannot be read or written.
 pub fn keep(
     directory: &Path,
     experiments: &[Experiment],
@@ -215,7 +217,7 @@ mod tests {
         let record = records.iter().find(|record| record.id == "R-L3-5");
         let sim = record.and_then(|record| record.headline.sim).expect("kept");
         assert!((sim - 0.6).abs() < 1e-9);
-        // Its order is not judged among those of another build.
+        // The order of R-L3-5 is not judged, because the other targets of the order were measured by another build.
         let sim = record.and_then(|record| record.sim_verdict);
         assert_eq!(sim, Some(crate::Verdict::Incomplete));
         fs::write(dir.path().join("lab.json"), "[1]").expect("writable");

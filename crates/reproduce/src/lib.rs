@@ -1,13 +1,18 @@
-//! Published figures, measured again.
+//! Experiments of published papers, measured again.
 //!
-//! A paper is a folder of experiments ([`l3`], [`csn`], [`os`], [`dbas`], [`nat`]). An [`Experiment`] has [`Cell`]s, each a scenario file that
-//! `pleach sim run` and `pleach lab run` take as it is, or a workload ([`dbas::model`]), or a transfer ([`pleach_sim::transfer`]), which
-//! only the simulator has, and [`Target`]s, each with an id, what was published, the range
-//! in which a measurement counts as the same with the reason for that range, and how it is read off the results.
+//! Each paper has a module with its experiments ([`l3`], [`csn`], [`os`], [`dbas`], [`nat`]). An [`Experiment`]
+//! consists of:
 //!
-//! [`run()`] writes the scenarios, runs them in one world, keeps their results and judges. All of it lies below one
-//! directory, and table and page are made from what is there, so what an earlier call measured in the other world
-//! stands beside what this one did:
+//! - [`Cell`]s, which are the units that run. A cell is a scenario file that `pleach sim run` and `pleach lab run`
+//!   accept unchanged, a workload ([`dbas::model`]), a transfer ([`pleach_sim::transfer`]) or an experiment with
+//!   error correction ([`csn::correction`]). Transfers and error correction run in the simulator only.
+//! - [`Target`]s, which are the published statements. A target has an id and checks. Each check has the published
+//!   value, the range of values that count as equal to it, the reason for that range, and the function that computes
+//!   the value from the results.
+//!
+//! [`run()`] writes the scenarios, runs them in one *world* (simulator or lab), stores the results and judges the
+//! targets. All files are below one directory. Table and page are made from all results in this directory, so they
+//! also contain the results of earlier calls in the other world:
 //!
 //! ```text
 //! DIR/scenarios/CELL.toml       what ran; transfers lie in DIR/transfers, workloads in DIR/workloads
@@ -16,9 +21,8 @@
 //! DIR/report.html               the same as a table, and the figures, simulated and lab side by side
 //! ```
 //!
-//! Results of a scenario that has changed since are removed, and those of another build of the program do not count, so nothing is
-//! judged by what it was not made for.
-//! What runs a scenario is the caller's business ([`Runner`]).
+//! The results of a scenario are removed when the scenario changes. Results of another build of the program do not
+//! count. The caller provides the function that runs a scenario ([`Runner`]).
 
 mod calibration;
 pub mod csn;

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | [`ratios`] | 5.2, 5.3, figures 7 and 8 | R-OS-1, 2 |
 //! | [`paths`] | 5.4, table 1, figure 9 | R-OS-3 |
-//! | [`in_order`] | 3.3, table 1 | R-OS-4, 5 |
+//! | [`in_order`] | 3.3, table 1 | R-OS-4 to 6 |
 //!
 //! The paper has only simulations, with a transport of its own, so there is no lab: the experiments run transfers
 //! ([`pleach_sim::transfer`]). Its figures are three-dimensional and contain no numbers, so only the statements of

@@ -1,4 +1,4 @@
-//! The records as a page and as a table for a terminal.
+//! Shows the records as an HTML page and as a table for a terminal.
 
 use pleach_sim::{
     report::{Table, escape, legend, page, short},
@@ -14,12 +14,12 @@ use crate::{
 
 pub(crate) mod markdown;
 
-/// The table for a terminal, a line a check.
+/// Returns the table for a terminal, with one line for each check.
 #[must_use]
 pub fn table(records: &[Record]) -> String {
     let mut rows = Vec::new();
     for record in records {
-        // What is without a calibrated value stands on the page.
+        // Values without a calibration are shown in the HTML page and in `docs/reproduce.md`.
         let lines = lines(record).into_iter();
         let lines = lines.filter(|(_, _, _, role)| !matches!(role, Role::Without(_)));
         for (index, (what, measured, ok, role)) in lines.enumerate() {
@@ -46,7 +46,7 @@ pub fn table(records: &[Record]) -> String {
     out + &format!("{}\n", summary(records))
 }
 
-/// The page: table, then the figures of every experiment with a record.
+/// Returns the page: the table, then the figures of every experiment with a record.
 #[must_use]
 pub fn html(records: &[Record], experiments: &[Experiment], worlds: &Worlds) -> String {
     let mut out = String::from("<header>\n<p class=\"subject\">pleach reproduce</p>\n");
@@ -174,9 +174,9 @@ fn drawn(figure: &Figure, worlds: &Worlds, in_lab: bool) -> String {
     out + "</figure>\n"
 }
 
-/// What each line of a record says: headline, then parts. The headline carries the verdict of the whole.
+/// Returns the lines of a record in the table: first the headline with the verdict on the target, then the parts.
 fn lines(record: &Record) -> Vec<(&str, &Measured, Option<bool>, Role)> {
-    // The whole is judged even if its first number is not.
+    // The first line has the verdict on the target, so it counts as judged even if the headline is not.
     let mut lines = vec![(
         record.what.as_str(),
         &record.headline,
@@ -189,7 +189,7 @@ fn lines(record: &Record) -> Vec<(&str, &Measured, Option<bool>, Role)> {
     lines
 }
 
-/// Published, simulated, lab, accepted, unit.
+/// Returns the cells of a table row: published, simulated and lab value, accepted range, unit.
 fn numbers(measured: &Measured) -> Vec<String> {
     let [low, high] = measured.accepted;
     let side = |value: Option<f64>| value.map_or_else(|| "…".to_owned(), short);
@@ -213,7 +213,7 @@ fn numbers(measured: &Measured) -> Vec<String> {
     ]
 }
 
-/// A verdict, of what is judged.
+/// Returns the word for the verdict column.
 const fn word(verdict: Verdict, role: Role) -> &'static str {
     match role {
         Role::Beside | Role::Without(_) => "beside",

@@ -1,4 +1,4 @@
-//! Running experiments and writing what they gave.
+//! Runs experiments and writes their results.
 
 use core::time::Duration;
 use std::{
@@ -24,52 +24,57 @@ use crate::{
     runs::{Directory, SEEDS_MAX},
 };
 
-/// What runs a scenario.
+/// Runs scenarios and workloads. The caller of [`run()`] implements it.
 pub trait Runner: Sync {
-    /// Runs `scenario` in `world`; what it writes beside its results goes below `work`.
+    /// Runs `scenario` in `world`. All files other than the returned results are written below `work`.
     ///
     /// # Errors
-    /// If it cannot run there.
+    /// Fails if the scenario cannot run in `world`.
     fn run(&self, world: World, scenario: &Scenario, work: &Path) -> anyhow::Result<Results>;
 
-    /// Plays `workload` in namespaces, as [`Workload::in_lab`] has it; what it writes beside its results goes below `work`.
+    /// Runs `workload`, which [`Workload::in_lab`] returned, in namespaces. All files other than the returned results
+    /// are written below `work`.
     ///
     /// # Errors
-    /// If it cannot run there.
+    /// Fails if the workload cannot run in namespaces.
     fn play(&self, workload: &Workload, work: &Path) -> anyhow::Result<Results>;
 }
 
-/// Which cells run.
+/// Selection of the cells that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All.
+    /// All cells.
     All,
-    /// Those that have not run yet, or not to be trusted.
+    /// The cells without a valid result.
     Missing,
 }
 
-/// How a series runs.
+/// Settings of a call of [`run()`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Series<'a> {
-    /// Where.
+    /// World in which the cells run.
     pub world: World,
-    /// Which cells.
+    /// Selection of the cells that run.
     pub extent: Extent,
-    /// With how many seeds each, from its own on, if its file has one; at most [`SEEDS_MAX`].
+    /// Number of runs of each scenario and transfer, at most [`SEEDS_MAX`]. Each run has another seed; the first is the
+    /// seed in the file.
     pub seeds: u64,
-    /// The build of the program that measures. What another build left behind does not count.
+    /// The build of the program that measures. Results of another build do not count.
     pub program: &'a str,
 }
 
-/// Runs the cells of `chosen` as `series` says and judges, with what earlier calls left below `out`, all targets of `all`; the
-/// records of `chosen` are returned. With [`Extent::Missing`] cells that have run before, as they are now, do not run again.
+/// Runs the cells of `chosen` with the settings `series`, and judges all targets of `all` from these results and the
+/// results of earlier calls below `out`. Returns the records of `chosen`.
 ///
-/// `chosen` is what [`select`](crate::select) left of `all`. Simulated cells run on all cores, scenarios in the lab one
-/// after the other, then those that may run beside others, `LAB_BESIDE` at a time. After each cell in the lab, and after
-/// every `WRITE_EVERY` simulated ones, table and page are written anew; what ran counts if this is interrupted.
+/// - `chosen` is the part of `all` that [`select`](crate::select) returned.
+/// - With [`Extent::Missing`], a cell is skipped if it has a valid result and its file has not changed since.
+/// - Simulated cells run on all cores. In the lab, scenarios first run one after the other; then the cells that may
+///   run at the same time as others run, `LAB_BESIDE` at a time.
+/// - Table and page are written after each cell in the lab and after every `WRITE_EVERY` simulated cells. If the call
+///   is interrupted, the cells that have run count.
 ///
 /// # Errors
-/// The first cell that does not run, or a file that cannot be read or written.
+/// Fails if a cell cannot run, or a file cannot be read or written.
 pub fn run(
     all: &[Experiment],
     chosen: &[Experiment],
@@ -108,7 +113,7 @@ pub fn run(
     }
     let cells: Vec<&Cell> = jobs.iter().map(|job| &job.seeded).collect();
     style(progress, &cells, world);
-    // One at a time writes the table and the page. How many cells have run.
+    // Number of cells that have run. The lock also ensures that one thread at a time writes the table and the page.
     let done = Mutex::new(0_usize);
     let run_one = |job: &&Job<'_>| -> anyhow::Result<()> {
         let cell = &job.seeded;
@@ -165,12 +170,12 @@ pub fn run(
 /// One run of a cell.
 struct Job<'a> {
     cell: &'a Cell,
-    /// By how much its seed is raised.
+    /// Number of the repetition, which determines the seed ([`Cell::seeded`]). 0 is the seed in the file.
     more: u64,
     seeded: Cell,
 }
 
-/// The command that runs `cell` again, from the output directory.
+/// Returns the command that runs `cell` again, to be called in the output directory.
 pub(crate) fn again(world: World, cell: &Cell) -> String {
     match cell.kind {
         Kind::Played => format!("pleach lab run scenarios/lab/{}.toml --out out", cell.name),
@@ -187,7 +192,7 @@ pub(crate) fn again(world: World, cell: &Cell) -> String {
     }
 }
 
-/// Writes table and page of what lies in `directory`.
+/// Writes the table and the page from the results in `directory`.
 fn write(all: &[Experiment], directory: &Directory) -> anyhow::Result<Vec<Record>> {
     let worlds = directory.read(all)?;
     let records = evaluate(all, &worlds);
@@ -198,7 +203,8 @@ fn write(all: &[Experiment], directory: &Directory) -> anyhow::Result<Vec<Record
     Ok(records)
 }
 
-/// How long the cells take: in the simulator with [`SEEDS`] seeds, in the lab with one.
+/// Returns the expected real time in seconds that the cells take: in the simulator with [`SEEDS`] seeds, and in the lab
+/// with one seed.
 pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
     let total = |has_tunnel: bool| -> Duration {
         let simulated = |cell: &&Cell| matches!(cell.kind, Kind::Scenario | Kind::Simulated);
@@ -227,7 +233,7 @@ pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
     (sim, lab.as_secs_f64())
 }
 
-/// How many cells like `cell` run at the same time in the lab.
+/// Returns the number of cells of the kind of `cell` that run at the same time in the lab.
 fn beside(cell: &Cell) -> u8 {
     match cell.kind {
         Kind::Played | Kind::Workload(_) => LAB_BESIDE,
@@ -235,7 +241,7 @@ fn beside(cell: &Cell) -> u8 {
     }
 }
 
-/// Packets of all runs of a transfer.
+/// Returns the number of packets in all runs of a transfer. 0 for other kinds of cells.
 fn transferred(cell: &Cell) -> f64 {
     if !matches!(cell.kind, Kind::Transfer(_)) {
         return 0.0;
@@ -246,7 +252,7 @@ fn transferred(cell: &Cell) -> f64 {
     })
 }
 
-/// Connections of all runs of a workload.
+/// Returns the expected number of connections in all runs of a workload. 0 for other kinds of cells.
 fn arriving(cell: &Cell) -> f64 {
     if !matches!(cell.kind, Kind::Workload(_)) {
         return 0.0;
@@ -258,7 +264,8 @@ fn arriving(cell: &Cell) -> f64 {
     })
 }
 
-/// How long a workload takes in namespaces: all its cases run beside each other, until the slowest is done.
+/// Returns the expected time that a workload takes in namespaces. All its cases run at the same time, and the slowest
+/// determines the time. Zero for other kinds of cells.
 fn played(cell: &Cell) -> Duration {
     if !matches!(cell.kind, Kind::Workload(_)) {
         return Duration::ZERO;
@@ -269,26 +276,27 @@ fn played(cell: &Cell) -> Duration {
     })
 }
 
-/// How many times longer than connections arrive it takes until the last is done, where more is asked for than links carry:
-/// between 2 and 18 in the DBAS paper's experiments.
+/// Ratio of the time until the last connection of an overloaded workload is complete to the time during which
+/// connections arrive. It is between 2 and 18 in the DBAS paper's experiments.
 const BACKLOG: f64 = 5.0;
-/// Real time for one simulated second of about 8000 datagrams through the tunnel, on one core: measured 0.017 with the
-/// release build on a machine of two cores.
+/// Real time in seconds for one simulated second with about 8000 datagrams through the tunnel, on one core. The release
+/// build on a machine with two cores needed 0.017 s.
 const SIM_COST: f64 = 0.02;
-/// Real time for one simulated second of one TCP flow of 10 to 20 Mbit/s without tunnel, measured likewise.
+/// Real time in seconds for one simulated second of one TCP flow of 10 to 20 Mbit/s without tunnel, on one core,
+/// measured with the release build.
 const PLAIN_COST: f64 = 0.0015;
-/// With so many seeds simulated cells run where nothing else is said: enough for a mean and a spread.
+/// Default number of seeds with which simulated cells run, enough for a mean and a spread.
 pub const SEEDS: u64 = 8;
-/// After so many simulated cells table and page are written: each time all results are read again.
+/// Number of simulated cells after which table and page are written. Writing them requires reading all results again.
 const WRITE_EVERY: usize = 64;
-/// Real time for one packet of a transfer, on one core.
+/// Real time in seconds for one packet of a transfer, on one core.
 const TRANSFER_COST: f64 = 2e-6;
-/// Real time for one connection of a workload, on one core, measured as above.
+/// Real time in seconds for one connection of a workload, on one core, measured with the release build.
 const WORKLOAD_COST: f64 = 2.5e-6;
-/// So many workloads, each with all its cases, or scenarios of [`Kind::Played`], which carry 20 Mbit/s at most, run at the same
-/// time in namespaces. Five workloads and four scenarios were too many for a machine of two cores.
+/// Number of workloads (each with all its cases), or of [`Kind::Played`] scenarios (which carry at most 20 Mbit/s),
+/// that run at the same time in namespaces. Five workloads, or four scenarios, overloaded a machine with two cores.
 const LAB_BESIDE: u8 = 2;
-/// Building a world and waiting for the tunnel.
+/// Time to build the namespaces and wait for the tunnel.
 const LAB_SET_UP: Duration = Duration::from_secs(3);
 
 fn style(progress: &ProgressBar, cells: &[&Cell], world: World) {

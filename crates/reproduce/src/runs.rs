@@ -1,4 +1,4 @@
-//! Results of scenarios, in memory and below a directory.
+//! Results of cells, in memory and below a directory.
 
 use std::{
     collections::BTreeMap,
@@ -15,38 +15,38 @@ use crate::{
     experiment::{Cell, Experiment, Kind},
 };
 
-/// What ran in one world, by the cells' names.
+/// Results of one world, by the cells' names.
 #[derive(Clone, Debug, Default)]
 pub struct Runs(BTreeMap<String, Arc<Results>>);
 
-/// What ran in either world.
+/// Results of both worlds.
 #[derive(Clone, Debug, Default)]
 pub struct Worlds {
-    /// In the simulator.
+    /// Results of the simulator with the seeds in the files.
     pub sim: Runs,
-    /// In namespaces.
+    /// Results of the lab (namespaces) with the seeds in the files.
     pub lab: Runs,
-    /// The same cells in the simulator with other seeds.
+    /// Results of the simulator with other seeds.
     pub more_sim: Vec<Runs>,
-    /// The same cells in namespaces with other seeds.
+    /// Results of the lab with other seeds.
     pub more_lab: Vec<Runs>,
 }
 
 impl Runs {
-    /// The results of `cell`; `None` if it did not run, or its run is not to be trusted.
+    /// Returns the results of `cell`. `None` if it did not run, or its run was refused.
     #[must_use]
     pub fn get(&self, cell: &str) -> Option<&Results> {
         let results = self.0.get(cell)?.as_ref();
         results.refused.is_none().then_some(results)
     }
 
-    /// Where these ran; `None` if nothing did.
+    /// Returns the world of the results. `None` if there are no results.
     #[must_use]
     pub fn world(&self) -> Option<World> {
         self.0.values().next().map(|results| results.world)
     }
 
-    /// Cells whose runs are not to be trusted, and why.
+    /// Returns the names of the cells whose runs were refused, with the reasons.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
         let runs = self.0.iter();
         runs.filter_map(|(name, results)| Some((name.as_str(), results.refused.as_deref()?)))
@@ -57,7 +57,8 @@ impl Runs {
         self.0.insert(cell.to_owned(), Arc::new(results));
     }
 
-    /// The runs of the first of each pair, with those of the second in their place.
+    /// Returns results in which, for each pair of names, the first name has the results of the cell with the second
+    /// name.
     pub(crate) fn standing_in(&self, pairs: &[(String, String)]) -> Self {
         let found = pairs.iter().filter_map(|(name, from)| {
             let results = self.0.get(from)?;
@@ -68,7 +69,7 @@ impl Runs {
 }
 
 impl Worlds {
-    /// The runs in `world`.
+    /// Returns the results in `world` with the seeds in the files.
     #[must_use]
     pub fn of(&self, world: World) -> &Runs {
         match world {
@@ -77,7 +78,7 @@ impl Worlds {
         }
     }
 
-    /// The runs in `world`, those of each seed apart.
+    /// Returns the results in `world`, one element for each seed.
     pub fn seeds(&self, world: World) -> impl Iterator<Item = &Runs> {
         let (first, more) = match world {
             World::Lab => (&self.lab, &self.more_lab),
@@ -86,7 +87,7 @@ impl Worlds {
         core::iter::once(first).chain(more)
     }
 
-    /// The runs with every seed raised by `more`.
+    /// Returns the results of repetition `more` ([`Cell::seeded`]) in `world`.
     fn of_seed(&mut self, world: World, more: u64) -> &mut Runs {
         let (first, others) = match world {
             World::Lab => (&mut self.lab, &mut self.more_lab),
@@ -102,7 +103,7 @@ impl Worlds {
     }
 }
 
-/// Where scenarios and results lie.
+/// Directory with scenarios and results.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -110,11 +111,11 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory at `path`, which is made if needed. `program`: the build that measures, as [`Results::version`] is to
-    /// have it; what another build measured does not count.
+    /// Opens the directory at `path` and creates it if necessary. `program` is the build that measures; it is stored in
+    /// [`Results::version`]. Results of another build do not count.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// Fails if the directory cannot be created.
     pub fn new(path: &Path, program: &str) -> anyhow::Result<Self> {
         let this = Self {
             path: path.to_owned(),
@@ -133,10 +134,10 @@ impl Directory {
         Ok(this)
     }
 
-    /// Writes the scenario of `cell`. If another one was there, its results go.
+    /// Writes the file of `cell`. If the file had another text, the results of `cell` are removed.
     ///
     /// # Errors
-    /// If a file cannot be written or removed.
+    /// Fails if a file cannot be written or removed.
     pub fn write_scenario(&self, cell: &Cell) -> anyhow::Result<PathBuf> {
         let path = self.scenario(cell);
         if !self.has_scenario(cell) {
@@ -154,11 +155,11 @@ impl Directory {
         Ok(path)
     }
 
-    /// Writes the results of `cell` with its seed raised by `more`, without what the daemons said of themselves, which would
-    /// be most of it.
+    /// Writes the results of repetition `more` ([`Cell::seeded`]) of `cell`. The status reports of the daemons are
+    /// omitted, because they would be most of the file.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write_run(
         &self,
         cell: &Cell,
@@ -179,10 +180,10 @@ impl Directory {
         write(&path, &results.to_json()?)
     }
 
-    /// Reads what there is of `experiments`. Runs of another build of the program are refused.
+    /// Reads the results of `experiments`. Runs of another build of the program are marked as refused.
     ///
     /// # Errors
-    /// If a file is there but is not what it ought to be.
+    /// Fails if a file with results cannot be read or parsed.
     pub fn read(&self, experiments: &[Experiment]) -> anyhow::Result<Worlds> {
         let mut worlds = Worlds::default();
         let cells = experiments.iter().flat_map(|experiment| &experiment.cells);
@@ -202,21 +203,22 @@ impl Directory {
     /// Writes `text` as the file `name`.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         write(&self.path.join(name), text)
     }
 
-    /// Where logs and configurations of a lab run of `cell` go.
+    /// Returns the directory for the logs and configurations of a lab run of `cell`.
     #[must_use]
     pub fn work(&self, cell: &Cell) -> PathBuf {
         self.path.join("work").join(&cell.name)
     }
 
-    /// Whether this build has run `cell` in `world` as it is now with its seed raised by `more`, and the run is to be trusted.
+    /// Whether this build has run repetition `more` ([`Cell::seeded`]) of `cell` in `world`, with the present text of
+    /// the file, and the run was not refused.
     ///
     /// # Errors
-    /// If a file is there but is not what it ought to be.
+    /// Fails if the file with the results cannot be read or parsed.
     pub fn has_run(&self, cell: &Cell, world: World, more: u64) -> anyhow::Result<bool> {
         if !self.has_scenario(cell) || !self.run(cell, world, more).exists() {
             return Ok(false);
@@ -263,10 +265,10 @@ impl Directory {
     }
 }
 
-/// A cell runs with at most so many seeds.
+/// Maximum number of seeds with which a cell runs.
 pub const SEEDS_MAX: u64 = 32;
 
-/// Writes the whole file or none of it.
+/// Writes a file atomically, so that the file is never incomplete.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let part = path.with_extension("part");
     fs::write(&part, text)

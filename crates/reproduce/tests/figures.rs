@@ -1,9 +1,12 @@
-//! A subset of the published figures, simulated, against reviewed verdicts: a change of the engine cannot silently lose one.
+//! Simulates a subset of the published figures and compares the verdicts with reviewed ones, so that a change of the
+//! engine cannot change a verdict unnoticed.
 //!
-//! A line a check: `ok`, `MISSED` or `–` (not measured), then what is checked. If a change is meant, accept it with
-//! `PLEACH_BLESS=1 cargo test --workspace --test figures` and say why in the commit.
+//! Each check has one line: `ok`, `MISSED`, `beside` (does not decide the verdict) or `–` (not measured), then the
+//! name of the check. If a change is intended, accept it with `PLEACH_BLESS=1 cargo test --workspace --test figures`
+//! and give the reason in the commit.
 //!
-//! The engine runs by itself, so cells with classes, which only the daemon reads, are left out; no verdict rests on them.
+//! The engine runs without the daemon, which alone reads classes. So cells with classes are refused here; no judged
+//! check needs them.
 
 use std::{env, fs, path::Path};
 
@@ -19,7 +22,7 @@ use pleach_sim::{
 
 const REVIEWED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/figures/reviewed.txt");
 
-/// What two cores do in a minute, of three papers.
+/// Experiments of three papers that take about one minute on two cores.
 const SUBSET: &[&str] = &["l3-single-flow", "csn-strategies", "OS"];
 
 struct Engine;
@@ -31,7 +34,7 @@ impl Runner for Engine {
             skip_baselines: true,
             progress: &|_| {},
         };
-        // It reads no classes.
+        // The engine does not read classes. A scenario with classes counts as refused.
         Ok(
             pleach_sim::run::run(scenario, &options).unwrap_or_else(|error| Results {
                 refused: Some(error.to_string()),
@@ -89,7 +92,7 @@ fn published_figures_come_out_as_reviewed() {
     }
 }
 
-/// The verdict of a target in the simulator, and of each of its checks.
+/// Returns the verdict of a target in the simulator, and a line for each of its checks.
 fn lines(record: &Record) -> String {
     let verdict = record.sim_verdict.map_or("–", Verdict::name);
     let mut text = format!("{} {verdict}: {}\n", record.id, record.what);

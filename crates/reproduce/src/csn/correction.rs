@@ -1,14 +1,17 @@
-//! Section V-D, figure 8: split error correction. Packets with wrong bits, mended by parity that came another way.
+//! Section V-D, figure 8: split error correction. Packets with bit errors are corrected with parity that is sent over
+//! another path.
 //!
-//! The paper's errors: one packet in 30 is hit; each block of 15 bytes of it has errors with a chance of 1/20, 90 % of them of one bit, 10 %
-//! of two. A packet counts as lost if its tag does not fit. Real datagrams under a real key, with the engine's own codes
-//! ([`pleach_core::sec`]); parity always comes, as the 3G loses nothing and is waited for. Packets that are not hit are drawn and
-//! not made: nothing happens to them. So loss is (1 - 0.95^N) / 30 without, and (1 - 0.995^N) / 30 with one bit a block mended, for N
-//! blocks (the paper gives no number).
+//! The paper's error model: one packet in 30 is hit. Each block of 15 bytes of such a packet has errors with a
+//! probability of 1/20: one wrong bit in 90 % of these blocks, two in 10 %. A packet counts as lost if its tag does
+//! not verify.
 //!
-//! The same errors then hit a stream of such packets through the tunnel, simulated and with real daemons (`block_errors` of a link,
-//! `parity` of the tunnel): damaged datagrams and parity as they travel. The headers of IP and UDP are spared: with wrong bits there a packet
-//! is lost at a real host, whatever the parity.
+//! - *Codes alone*: real datagrams are sealed with a real key, damaged, and corrected with the engine's own codes
+//!   ([`pleach_core::sec`]). Parity always arrives, because the 3G loses nothing and the receiver waits for it. Packets
+//!   that are not hit are counted, but not generated. The expected loss for N blocks is (1 - 0.95^N) / 30 without
+//!   correction, and (1 - 0.995^N) / 30 if one bit per block is corrected. The paper gives no numbers.
+//! - *Through the tunnel*: the same errors hit a stream of packets, in the simulator and with real daemons
+//!   (`block_errors` of a link, `parity` of the tunnel). IP and UDP headers are not damaged, because a real host
+//!   discards a packet with errors there, which parity cannot correct.
 
 use pleach_core::{
     ids::PathId,
@@ -30,25 +33,28 @@ use crate::{
 };
 
 const NAME: &str = "csn-correction";
-/// The cell in which the codes work alone.
+/// Name of the cell in which the codes run without a tunnel.
 const CODES: &str = "csn-correction-codes";
 const PACKETS: u32 = 1_000_000;
-/// Datagrams of 1500 bytes, and with 1250 and 1000.
+/// Lengths of the datagrams in bytes.
 const SIZES: [u32; 3] = [1500, 1250, 1000];
-/// Published chances.
+/// Published probability that a packet is hit.
 const HIT: f64 = 1.0 / 30.0;
+/// Published probability that a block of a hit packet has errors.
 const BLOCK_HIT: f64 = 0.05;
+/// Published probability that a block with errors has two wrong bits.
 const TWO_BITS: f64 = 0.1;
-/// Payload of the stream's datagrams, so that packets on the line have 1500 bytes: less both IP and UDP headers, header and tag.
+/// Payload in bytes of the stream's datagrams. With the IP and UDP headers inside and outside the tunnel, the tunnel's
+/// header and the tag, packets on the line have 1500 bytes.
 const STREAM_PAYLOAD_BYTES: usize = 1500 - 2 * 28 - DATA_HEADER_LEN - TAG_LEN;
-/// How packets are mended, as names of flows have it.
+/// Codes that correct packets, each with its name in the names of flows.
 const MENDED: [(&str, Option<Code>); 3] = [
     ("off", None),
     ("hamming", Some(Code::Hamming)),
     ("bch", Some(Code::Bch)),
 ];
 
-/// The codes alone, and a tunnel with each of them; one target.
+/// Returns the experiment: the codes alone, and a tunnel with each code; one target.
 #[must_use]
 pub fn experiment() -> Experiment {
     let sizes: Vec<String> = SIZES.iter().map(u32::to_string).collect();
@@ -77,25 +83,25 @@ pub fn experiment() -> Experiment {
     }
 }
 
-/// What is to be damaged.
+/// Settings of the cell in which the codes run alone.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Correction {
-    /// What it is called.
+    /// Name of the cell.
     pub name: String,
-    /// Seed of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How many packets of each size.
+    /// Number of packets of each size.
     pub packets: u32,
-    /// Bytes of a datagram, each at least header and tag, at most 1500.
+    /// Lengths of datagrams in bytes, each at least header and tag, at most 1500.
     pub sizes: Vec<u32>,
 }
 
 impl Correction {
-    /// Reads its text.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// If it is not such a file, or a size is out of range.
+    /// Fails if the text is not such a file, or a size is out of range.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let this: Self = toml::from_str(text)?;
         let least = u32::try_from(DATA_HEADER_LEN + TAG_LEN)?;
@@ -107,7 +113,8 @@ impl Correction {
     }
 }
 
-/// Sends, damages, mends and opens; a flow for each size and way of mending.
+/// Seals, damages, corrects and opens packets. The results have a flow for each size and each code, and for each size
+/// without correction.
 #[must_use]
 pub fn run(correction: &Correction) -> Results {
     let mut flows = Vec::new();
@@ -142,14 +149,14 @@ pub fn run(correction: &Correction) -> Results {
     }
 }
 
-/// A line that damages datagrams, and both ends of it.
+/// A line that damages datagrams, with its sender and receiver.
 struct Line {
     size: usize,
     sealing: SealingKey,
     opening: OpeningKey,
-    /// As it arrived.
+    /// The datagram as it arrived, with errors.
     came: Vec<u8>,
-    /// Parity under each code, made before the damage.
+    /// Parity for each of [`MENDED`], computed before the damage.
     parity: Vec<Vec<u8>>,
     mended: Vec<u8>,
 }
@@ -168,7 +175,7 @@ impl Line {
         }
     }
 
-    /// Seals a packet of random bytes, makes its parity, and damages it.
+    /// Seals a packet of random bytes, computes its parity, and damages the packet.
     fn send(&mut self, counter: u64, rng: &mut Rng) {
         self.came.resize(self.size, 0);
         rng.fill(&mut self.came);
@@ -188,20 +195,20 @@ impl Line {
                 let first = rng.below(bits);
                 flip(block, first);
                 if rng.chance(TWO_BITS) {
-                    // Another one.
+                    // The second wrong bit differs from the first.
                     flip(block, (first + 1 + rng.below(bits - 1)) % bits);
                 }
             }
         }
     }
 
-    /// Whether what came, mended by `code`, is what was sealed.
+    /// Whether the arrived packet can be opened after correction with `code`.
     fn opens(&mut self, counter: u64, code: Option<Code>) -> bool {
         self.mended.clone_from(&self.came);
         if let Some(code) = code {
             let made = MENDED.iter().position(|(_, other)| *other == Some(code));
             let parity = made.and_then(|index| self.parity.get(index));
-            // What cannot be mended does not open either.
+            // If the correction fails, opening the packet fails as well.
             let _ = code.correct(&mut self.mended, parity.map_or(&[][..], Vec::as_slice));
         }
         let (header, body) = self.mended.split_at_mut(DATA_HEADER_LEN);
@@ -227,25 +234,25 @@ fn loss(runs: &Runs, size: u32, mended: &str) -> Option<f64> {
     Some(100.0 * flow.loss)
 }
 
-/// What is lost if a block is spoilt with this chance, in percent.
+/// Returns the expected loss in percent if each block of a hit packet is unusable with the probability `spoilt`.
 fn expected(size: u32, spoilt: f64) -> f64 {
     let blocks = u32::try_from(BLOCK_BYTES).map_or(0, |bytes| size.div_ceil(bytes));
     100.0 * HIT * (1.0 - (1.0 - spoilt).powf(blocks.into()))
 }
 
-/// Five standard deviations of a share of [`PACKETS`].
+/// Returns the range of five standard deviations on either side of `percent`, for [`PACKETS`] packets.
 fn around(percent: f64) -> Range {
     let share = percent / 100.0;
     let deviation = 100.0 * (share * (1.0 - share) / f64::from(PACKETS)).sqrt();
     Range::new(percent - 5.0 * deviation, percent + 5.0 * deviation)
 }
 
-/// Name of the cell in which a tunnel mends.
+/// Returns the name of the cell with a tunnel that uses the code `mended`.
 fn tunnel_name(mended: &str) -> String {
     format!("{NAME}-tunnel-{mended}")
 }
 
-/// The stream over WLAN with these errors, through a tunnel that has the 3G for parity.
+/// Returns the cell with a stream through a tunnel over a WLAN with the paper's errors. Parity takes the 3G.
 fn tunnel_cell(mended: &str, code: Option<Code>) -> Cell {
     let name = tunnel_name(mended);
     let parity = code.map_or(String::new(), |_| format!("parity = \"{mended}\"\n"));
@@ -286,7 +293,7 @@ size = \"{STREAM_PAYLOAD_BYTES}B\"
     }
 }
 
-/// What the stream lost through the tunnel, in percent.
+/// Returns the loss of the stream through the tunnel, in percent.
 fn tunnel_loss(runs: &Runs, mended: &str) -> Option<f64> {
     let stream = series::flow(runs.get(&tunnel_name(mended))?, "stream")?;
     Some(100.0 * stream.loss)
@@ -374,7 +381,8 @@ mod tests {
     #[test]
     fn parity_is_as_long_as_published() {
         assert_eq!(Code::Hamming.parity_len(1500), 88);
-        // 7 bits for 120 of 8 Mbit/s are 467 kbit/s, and packets end in a block that is not full.
+        // 7 bits of parity per 120 bits of an 8 Mbit/s stream are 467 kbit/s. The last block of a packet is not full,
+        // which adds parity.
         let parity = Code::Hamming.parity_len(1250) * (8_000_000 / 1250);
         assert!((465_000..475_000).contains(&parity), "{parity}");
     }

@@ -1,4 +1,8 @@
-//! Sections V-A to V-C, figures 5 to 7: one path, round robin, `ConSN`, PDC, and both, with WLAN that is enough and that is not.
+//! Sections V-A to V-C, figures 5 to 7: strategies for sending the stream over WLAN and 3G.
+//!
+//! The strategies are a single path, round robin, `ConSN` (each path sends a *run* of consecutive packets of a block,
+//! and the runs of two paths go in opposite directions), path delay compensation (PDC), and `ConSN` with PDC. In
+//! scenario A the WLAN has enough capacity for the stream, in scenario B it has not.
 
 use super::testbed::{self, JUMP, WHOLE, Wlan, unusable, unusable_at_160};
 use crate::{
@@ -9,19 +13,20 @@ use crate::{
 const NAME: &str = "csn-strategies";
 const SCENARIOS: [Wlan; 2] = [Wlan::A, Wlan::B];
 
-/// What sends the stream.
+/// Strategy by which the stream is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strategy {
     Single,
     Default,
     Consn,
-    /// The weights of `ConSN` without its runs: what confluence adds shows beside this.
+    /// The weights of `ConSN` alone, without its runs of consecutive packets per path. A comparison of both shows the
+    /// effect of the runs.
     Weighted,
     Pdc,
     PdcConsn,
-    /// Those weights with PDC.
+    /// The weights of `ConSN` alone, with PDC.
     PdcWeighted,
-    /// Ours beside them.
+    /// `ConSN` with copies. It is not in the paper.
     Redundant,
     Adaptive,
 }
@@ -90,7 +95,7 @@ impl Strategy {
     }
 }
 
-/// Nine cells for each scenario, eight targets.
+/// Returns the experiment: nine cells for each scenario, eight targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     let cells = SCENARIOS
@@ -180,7 +185,7 @@ fn cell(wlan: Wlan, strategy: Strategy) -> Cell {
     }
 }
 
-/// A number of one run.
+/// Function that computes a number of one cell.
 type Read = fn(&Runs, &str) -> Option<f64>;
 
 fn in_jump(runs: &Runs, cell: &str) -> Option<f64> {
@@ -203,7 +208,7 @@ fn check(
     Check::statement(what.to_owned(), "% unusable", accepted, reason, measure)
 }
 
-/// How much more than `other` loses.
+/// Returns the check that `strategy` has at most `most` percentage points more unusable packets than `other`.
 fn above(
     what: &str,
     wlan: Wlan,
@@ -525,7 +530,8 @@ fn pdc_consn() -> Target {
     )
 }
 
-/// The same weights without `ConSN`'s runs, so that what weights explain is not credited to confluence.
+/// Returns a check of a control, which does not decide the verdict. The controls use the weights of `ConSN` without its
+/// runs, so that the effect of the weights is not attributed to the runs.
 fn control(what: &str, of: (Wlan, Strategy), read: Read) -> Check {
     let range = Range::new(0.0, 100.0);
     check(what, of, read, range, "a control, which decides nothing").beside()

@@ -1,4 +1,5 @@
-//! Section IV-B3, figure 6: one long-lived connection, and what chunks gain over whole connections.
+//! Section IV-B3, figure 6: one long-lived connection, and the gain of scheduling chunks over scheduling whole
+//! connections.
 
 use super::{
     model::{Choice, Reading},
@@ -23,7 +24,7 @@ const WHOLE: [Choice; 5] = [
     Choice::MaxThroughput,
 ];
 
-/// 16 cells, one target.
+/// Returns the experiment: 16 cells, one target.
 #[must_use]
 pub fn experiment() -> Experiment {
     let sweep = sweep();
@@ -62,7 +63,7 @@ fn sweep() -> Sweep {
     }
 }
 
-/// The first point is the published one.
+/// Returns the value at the first point, the only one with published settings.
 fn as_published(values: &[f64]) -> Option<f64> {
     values.first().copied()
 }

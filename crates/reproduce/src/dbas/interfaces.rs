@@ -1,4 +1,4 @@
-//! Section IV-B1, figures 3 and 4: the second interface's rate and loss.
+//! Section IV-B1, figures 3 and 4: sweeps of the second interface's rate and loss.
 
 use super::{
     model::{Choice, Reading},
@@ -14,10 +14,11 @@ use crate::{
 const NAME: &str = "db-interfaces";
 const KBPS: [u32; 8] = [250, 500, 750, 1000, 1250, 1500, 1750, 2000];
 const LOSS_PCT: [u32; 8] = [0, 1, 2, 3, 4, 6, 8, 10];
-/// Points of the sweep of rates at which the interfaces are far apart: a half of one is less than the other.
+/// Number of points, from the first on, at which the rates of the interfaces count as very different: 250 and
+/// 500 kbit/s for the second interface, 2000 kbit/s for the first.
 const APART: usize = 2;
 
-/// 32 cells, six targets.
+/// Returns the experiment: 32 cells, six targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     let (rates, losses) = (rates(), losses());
@@ -85,7 +86,7 @@ fn figure(id: &'static str, title: &'static str, sweep: &Sweep) -> Figure {
     }
 }
 
-/// The point of slowest second interface.
+/// Returns the value at the first point of a sweep, where the second interface is slowest.
 fn first(values: &[f64]) -> Option<f64> {
     values.first().copied()
 }
@@ -170,7 +171,8 @@ fn slow_second() -> Target {
     }
 }
 
-/// At every point, max throughput over the best of the others that take whole connections.
+/// Returns, at every point, the throughput of max throughput divided by the best of the other schedulers of whole
+/// connections.
 fn best_of_connections(sweep: &Sweep, runs: &Runs, conditions: Conditions) -> Option<Vec<f64>> {
     let others = [
         Choice::OnlyFirst,
@@ -342,7 +344,8 @@ fn lossy() -> Target {
     }
 }
 
-/// How far at most `values` over [`LOSS_PCT`] lie from the line between their ends, in per cent of its fall.
+/// Returns the largest distance of `values`, over [`LOSS_PCT`], from the straight line between the first and the last
+/// value, in percent of the difference between these two.
 fn bend(values: &[f64]) -> Option<f64> {
     let (from, to) = (values.first()?, values.last()?);
     let (low, high) = (LOSS_PCT.first()?, LOSS_PCT.last()?);

@@ -34,7 +34,8 @@ pub use self::{
     settings::{Case, Lab, LinkSettings, Sizes, Workload},
 };
 
-/// Throughput that a flow of a case's results reports. The flow is named after the case, with a suffix.
+/// Definition of throughput. The results of a case have one flow for each definition, named after the case with a
+/// suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// All bytes, divided by the time until the last byte arrived. The delays are the median and 95th percentile of
@@ -69,8 +70,8 @@ impl Reading {
     }
 }
 
-/// Runs every case as often as it says, each time with a different seed. Each reported number is the mean over a
-/// case's runs.
+/// Runs every case [`Workload::repeat`] times, each time with a different seed. Each reported number is the mean over
+/// a case's runs.
 ///
 /// Run `n` has the same connections under every scheduler.
 #[must_use]

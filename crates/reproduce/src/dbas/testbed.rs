@@ -33,7 +33,7 @@ pub const CONNECTIONS: [Choice; 4] = [
     Choice::WeightedRoundRobin,
     Choice::MaxThroughput,
 ];
-/// Schedulers of chunks, with the single interface, as in figures (b).
+/// Schedulers of chunks, and the single interface for comparison, as in figures (b).
 pub const CHUNKS: [Choice; 3] = [
     Choice::OnlyFirst,
     Choice::ChunksRoundRobin,

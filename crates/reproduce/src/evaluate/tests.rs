@@ -6,7 +6,7 @@ use crate::{
     registry,
 };
 
-/// A target whose headline is the loss of flow `f` in cell `id`, in order with the others.
+/// Returns a target whose headline is the loss of the first flow in cell `id`. `order` is [`Target::order`].
 fn target(id: &'static str, order: &'static [&'static str]) -> Target {
     Target {
         id,
@@ -173,7 +173,7 @@ fn a_world_that_did_not_run_or_was_refused_leaves_a_target_incomplete() {
     };
     worlds.lab.insert("c", late);
     assert_eq!(verdicts(&worlds)[2], Verdict::Incomplete);
-    // Out of range in the simulator is missed, whatever the lab lacks.
+    // A value out of range in the simulator means missed, even if the lab has no value.
     worlds.sim.insert("c", lost(3.0));
     assert_eq!(verdicts(&worlds)[2], Verdict::Missed);
 }

@@ -1,9 +1,13 @@
-//! Section 5.3, figures 4 and 5: UDP flows that come and go, k 0.5, `T_dwd` 250 ms, throughput per 100 ms.
+//! Section 5.3, figures 4 and 5: UDP flows that start and stop; k 0.5, `T_dwd` 250 ms, throughput per 100 ms.
 //!
-//! The paper draws the demand but does not tell it; its text tells when flows start (5, 20 and 50 s) and that after one
-//! ends at 12 s the LTE's load falls from 11 Mbit/s to 0 in 5 s. With one step of the weight a `T_dwd` these are 20 steps,
-//! so the weight was 20: the demand before was 62.5 (1 + 20/50) = 87.5 Mbit/s, and 11 Mbit/s are 20/70 of the
-//! 38.5 Mbit/s after. Between 20 and 40 s the sum is 100, from 50 to 60 s 90 Mbit/s, near what figure 4 shows.
+//! The paper shows the demand in a figure only. Its text states two facts from which the rates are derived here:
+//!
+//! - Flows start at 5, 20 and 50 s.
+//! - After a flow ends at 12 s, the LTE's load falls from 11 Mbit/s to 0 within 5 s. The weight of the LTE falls by
+//!   one in each `T_dwd`, so 5 s are 20 steps, and the weight at 12 s was 20. Therefore the demand before 12 s was
+//!   62.5 (1 + 20/50) = 87.5 Mbit/s. The 11 Mbit/s after it are the share 20/70 of the remaining demand, 38.5 Mbit/s.
+//!
+//! The demand is 100 Mbit/s from 20 to 40 s and 90 Mbit/s from 50 to 60 s, approximately as in figure 4.
 
 use core::ops::Range as Span;
 
@@ -17,18 +21,18 @@ use crate::{
 };
 
 const CELL: &str = "l3-multiple-flows";
-/// Name, rate on the lines in Mbit/s, start and stop in seconds.
+/// Name, rate on the lines in Mbit/s, start in s and stop in s of each flow.
 const FLOWS: [(&str, f64, f64, f64); 4] = [
     ("first", 38.5, 0.0, 70.0),
     ("second", 49.0, 5.0, 12.0),
     ("third", 61.5, 20.0, 40.0),
     ("fourth", 51.5, 50.0, 60.0),
 ];
-/// A flow that overloads the DSL begins, and the next change: in seconds.
+/// Times in seconds at which a flow that overloads the DSL starts, each with the time at which this flow stops.
 const STARTS: [(f64, f64); 3] = [(5.0, 12.0), (20.0, 40.0), (50.0, 60.0)];
 const T_REPORT_S: f64 = 0.05;
 
-/// One cell, two targets.
+/// Returns the experiment: one cell, two targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     let parameters = Parameters {
@@ -129,7 +133,8 @@ fn bursts() -> Target {
     }
 }
 
-/// Packets the DSL lost within a second of `start`, over what comes above its rate within one `T_report`.
+/// Returns the number of packets that the DSL lost within 1 s after `start`, divided by the number of packets by
+/// which the demand exceeds the DSL's capacity within one `T_report`.
 #[expect(clippy::cast_precision_loss, reason = "packet lengths are small")]
 fn burst(results: &Results, start: f64) -> Option<f64> {
     let lost = &series::link(results, "dsl")?.lost_down_pkts;
@@ -146,7 +151,7 @@ fn burst(results: &Results, start: f64) -> Option<f64> {
     Some(series::sum(window) / excess)
 }
 
-/// Share of all payload sent over `seconds` that both lines lost, in percent.
+/// Returns the share of the packets sent within `seconds` that the two lines lost together, in percent.
 #[expect(clippy::cast_precision_loss, reason = "packet lengths are small")]
 fn loss(results: &Results, seconds: Span<f64>) -> Option<f64> {
     let mut lost = 0.0;

@@ -1,8 +1,9 @@
-//! Section 5.2 and figure 3: one UDP flow that grows beyond the DSL and back, for three k and three `T_dwd`.
+//! Section 5.2 and figure 3: one UDP flow whose rate rises above the DSL's capacity and falls again, for three values
+//! of k and three of `T_dwd`.
 //!
-//! The flow starts at 63 Mbit/s, grows exponentially every 200 ms to 105 Mbit/s in 15 s, stays for 10 s and goes back in
-//! 15 s. "Decreases logarithmically" is read as the mirrored exponential. A loss rate is the share of all packets sent
-//! that never arrived.
+//! The rate starts at 63 Mbit/s, grows exponentially in steps of 200 ms to 105 Mbit/s within 15 s, stays there for 10
+//! s, and returns to 63 Mbit/s within 15 s. "Decreases logarithmically" is interpreted as the growth reversed in
+//! time. The loss rate is the share of all packets sent that never arrived.
 
 use core::ops::Range as Span;
 
@@ -22,28 +23,28 @@ use crate::{
 
 const K: [f64; 3] = [0.1, 0.5, 1.0];
 const T_DWD_MS: [u32; 3] = [50, 250, 500];
-/// Published loss in percent, a row a k.
+/// Published loss in percent. Each row has one k, each column one `T_dwd`.
 const LOSS: [[f64; 3]; 3] = [[6.25, 4.72, 4.1], [1.79, 0.53, 0.34], [1.14, 0.29, 0.15]];
 const IDS: [[&str; 3]; 3] = [
     ["R-L3-1", "R-L3-2", "R-L3-3"],
     ["R-L3-4", "R-L3-5", "R-L3-6"],
     ["R-L3-7", "R-L3-8", "R-L3-9"],
 ];
-/// The cells from the largest published loss to the smallest.
+/// Ids of the targets, from the largest published loss to the smallest.
 const ORDER: [&str; 9] = [
     "R-L3-1", "R-L3-2", "R-L3-3", "R-L3-4", "R-L3-7", "R-L3-5", "R-L3-6", "R-L3-8", "R-L3-9",
 ];
-/// Time and rate on the lines in Mbit/s between which the flow's rate runs.
+/// Times in seconds, each with the flow's rate on the lines in Mbit/s. The rate is interpolated between them.
 const POINTS: [(f64, f64); 4] = [(0.0, 63.0), (15.0, 105.0), (25.0, 105.0), (40.0, 63.0)];
 const STEP_MS: u64 = 200;
 const DURATION_S: f64 = 40.0;
 const PEAK_MBPS: f64 = 105.0;
-/// The ten seconds at the peak, less the first, in which the weight still follows the ramp.
+/// Time range in seconds of the peak. The first second is excluded, because the weight is still adapting to the rise.
 const PEAK: Span<f64> = 16.0..25.0;
 const BACK: Span<f64> = 25.0..40.0;
 const UDP: &str = "udp";
 
-/// Nine cells, twelve targets.
+/// Returns the experiment: nine cells, twelve targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     let mut targets = Vec::new();
@@ -316,7 +317,7 @@ fn figure() -> Figure {
     }
 }
 
-/// Loss of the flow in percent.
+/// Returns the loss of the flow in percent.
 fn loss(runs: &Runs, cell: &str) -> Option<f64> {
     let flow = series::flow(runs.get(cell)?, UDP)?;
     flow.sent_pkts
@@ -330,13 +331,14 @@ fn oscillation(runs: &Runs, k: f64, t_dwd_ms: u32) -> Option<f64> {
     series::deviation(series::window(results, load, PEAK))
 }
 
-/// Percent.
+/// Returns the mean load of the DSL at the peak, in percent of its capacity.
 fn dsl_use(runs: &Runs, k: f64, t_dwd_ms: u32) -> Option<f64> {
     let results = runs.get(&cell_name(k, t_dwd_ms))?;
     Some(testbed::load(results, "dsl", PEAK)? / DSL_MBPS * 100.0)
 }
 
-/// Mean load of the LTE above what the DSL cannot carry, on the way back.
+/// Returns the mean load of the LTE in Mbit/s beyond the part of the demand that exceeds the DSL's capacity, while the
+/// flow's rate decreases.
 fn excess(runs: &Runs, k: f64, t_dwd_ms: u32) -> Option<f64> {
     let results = runs.get(&cell_name(k, t_dwd_ms))?;
     let load = &series::link(results, "lte")?.down_mbps;
@@ -348,7 +350,7 @@ fn excess(runs: &Runs, k: f64, t_dwd_ms: u32) -> Option<f64> {
     series::mean(series::window(results, &over, BACK))
 }
 
-/// The flow's rate on the lines in each sample, in Mbit/s.
+/// Returns the flow's rate on the lines in each sample, in Mbit/s.
 fn demand(results: &Results) -> impl Iterator<Item = f64> {
     let samples = series::link(results, "dsl").map_or(0, |link| link.down_mbps.len());
     let rate = |mbps: f64| Bitrate::from_mbps(1).scale(thousandths(mbps), 1000);
@@ -374,18 +376,18 @@ fn thousandths(value: f64) -> u64 {
     (value * 1e3) as u64
 }
 
-/// Weight of the LTE with which the DSL carries exactly `capacity` at the peak.
+/// Returns the weight of the LTE with which the DSL carries exactly `capacity` Mbit/s at the peak.
 fn ideal_weight_at(capacity: f64) -> f64 {
     W_FIXED * (PEAK_MBPS - capacity) / capacity
 }
 
-/// The mean, if all are known.
+/// Returns the mean. `None` if a value is `None`.
 fn mean_of(values: [Option<f64>; 3]) -> Option<f64> {
     let values: Option<Vec<f64>> = values.into_iter().collect();
     series::mean(&values?)
 }
 
-/// The largest, if all are known.
+/// Returns the maximum. `None` if a value is `None`.
 fn largest_of(values: [Option<f64>; 3]) -> Option<f64> {
     let values: Option<Vec<f64>> = values.into_iter().collect();
     values?.into_iter().reduce(f64::max)

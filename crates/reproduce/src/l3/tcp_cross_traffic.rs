@@ -1,8 +1,9 @@
-//! Section 5.4 and figure 6: greedy TCP on the DSL beside the tunnel, then UDP through the tunnel at 41.5 and at
-//! 63 Mbit/s, for three `T_dwd`.
+//! Section 5.4 and figure 6: greedy TCP on the DSL outside the tunnel, together with UDP through the tunnel at 41.5 and
+//! then at 63 Mbit/s, for three values of `T_dwd`.
 //!
-//! TCP runs from 0 s, UDP from 10 to 68.7 s and from 88.7 to 165.1 s (200 000 and 400 000 packets); k 1, largest weight
-//! 50. The figure is not told in numbers, so its statements are checked as directions.
+//! TCP runs from 0 s, UDP from 10 to 68.7 s and from 88.7 to 165.1 s (200 000 and 400 000 packets). k is 1, and the
+//! maximum weight is 50. The paper has no numbers for the figure, so the checks only compare which of two values is
+//! larger.
 
 use core::ops::Range as Span;
 
@@ -17,14 +18,14 @@ use crate::{
 
 const T_DWD_MS: [u32; 3] = [50, 500, 1000];
 const DURATION_S: f64 = 166.0;
-/// The first UDP flow, without the five seconds of its start.
+/// Time range in seconds of the first UDP flow, without the first 5 s.
 const FIRST: Span<f64> = 15.0..68.7;
-/// Its last ten seconds.
+/// Time range in seconds of the last 10 s of the first UDP flow.
 const LATE: Span<f64> = 58.7..68.7;
-/// Payload of a TCP segment over its IP packet.
+/// Payload of a TCP segment, divided by the length of the IP packet.
 const TCP_SHARE: f64 = 1448.0 / 1500.0;
 
-/// Three cells, one target.
+/// Returns the experiment: three cells, one target.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {

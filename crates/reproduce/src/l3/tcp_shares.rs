@@ -1,5 +1,8 @@
-//! Section 5.4, in the text: UDP at 62 Mbit/s through the tunnel from 0 s, one or two TCP flows on the DSL beside it
-//! from 10 s on, `T_dwd` 500 ms, 88 s, k 1; and that k does not matter for the sharing.
+//! Section 5.4, statements of the text: how UDP through the tunnel and TCP on the DSL outside the tunnel share the
+//! links, and that the shares do not depend on k.
+//!
+//! UDP runs at 62 Mbit/s from 0 s, one or two TCP flows from 10 s. `T_dwd` is 500 ms, a run takes 88 s, and k is 1 in
+//! the main cells.
 
 use super::testbed::{self, Parameters};
 use crate::{
@@ -12,12 +15,12 @@ use crate::{
 
 const DURATION_S: f64 = 88.0;
 const TCP_START_S: f64 = 10.0;
-/// k and the number of TCP flows.
+/// k and the number of TCP flows of each cell.
 const CELLS: [(f64, u32); 4] = [(1.0, 1), (1.0, 2), (0.5, 1), (0.1, 1)];
 const ONE_MBPS: f64 = 7.79;
 const TWO_MBPS: f64 = 14.30;
 
-/// Four cells, one target.
+/// Returns the experiment: four cells, one target.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {

@@ -11,9 +11,9 @@
 //! - `T_lto` of 50 ms (the reorder timeout of 5.3)
 //! - the lines' rates towards the server, which carry reports only, and the LTE's buffer (100 ms)
 //!
-//! All rates are of IP packets on the lines, as in the paper. The paper's packets carry 4 bytes of numbers where ours
-//! carry header, tag and a second IP and UDP header, so the payload is smaller and the packets on the lines are the
-//! same.
+//! All rates are rates of IP packets on the lines, as in the paper. The paper adds 4 bytes of sequence numbers to a
+//! packet. pleach adds a header, a tag, and a second IP and UDP header. So the payload is smaller here, and the
+//! packets on the lines have the same length.
 
 use pleach_core::wire::header::DATA_OVERHEAD;
 use pleach_sim::{
@@ -42,10 +42,10 @@ pub const W_FIXED: f64 = 50.0;
 const DSL_QUEUE_PKTS: usize = 256;
 
 /// Maximum lateness of each datagram. The paper's senders and gateways are ordinary programs (its gateway handles
-/// every packet through `libnetfilter_queue`), so its datagrams were not evenly spaced to the nanosecond. With exact
-/// spacing, flows that meet in a full queue synchronise: one TCP flow beside the UDP of 5.4 gets 1.3 Mbit/s, where
-/// 7.8 are published. The value is fitted to this published rate: with 0.3, 1 and 3 ms the flow gets about 4, 8 to 10
-/// (depending on the seed) and 13 Mbit/s.
+/// every packet through `libnetfilter_queue`), so the intervals between its datagrams varied. With exact intervals,
+/// flows that share a full queue synchronise: one TCP flow that competes with the UDP flow of 5.4 gets 1.3 Mbit/s
+/// instead of the published 7.8 Mbit/s. The lateness is fitted to the published rate: with 0.3, 1 and 3 ms the TCP
+/// flow gets about 4, 8 to 10 (depending on the seed) and 13 Mbit/s.
 pub const JITTER: &str = "1ms";
 
 /// Parameters of the paper's algorithm.
@@ -131,8 +131,9 @@ stop = \"{stop_s}s\"
     )
 }
 
-/// Returns bulk TCP on the DSL beside the tunnel, from a server with an RTT of 50 ms ("50ms away from the client"):
-/// 13 ms of DSL and 18.5 ms each way behind it. It uses CUBIC, as the paper's Debian did, and Linux's loss recovery.
+/// Returns bulk TCP flows on the DSL outside the tunnel, as scenario text. The RTT to the server is 50 ms ("50ms away
+/// from the client"): 13 ms on the DSL, and 18.5 ms in each direction between the DSL and the server. The flows use
+/// CUBIC, as the paper's Debian did, and Linux's loss recovery.
 #[must_use]
 pub fn tcp(flows: u32, start_s: f64, stop_s: f64) -> String {
     format!(

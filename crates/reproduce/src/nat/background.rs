@@ -1,10 +1,12 @@
-//! Section V, figure 7: weights that follow the background on two links of 10 Mbit/s, beside equal ones (TEQL).
+//! Section V, figure 7: automatic weights that follow the background traffic on two links of 10 Mbit/s, compared with
+//! equal weights (TEQL).
 //!
-//! The background changes every 20 s from 10 to 110 s; how much it is stands in a plot only. Here (A-NAT-6): link 0 and link 1
-//! carry 2 and 8, 8 and 2, 5 and 5, 0 and 9, 9 and 0 Mbit/s of UDP. The paper's interval and filter are not told either;
-//! those here are the program's (`crates/equalizer/src/auto.rs`, `background.rs`).
+//! The background changes every 20 s between 10 s and 110 s. The paper shows its rates in a plot only. The rates used
+//! here are 2 and 8, 8 and 2, 5 and 5, 0 and 9, 9 and 0 Mbit/s of UDP on link 0 and link 1. The paper does
+//! not state its measurement interval and filter either; pleach uses its own (`crates/equalizer/src/auto.rs`,
+//! `background.rs`).
 //!
-//! "Ideal" is what TCP can carry of what the background leaves.
+//! "Ideal" is the maximum goodput of TCP in the capacity that the background leaves.
 
 use pleach_sim::results::Results;
 
@@ -17,7 +19,7 @@ use crate::{
 
 const NAME: &str = "nat-background";
 const MBPS: f64 = 10.0;
-/// Mbit/s on link 0 and link 1, 20 s each.
+/// Rates of the background on link 0 and link 1 in Mbit/s, for each phase of 20 s.
 const PHASES: [[f64; 2]; 5] = [[2.0, 8.0], [8.0, 2.0], [5.0, 5.0], [0.0, 9.0], [9.0, 0.0]];
 const BEGIN_S: f64 = 10.0;
 const PHASE_S: f64 = 20.0;
@@ -25,12 +27,12 @@ const SECONDS: u32 = 120;
 /// Payload of a datagram in a packet of 1500 bytes.
 const PAYLOAD_BYTES: f64 = 1472.0;
 
-/// How weights come about.
+/// Source of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weights {
-    /// TEQL: equal.
+    /// Equal weights, as TEQL uses.
     Equal,
-    /// NATALIE's.
+    /// Automatic weights, as NATALIE uses.
     Auto,
 }
 
@@ -50,7 +52,7 @@ impl Weights {
     }
 }
 
-/// Four simulated cells and as many in the lab, one target.
+/// Returns the experiment: four simulated cells, four cells in the lab, one target.
 #[must_use]
 pub fn experiment() -> Experiment {
     let of = |weights| Tcp::ALL.map(|tcp| cells(weights, tcp)).concat();
@@ -89,8 +91,10 @@ fn cells(weights: Weights, tcp: Tcp) -> Vec<Cell> {
     .cells()
 }
 
-/// Background on a link. Its packets leave up to 1 ms late, as a program's do: in step with the line, they and TCP's would
-/// not share a full queue but one take it all.
+/// Returns the background traffic on a link as scenario text.
+///
+/// Each packet is sent up to 1 ms late, as by a real program. If packets were sent at exact intervals, in step with the
+/// transmissions of the link, either the background or TCP would get all places in a full queue.
 fn background(link: usize) -> String {
     let mut points = vec!["{ at = \"0s\", rate = \"0bit\" }".to_owned()];
     for (number, phase) in (0_u32..).zip(PHASES.iter().chain([&[0.0; 2]])) {
@@ -115,7 +119,7 @@ rates = [                     # of payload
     )
 }
 
-/// Begin, end and ideal of each phase.
+/// Returns the begin in s, the end in s, and the ideal in Mbit/s of each phase.
 fn phases() -> impl Iterator<Item = (f64, f64, f64)> {
     (0_u32..).zip(PHASES).map(|(number, background)| {
         let begin = BEGIN_S + PHASE_S * f64::from(number);
@@ -127,7 +131,7 @@ fn phases() -> impl Iterator<Item = (f64, f64, f64)> {
     })
 }
 
-/// The least share of the ideal over the phases.
+/// Returns the smallest goodput of a phase, as a share of the phase's ideal.
 fn least(runs: &Runs, weights: Weights, tcp: Tcp) -> Option<f64> {
     let cell = name(weights, tcp);
     let share = |(begin, end, ideal): (f64, f64, f64)| {
@@ -137,7 +141,8 @@ fn least(runs: &Runs, weights: Weights, tcp: Tcp) -> Option<f64> {
     all?.into_iter().reduce(f64::min)
 }
 
-/// The longest time after a change until the flow delivers nine tenths of the ideal over half a second.
+/// Returns the longest time in seconds between a change of the background and the time at which the mean goodput over
+/// 0.5 s is 0.9 of the ideal.
 fn recovery(results: &Results) -> Option<f64> {
     let time = |(begin, end, ideal): (f64, f64, f64)| {
         Some(reaches(results, 0.9 * ideal, 0.5, begin, end)? - begin)
@@ -223,7 +228,7 @@ fn panels() -> Vec<Panel> {
     panels
 }
 
-/// The ideal over time, `count` samples.
+/// Returns the ideal over time in Mbit/s, as `count` samples.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 fn left(results: &Results, count: usize) -> Vec<f64> {
     let interval_s = results.series.interval_ms / 1e3;

@@ -1,7 +1,9 @@
-//! Section IV.A, figures 2 to 4: two links of one rate and equal weights, of which link 1 is slower by up to 80 ms.
+//! Section IV.A, figures 2 to 4: two links with the same rate and equal weights. The delay of link 1 is up to 80 ms
+//! longer.
 //!
-//! The delays of figure 4's panels are not told: 10, 30, 50, 70, 90 ms, with 0 ms beside them in figures 2 and 3. In the lab
-//! runs are shorter (`What::lab_seconds`), and there are fewer of slow links and of acknowledgements (`is_played`).
+//! The paper does not state the delays of figure 4's panels. Here they are 10, 30, 50, 70 and 90 ms; figures 2 and 3
+//! also have 0 ms. Runs in the lab are shorter (`What::lab_seconds`), and the lab omits some of the delays
+//! (`is_played`).
 
 use super::testbed::{
     LINK_2, Line, PACKETS, Run, Tcp, across, goodput, goodput_between, ideal, line, over_time,
@@ -17,23 +19,24 @@ const NAME: &str = "nat-delays";
 const DELAYS_MS: [u32; 6] = [0, 10, 30, 50, 70, 90];
 const RATES: [u32; 2] = [1, 10];
 const SECONDS: u32 = 120;
-/// Of figure 4 (f).
+/// Duration in seconds of the run for figure 4 (f).
 const LONG_SECONDS: u32 = 900;
-/// Of the run whose packets are held: enough to see the first five seconds and what follows.
+/// Duration in seconds of [`What::Held`]. It covers the first 5 s and the steady state after them.
 const HELD_SECONDS: u32 = 30;
-/// From here on a flow has converged.
+/// Share of the ideal goodput from which on a flow counts as converged.
 const CONVERGED: f64 = 0.9;
 
-/// Which run.
+/// Kind of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// Data over two links, figures 2 and 4.
     Forward,
     /// Acknowledgements over two links, figure 3.
     Back,
-    /// As `Forward`, for figure 4 (f).
+    /// Data over two links for a longer time, figure 4 (f).
     Long,
-    /// As `Forward`, and packets of the quick link are held.
+    /// Data over two links, where packets of the link with the shorter delay are delayed on purpose (`spread =
+    /// "delay"`).
     Held,
 }
 
@@ -57,7 +60,7 @@ impl What {
     }
 }
 
-/// Whether the run is one of those in the lab.
+/// Whether the run is also run in the lab.
 fn is_played(what: What, mbps: u32, delay_ms: u32) -> bool {
     match (what, mbps) {
         (What::Forward, 10) => delay_ms > 0,
@@ -67,7 +70,7 @@ fn is_played(what: What, mbps: u32, delay_ms: u32) -> bool {
     }
 }
 
-/// All cells, four targets.
+/// Returns the experiment with all cells and four targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {
@@ -138,25 +141,25 @@ fn of(what: What, tcp: Tcp, mbps: u32, delay_ms: u32) -> Vec<Cell> {
     .cells()
 }
 
-/// The cells of a plot, those of today's TCP beside the paper's.
+/// Returns the names of a plot's cells, for the paper's TCP and for today's TCP.
 fn names(what: What, mbps: u32) -> Vec<String> {
     let of = |tcp| DELAYS_MS.map(|delay_ms| name(what, tcp, mbps, delay_ms));
     Tcp::ALL.map(of).concat()
 }
 
-/// The delays there are runs of.
+/// Returns the delays of link 1 in ms that run in the world of `runs`.
 fn delays(runs: &Runs, what: What, mbps: u32) -> Vec<u32> {
     points(runs, &DELAYS_MS, |delay_ms| is_played(what, mbps, delay_ms))
 }
 
-/// The goodput of each of them.
+/// Returns the goodput in Mbit/s for each delay that [`delays`] returns.
 fn by_delay(runs: &Runs, what: What, tcp: Tcp, mbps: u32) -> Option<Vec<f64>> {
     let delays = delays(runs, what, mbps).into_iter();
     let all = delays.map(|delay_ms| goodput(runs, &name(what, tcp, mbps, delay_ms)));
     all.collect()
 }
 
-/// The least goodput over all delays, as a share of what `links` links carry.
+/// Returns the smallest goodput over all delays, as a share of the ideal of `links` links.
 fn least(runs: &Runs, what: What, tcp: Tcp, mbps: u32, links: u32) -> Option<f64> {
     let most = ideal((mbps * links).into());
     let all = by_delay(runs, what, tcp, mbps)?;
@@ -181,21 +184,21 @@ fn slow_links() -> Target {
     }
 }
 
-/// Throughput over the last 20 s, of the ideal.
+/// Returns the goodput over the last 20 s of a run, as a share of the ideal.
 fn end(runs: &Runs, delay_ms: u32) -> Option<f64> {
     let cell = name(What::Forward, Tcp::Paper, 10, delay_ms);
     let end = runs.get(&cell)?.duration_s;
     Some(goodput_between(runs, &cell, end - 20.0, end)? / ideal(20.0))
 }
 
-/// When a flow of two links of 10 Mbit/s has converged, in seconds.
+/// Returns the time in seconds at which a flow over two links of 10 Mbit/s has converged.
 fn converged(runs: &Runs, cell: &str) -> Option<f64> {
     let least = CONVERGED * ideal(20.0);
     let results = runs.get(cell)?;
     reaches(results, least, 10.0, 0.0, results.duration_s)
 }
 
-/// Throughput of a long run after its first third, in Mbit/s.
+/// Returns the goodput in Mbit/s of a long run after the first third of its duration.
 fn later(runs: &Runs, cell: &str) -> Option<f64> {
     let end = runs.get(cell)?.duration_s;
     goodput_between(runs, cell, end / 3.0, end)
@@ -243,7 +246,7 @@ fn fast_links() -> Target {
                 Box::new(|runs| {
                     let of =
                         |delay_ms| converged(runs, &name(What::Forward, Tcp::Paper, 10, delay_ms));
-                    // Seconds count from one: within the first nothing converges.
+                    // One second is added to both times, so that a time of almost 0 does not dominate the ratio.
                     Some((of(50)? + 1.0) / (of(10)? + 1.0))
                 }),
             ),

@@ -1,9 +1,13 @@
-//! Section IV.B, figure 5: two links of one rate that lose packets at random, with the weights that suit them best.
+//! Section IV.B, figure 5: two links with the same rate that lose packets at random, with the best weights for these
+//! losses.
 //!
-//! The figures are surfaces without numbers in the text, which names .01, .04 and .1: 0, .01, .02, .04 and .1 of each. Weights
-//! go "from 0 to infinity": here 1 to 3, 1 to 1 and 3 to 1, and the best of them counts; both ends themselves are one link
-//! alone, with which the sum is compared. How long a run is is not told: 120 s as before. In the lab: 0, .01, .04 and .1, equal
-//! weights, 15 s.
+//! The figures are surfaces, and the text has no numbers of them. It names losses of .01, .04 and .1. The choices here:
+//!
+//! - Losses: 0, .01, .02, .04 and .1 on each link.
+//! - Weights: the paper's ratios go "from 0 to infinity". Here they are 1 to 3, 1 to 1 and 3 to 1, and the best of them
+//!   counts. The ratios 0 and infinity are one link alone, with which the result of both links is compared.
+//! - Duration: the paper does not state it. Here it is 120 s, as in section IV.A.
+//! - Lab: losses of 0, .01, .04 and .1, equal weights, 15 s.
 
 use super::testbed::{LINK_2, Line, PACKETS, Run, Tcp, across, goodput, line, points};
 use std::collections::BTreeSet;
@@ -14,25 +18,25 @@ use crate::{
 };
 
 const NAME: &str = "nat-losses";
-/// In parts of a thousand.
+/// Losses on a link in per mille.
 const LOSSES: [u32; 5] = [0, 10, 20, 40, 100];
 const RATES: [u32; 2] = [1, 10];
-/// Of link 1, beside 100 of link 0.
+/// Weights of link 1; link 0 has weight 100.
 const WEIGHTS: [u32; 3] = [33, 100, 300];
 const SECONDS: u32 = 120;
 const LAB_SECONDS: u32 = 15;
 
-/// Whether runs with this loss are among those in the lab.
+/// Whether runs with this loss, in per mille, are also run in the lab.
 fn is_played(loss: u32) -> bool {
     loss != 20
 }
 
-/// Whether runs with this weight are.
+/// Whether runs with this weight of link 1 are also run in the lab.
 fn is_weight_played(weight: u32) -> bool {
     weight == 100
 }
 
-/// 100 simulated cells, two targets.
+/// Returns the experiment: 100 simulated cells, two targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {
@@ -53,13 +57,13 @@ pub fn experiment() -> Experiment {
     }
 }
 
-/// The run of both links with these losses.
+/// Returns the name of the run over both links with these losses in per mille.
 fn both(mbps: u32, first: u32, second: u32, weight: u32) -> String {
     let (low, high) = (first.min(second), first.max(second));
     format!("nat-loss-{mbps}mbit-{low}-{high}-w{weight}")
 }
 
-/// The run of one link.
+/// Returns the name of the run over one link with this loss in per mille.
 fn alone(mbps: u32, loss: u32) -> String {
     format!("nat-loss-{mbps}mbit-{loss}-alone")
 }
@@ -110,7 +114,7 @@ fn names(mbps: u32) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Both links, with the best of the weights.
+/// Returns the goodput in Mbit/s over both links with the best of the weights.
 fn best(runs: &Runs, mbps: u32, first: u32, second: u32) -> Option<f64> {
     let weights = points(runs, &WEIGHTS, is_weight_played).into_iter();
     let all = weights.map(|weight| goodput(runs, &both(mbps, first, second, weight)));
@@ -118,13 +122,13 @@ fn best(runs: &Runs, mbps: u32, first: u32, second: u32) -> Option<f64> {
     all.into_iter().reduce(f64::max)
 }
 
-/// Both links over the less lossy one alone.
+/// Returns the goodput over both links, divided by the goodput over the link with the lower loss alone.
 fn gain(runs: &Runs, mbps: u32, first: u32, second: u32) -> Option<f64> {
     let better = goodput(runs, &alone(mbps, first.min(second)))?;
     Some(best(runs, mbps, first, second)? / better)
 }
 
-/// Gains of the pairs that `choose` takes.
+/// Returns the [`gain`] of each pair of losses for which `choose` returns true.
 fn gains(runs: &Runs, mbps: u32, choose: fn(u32, u32) -> bool) -> Option<Vec<f64>> {
     let losses = points(runs, &LOSSES, is_played);
     let mut gains = Vec::new();

@@ -1,8 +1,11 @@
 //! The paper's testbed (sections III and IV) as scenario text.
 //!
-//! Published: two hosts joined by links of 1 to 10 Mbit/s that dummynet emulates; data on link 0 and link 1, in the
-//! delay experiments acknowledgements on link 2; Linux 2.6.11 with TCP Westwood, no metrics saved, buffers that never
-//! limit; one flow of Iperf, 120 s where a time is stated.
+//! Published:
+//!
+//! - Two hosts are connected by links of 1 to 10 Mbit/s, which dummynet emulates.
+//! - Data take link 0 and link 1. In the delay experiments, acknowledgements take link 2.
+//! - The hosts run Linux 2.6.11 with TCP Westwood, without saved TCP metrics, and with buffers that never limit a flow.
+//! - One flow of Iperf is measured, for 120 s where a duration is stated.
 //!
 //! Not published, and chosen here:
 //!

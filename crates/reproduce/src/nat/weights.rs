@@ -1,9 +1,13 @@
-//! Section IV.B, figure 6: which weights are best where link 1 loses packets and link 0 does not.
+//! Section IV.B, figure 6: the best weights if link 1 loses packets and link 0 does not.
 //!
-//! Rates of case II are not told: 10 with 5 and 10 with 2 Mbit/s, as case III the other way round. Nor are the losses and
-//! weights of the curves, beyond what the text names: here 0, .01, .02, .04 and .1, and eight weights of link 1 beside 100 of link 0,
-//! from none to link 1 alone (A-NAT-4). Runs are 60 s long. In the lab: four of the losses, without .02, four of the weights, those
-//! of one link alone, by rate, and one below (`Case::is_played`), 10 s.
+//! Choices that the paper leaves open:
+//!
+//! - Rates of case II: 10 with 5 Mbit/s and 10 with 2 Mbit/s, that is, the rates of case III exchanged.
+//! - Losses: 0, .01, .02, .04 and .1. The paper's text names only some of the losses of its curves.
+//! - Weights: eight weights of link 1, from 0 to link 1 alone; link 0 has weight 100.
+//! - Duration: 60 s.
+//! - Lab: all losses except .02, and four weights: each link alone, the ratio of the rates, and a smaller weight
+//!   (`Case::is_played`). Runs are 10 s long.
 
 use super::testbed::{LINK_2, Line, PACKETS, Run, Tcp, across, goodput, line, points};
 use std::collections::BTreeSet;
@@ -14,22 +18,23 @@ use crate::{
 };
 
 const NAME: &str = "nat-weights";
-/// Of link 1, in parts of a thousand.
+/// Losses on link 1 in per mille.
 const LOSSES: [u32; 5] = [0, 10, 20, 40, 100];
 const SECONDS: u32 = 60;
 const LAB_SECONDS: u32 = 10;
-/// Stands for link 1 alone.
+/// Weight that represents link 1 alone.
 const ALONE: u32 = u32::MAX;
-/// A throughput within this of the best counts as the best: single runs with random losses.
+/// Share of the best throughput from which on a throughput counts as the best. The tolerance is needed because losses
+/// are random and each point is a single run.
 const PEAK: f64 = 0.95;
 
-/// Two links and the weights they are tried with.
+/// Two links, and the weights that are compared on them.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     panel: char,
-    /// Mbit/s of link 0 and link 1.
+    /// Rates of link 0 and link 1 in Mbit/s.
     mbps: [u32; 2],
-    /// Of link 1, ascending, the ratio of the rates among them.
+    /// Weights of link 1, ascending. One of them is the ratio of the rates.
     weights: [u32; 8],
 }
 
@@ -66,7 +71,7 @@ const CASES: [Case; 6] = [
     },
 ];
 
-/// 216 simulated cells, three targets.
+/// Returns the experiment: 216 simulated cells, three targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {
@@ -85,12 +90,12 @@ pub fn experiment() -> Experiment {
 }
 
 impl Case {
-    /// Weight of link 1 by the ratio of the rates.
+    /// Returns the weight of link 1 that corresponds to the ratio of the rates.
     const fn by_rate(&self) -> u32 {
         100 * self.mbps[1] / self.mbps[0]
     }
 
-    /// Whether runs with this weight are among those in the lab.
+    /// Whether runs with this weight of link 1 are also run in the lab.
     fn is_played(&self, weight: u32) -> bool {
         let by_rate = self
             .weights
@@ -103,7 +108,7 @@ impl Case {
     fn name(&self, loss: u32, weight: u32) -> String {
         let [first, second] = self.mbps;
         let weights = match weight {
-            // What it loses does not matter then.
+            // Link 1 carries no data, so its loss is irrelevant.
             0 => return format!("nat-weight-{first}-{second}mbit-w0"),
             ALONE => "alone".to_owned(),
             weight => format!("w{weight}"),
@@ -115,7 +120,7 @@ impl Case {
         goodput(runs, &self.name(loss, weight))
     }
 
-    /// The best throughput with weights from `from` to `to`.
+    /// Returns the best goodput in Mbit/s with weights between `from` and `to`.
     fn best(&self, runs: &Runs, loss: u32, from: u32, to: u32) -> Option<f64> {
         let tried = points(runs, &self.weights, |weight| self.is_played(weight));
         let tried = tried
@@ -127,7 +132,7 @@ impl Case {
         all?.into_iter().reduce(f64::max)
     }
 
-    /// Throughput with `weight`, of the best.
+    /// Returns the goodput with `weight`, as a share of the best goodput over all weights.
     fn of_best(&self, runs: &Runs, loss: u32, weight: u32) -> Option<f64> {
         Some(self.goodput(runs, loss, weight)? / self.best(runs, loss, 0, ALONE)?)
     }
@@ -145,7 +150,7 @@ fn cells(case: &Case) -> Vec<Cell> {
     cells
 }
 
-/// Whether runs with this loss are among those in the lab.
+/// Whether runs with this loss, in per mille, are also run in the lab.
 fn is_played(loss: u32) -> bool {
     loss != 20
 }
@@ -187,7 +192,8 @@ fn names(cases: &[Case]) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// The least that weights by rate reach of the best, over these losses.
+/// Returns the check of how close weights by the ratio of the rates are to the best weights. The check's value is the
+/// smallest share of the best goodput over these losses.
 fn peaks(
     what: &str,
     case: Case,

@@ -1,4 +1,6 @@
-//! The order itself, over table 1, in a transport that takes nothing for lost: chunks (3.3) and events.
+//! The order in which packets arrive over the lines of table 1, in a transport that does not react to losses: sizes of
+//! chunks (section 3.3) and number of events. An event is a third acknowledgement in a row that reports the same packet
+//! as missing.
 
 use core::time::Duration;
 
@@ -27,14 +29,16 @@ const ORDERS: [Order; 5] = [
     Order::Osia,
     Order::EarliestArrival,
 ];
-/// Sizes of all chunks but the last in kbit, for 2, 3 and 4 paths: equations 9 and 10.
+/// Sizes in kbit of all chunks except the last, for 2, 3 and 4 paths, by equations 9 and 10.
 const CHUNKS: [&[f64]; 3] = [&[120.0], &[40.0, 55.0], &[20.0, 90.0, 60.0]];
-/// Events of round robin and weighted, and of what keeps order, for 2, 3 and 4 paths.
+/// Number of events with round robin for 2, 3 and 4 paths, counted by another program.
 const ROUND_ROBIN: [f64; 3] = [325.0, 247.0, 318.0];
+/// Number of events with weighted round robin for 2, 3 and 4 paths, counted by another program.
 const WEIGHTED: [f64; 3] = [492.0, 322.0, 370.0];
+/// Number of events with OSIA and even faucets for 2, 3 and 4 paths, counted by another program. It is the upper limit.
 const OSIA_MAX: [f64; 3] = [0.0, 0.0, 123.0];
 
-/// Five cells, three targets.
+/// Returns the experiment: five cells, three targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     Experiment {
@@ -89,14 +93,14 @@ fn chunks() -> Target {
     }
 }
 
-/// The size of a chunk in kbit, planned for the lines of a case that ran.
+/// Returns the planned size in kbit of a chunk for the lines of a case. `None` if the case did not run.
 fn volume(runs: &Runs, case: usize, chunk: usize) -> Option<f64> {
     let volume = plan(runs, case)?.chunks().get(chunk)?.volume?;
     let bytes = u32::try_from(volume.get()).ok()?;
     Some(f64::from(bytes) * 8.0 / 1e3)
 }
 
-/// The plan for the lines of a case that ran.
+/// Returns the plan for the lines of a case. `None` if the case did not run.
 fn plan(runs: &Runs, case: usize) -> Option<Plan> {
     runs.get(&cell_name(Order::Osia))?;
     let transfer = Transfer::parse(&cell(Order::Osia).toml).ok()?;
@@ -195,7 +199,7 @@ fn order() -> Target {
     }
 }
 
-/// Theorem 2: how far the round trips of table 1 are from a retransmission timer.
+/// Returns the target for theorem 2: the RTTs of table 1 make no retransmission timer expire.
 fn timers() -> Target {
     let mut checks: Vec<Check> = Vec::new();
     for paths in 2..=4_usize {

@@ -12,7 +12,7 @@ const NAME: &str = "os-paths";
 const PACKETS: u32 = 2_000;
 const CONDITIONS: [Conditions; 2] = [Conditions::Exact, Conditions::Rough];
 
-/// Twelve cells, one target.
+/// Returns the experiment: twelve cells, one target.
 #[must_use]
 pub fn experiment() -> Experiment {
     let cells = CONDITIONS.iter().flat_map(|&conditions| {
@@ -47,13 +47,14 @@ fn of(runs: &Runs, conditions: Conditions, order: Order) -> Option<Vec<f64>> {
     testbed::values(runs, &testbed::cell_name(NAME, conditions, order), goodput)
 }
 
-/// With several paths over one path.
+/// Returns the goodput over the largest number of paths, divided by the goodput over one path.
 fn kept(runs: &Runs, conditions: Conditions, order: Order) -> Option<f64> {
     let values = of(runs, conditions, order)?;
     Some(values.last()? / values.first()?)
 }
 
-/// Goodput of one scheduler over that of the best of others, at most over two to four paths.
+/// Returns the goodput of `order` divided by the smallest goodput of `others`: the maximum of this ratio over two to
+/// four paths.
 fn beside(runs: &Runs, conditions: Conditions, order: Order, others: &[Order]) -> Option<f64> {
     let mine = of(runs, conditions, order)?;
     let others = others.iter().map(|&other| of(runs, conditions, other));

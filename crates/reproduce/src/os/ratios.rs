@@ -1,4 +1,5 @@
-//! Sections 5.2 and 5.3, figures 7 and 8: two paths, the first of 1 Mbit/s and 50 ms, the second so many times that.
+//! Sections 5.2 and 5.3, figures 7 and 8: two paths. The first has 1 Mbit/s and 50 ms; rate and delay of the second are
+//! multiples of these values.
 
 use pleach_sim::{report::Chart, results::FlowResult, transfer::Order};
 
@@ -11,11 +12,11 @@ use crate::{
 
 const NAME: &str = "os-ratios";
 const PACKETS: u32 = 500;
-/// The axes are not given: whole ratios up to the five-fold.
+/// Ratios of the second path's rate or delay to the first path's. The paper does not state them.
 const RATIOS: [u32; 5] = [1, 2, 3, 4, 5];
 const CONDITIONS: [Conditions; 2] = [Conditions::Exact, Conditions::Rough];
 
-/// Twelve cells, two targets.
+/// Returns the experiment: twelve cells, two targets.
 #[must_use]
 pub fn experiment() -> Experiment {
     let cells = CONDITIONS.iter().flat_map(|&conditions| {
@@ -56,7 +57,7 @@ fn case(delay: u32, rate: u32) -> String {
 
 type Read = fn(&FlowResult) -> Option<f64>;
 
-/// The mean over the cases with these ratios of delays and rates.
+/// Returns the mean over the cases with these ratios of delays and rates.
 fn over(
     runs: &Runs,
     (conditions, order): (Conditions, Order),
@@ -226,7 +227,7 @@ fn goodputs(cells: Vec<String>) -> Target {
     }
 }
 
-/// Goodput at the five-fold rate over that at equal rates.
+/// Returns the goodput at a ratio of rates of 5, divided by the goodput at equal rates.
 fn growth(runs: &Runs, conditions: Conditions, order: Order) -> Option<f64> {
     let at = |rate: u32| over(runs, (conditions, order), &RATIOS, &[rate], goodput);
     Some(at(5)? / at(1)?)

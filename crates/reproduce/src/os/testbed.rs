@@ -1,12 +1,18 @@
-//! What the experiments share: the schedulers, the conditions, and reading numbers.
+//! Common settings of the experiments: the schedulers, the conditions, and functions that read results.
 //!
-//! What the paper leaves open, and what was chosen. *Packets*: "1 kb" with an MTU of "1 Kbytes"; here 1000 bytes.
-//! *Losses*: bit errors of 2e-5 on average, which is 2 % of packets of 1 kbit. *Cross traffic*: Pareto periods of 10 ms to 1 s; its
-//! rate is not given; here 30 % of the line's while it is on. *Rates and delays* are "preset": the sender knows the delays and
-//! what is left of the rates on average. *Flow-level*: not described; here eight flows, each where it is through first.
+//! The paper leaves the following open; these values are chosen here:
 //!
-//! 2 % of loss leave a congestion window so small that it hides what an order costs. So everything runs twice: in *exact*
-//! conditions, with neither loss nor cross traffic, where all that is lost is lost to disorder; and in *rough* ones, with both.
+//! - *Packets*: the paper has "1 kb" with an MTU of "1 Kbytes". Here a packet has 1000 bytes.
+//! - *Losses*: bit errors of 2e-5 on average, which is a loss of 2 % of packets of 1 kbit.
+//! - *Cross traffic*: on and off periods of 10 ms to 1 s with a Pareto distribution. The rate is not given. Here it
+//!   is 30 % of the line's rate while it is on.
+//! - *Rates and delays* are "preset". Here the sender knows the delays and the average rates that cross traffic leaves.
+//! - *Flow-level* scheduling is not described. Here the file is divided into eight flows. Each takes the line on
+//!   which it would be complete first.
+//!
+//! With 2 % of loss, the congestion window is so small that it hides the cost of reordering. So everything runs
+//! twice. In *exact* conditions there is neither loss nor cross traffic, and every reduction of goodput is due to
+//! reordering. In *rough* conditions there are both.
 
 use pleach_sim::{report::ChartLine, results::FlowResult, transfer::Order};
 
@@ -15,7 +21,7 @@ use crate::{
     runs::Runs,
 };
 
-/// Schedulers whose results the paper has, with its own faucets; the last two are ours beside them.
+/// Schedulers that run. The paper has results of the first four; the last two are shown for comparison.
 pub const ORDERS: [Order; 6] = [
     Order::RoundRobin,
     Order::Window,
@@ -24,10 +30,10 @@ pub const ORDERS: [Order; 6] = [
     Order::Osia,
     Order::EarliestArrival,
 ];
-/// OSIA as published: faucets that draw lots.
+/// OSIA as published, where each packet takes a random line of its chunk.
 pub const PUBLISHED: Order = Order::OsiaRandom;
 
-/// Table 1: (rate, delay in milliseconds).
+/// Cases of table 1. Each line has a rate and a one-way delay in ms.
 pub const TABLE_1: [&[(&str, u32)]; 4] = [
     &[("4Mbit", 60)],
     &[("3Mbit", 40), ("1Mbit", 80)],
@@ -40,19 +46,19 @@ pub const TABLE_1: [&[(&str, u32)]; 4] = [
     ],
 ];
 
-/// What the lines are like.
+/// Conditions of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditions {
-    /// The transport takes nothing for lost: only the order counts.
+    /// The transport does not react to events, so that only the order counts. No losses, no cross traffic.
     Order,
-    /// It does; the lines are what the sender is told.
+    /// The transport reacts to events as to losses. No losses, no cross traffic.
     Exact,
-    /// Losses and cross traffic.
+    /// The transport reacts to events as to losses. There are losses and cross traffic.
     Rough,
 }
 
 impl Conditions {
-    /// As names of cells have it.
+    /// Returns the name used in names of cells.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,7 +77,7 @@ impl Conditions {
     }
 }
 
-/// The paper's name of a scheduler.
+/// Returns the paper's name of a scheduler.
 #[must_use]
 pub const fn title(order: Order) -> &'static str {
     match order {
@@ -85,13 +91,14 @@ pub const fn title(order: Order) -> &'static str {
     }
 }
 
-/// Name of the cell of `experiment` with `order` under `conditions`.
+/// Returns the name of the cell of `experiment` with `order` under `conditions`.
 #[must_use]
 pub fn cell_name(experiment: &str, conditions: Conditions, order: Order) -> String {
     format!("{experiment}-{}-{}", conditions.name(), order.name())
 }
 
-/// A cell: `packets` over each of `cases`, which have names and lines.
+/// Returns a cell that transfers `packets` packets in each of `cases`. A case has a name and lines; a line has a rate
+/// and a delay in ms.
 #[must_use]
 pub fn cell(
     experiment: &'static str,
@@ -119,7 +126,7 @@ pub fn cell(
     }
 }
 
-/// The cases of table 1, named by their number of paths.
+/// Returns the cases of table 1, named by their number of paths.
 #[must_use]
 pub fn table_1() -> Vec<(String, Vec<(String, u32)>)> {
     let cases = TABLE_1.iter().map(|lines| {
@@ -129,13 +136,13 @@ pub fn table_1() -> Vec<(String, Vec<(String, u32)>)> {
     cases.collect()
 }
 
-/// A number of each case of a cell.
+/// Returns the number that `read` takes from the result, for each case of a cell.
 #[must_use]
 pub fn values(runs: &Runs, cell: &str, read: fn(&FlowResult) -> Option<f64>) -> Option<Vec<f64>> {
     runs.get(cell)?.flows.iter().map(read).collect()
 }
 
-/// A number of one case of a cell.
+/// Returns the number that `read` takes from the result, for one case of a cell.
 #[must_use]
 pub fn value(
     runs: &Runs,
@@ -147,19 +154,19 @@ pub fn value(
     read(flows.iter().find(|flow| flow.name == case)?)
 }
 
-/// Events of a flow.
+/// Returns the number of events of a flow: third acknowledgements in a row that report the same packet as missing.
 #[must_use]
 pub const fn events(flow: &FlowResult) -> Option<f64> {
     flow.dup_ack_events
 }
 
-/// Goodput of a flow.
+/// Returns the goodput of a flow in Mbit/s.
 #[must_use]
 pub const fn goodput(flow: &FlowResult) -> Option<f64> {
     Some(flow.goodput_mbps)
 }
 
-/// A line of a chart.
+/// Returns a line of a chart.
 #[must_use]
 pub fn line(order: Order, values: Vec<f64>) -> ChartLine {
     ChartLine {

@@ -32,13 +32,13 @@ fn names_differ_and_everything_is_explained() {
         );
         assert!(!experiment.about.is_empty() && !experiment.targets.is_empty());
         for cell in &experiment.cells {
-            // What the lab plays has the name of what is simulated.
+            // A scenario for the lab has the same name as the simulated scenario that it replaces.
             let mine = if cell.kind == Kind::Played {
                 format!("{} in the lab", cell.name)
             } else {
                 cell.name.clone()
             };
-            // One that stands alone has the experiment's name.
+            // The only cell of an experiment may have the experiment's name.
             let is_alone = cell.name == experiment.name;
             assert!(names.insert(mine) || is_alone, "{}", cell.name);
         }

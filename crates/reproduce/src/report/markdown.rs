@@ -1,7 +1,7 @@
-//! The records as a page of documentation: `docs/reproduce.md`.
+//! Writes the records as a page of documentation, `docs/reproduce.md`.
 //!
-//! Everything in it comes from the targets, from what is kept ([`Kept`]), and from the explanations, each of which has the id
-//! of a paper, an experiment or a target as its heading.
+//! The page is made from the targets, the stored results ([`Kept`]), and the explanations in `explanations.md`. The
+//! heading of each explanation is the id of a paper, an experiment or a target.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -14,10 +14,11 @@ use crate::{
     kept::{Kept, Origin},
 };
 
-/// What is explained, by the id it is tied to; `head` and `tail` stand around all.
+/// The explanations. Each heading is the id of a paper, an experiment or a target; `head` and `tail` are the beginning
+/// and the end of the page.
 const EXPLANATIONS: &str = include_str!("explanations.md");
 
-/// The page of what is `kept` of `experiments`.
+/// Returns the page with the stored results `kept` of `experiments`.
 #[must_use]
 pub fn markdown(experiments: &[Experiment], kept: &Kept) -> String {
     let records = evaluate(experiments, kept);
@@ -43,7 +44,7 @@ pub fn markdown(experiments: &[Experiment], kept: &Kept) -> String {
     out
 }
 
-/// The explanations by key.
+/// Returns the explanations by heading.
 pub(crate) fn explanations() -> BTreeMap<&'static str, &'static str> {
     let parts = EXPLANATIONS.split("\n## ").skip(1);
     let parts = parts.filter_map(|part| part.split_once('\n'));
@@ -170,7 +171,7 @@ fn section<'a>(
     out
 }
 
-/// What was calibrated, and what is measured without.
+/// Returns the section on calibrated parameters, with the values measured without each calibration.
 fn fitted(records: &[Record]) -> String {
     let mut out = String::from(
         "\n## What was fitted\n\nValues that the papers do not give, what they were chosen by, and what they decide.\n\n\
@@ -202,7 +203,7 @@ fn fitted(records: &[Record]) -> String {
     out
 }
 
-/// Rows of what `record` gives without the calibration `id`.
+/// Returns the table rows of `record` with the values measured without the calibration `id`.
 fn without_it(id: &str, instead: &str, record: &Record) -> String {
     let mut out = String::new();
     let headline = ("", &record.headline, record.role);
@@ -214,7 +215,7 @@ fn without_it(id: &str, instead: &str, record: &Record) -> String {
         if !matches!(role, Role::Without(of) if *of == id) {
             continue;
         }
-        // They stand in the order of the judged ones.
+        // The checks without the calibration are in the order of the judged checks.
         let Some((what, judged, _)) = with.next() else {
             break;
         };
@@ -297,7 +298,7 @@ fn numbers(measured: &Measured) -> String {
     )
 }
 
-/// The accepted range with its unit.
+/// Returns the accepted range with its unit.
 fn accepted(measured: &Measured) -> String {
     let [low, high] = measured.accepted;
     let side = |value: Option<f64>| value.map_or_else(|| "…".to_owned(), short);
@@ -378,7 +379,8 @@ mod tests {
         assert!(!page.contains("without dsl:"), "in its own table only");
     }
 
-    /// `pleach reproduce --report docs/reproduced > docs/reproduce.md` writes it anew. As long as nothing is kept there, it stays as it is.
+    /// The page is updated by `pleach reproduce --report docs/reproduced > docs/reproduce.md`. If `docs/reproduced`
+    /// contains no results, the page is not compared.
     #[test]
     fn the_page_in_the_repository_is_what_is_written() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");

@@ -3,7 +3,7 @@ use pleach_sim::results::{LinkSeries, Results, Series};
 use super::*;
 use crate::{evaluate::evaluate, registry, runs::Runs};
 
-/// A run with a little of everything.
+/// Returns the results of a run with two links.
 fn ran() -> Results {
     let series = |name: &str| LinkSeries {
         name: name.to_owned(),

@@ -6,7 +6,7 @@ use std::{
 use super::*;
 use crate::{evaluate::Verdict, experiment::Role, registry, select};
 
-/// The experiments that have what `asked` names, without variants.
+/// Returns the experiments that `asked` selects, without variants.
 fn plain(asked: &str) -> anyhow::Result<Vec<Experiment>> {
     let mut chosen = select(registry::all(), &[asked.to_owned()])?;
     for experiment in &mut chosen {
@@ -15,7 +15,7 @@ fn plain(asked: &str) -> anyhow::Result<Vec<Experiment>> {
     Ok(chosen)
 }
 
-/// Gives the same results for everything, and counts.
+/// Returns the same results for every run, and counts the runs.
 #[derive(Default)]
 struct Fake {
     runs: AtomicUsize,

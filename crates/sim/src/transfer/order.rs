@@ -1,4 +1,4 @@
-//! Which line a packet takes: the schedulers that are compared.
+//! The schedulers that a transfer compares: each assigns packets to lines.
 
 use core::time::Duration;
 
@@ -16,28 +16,30 @@ use serde::Deserialize;
 
 use super::line::Line;
 
-/// Who gets the next packet.
+/// Rule by which packets are assigned to lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// One after the other.
+    /// The lines in turn.
     RoundRobin,
-    /// By the rates, evenly mixed.
+    /// In proportion to the rates, evenly interleaved.
     Weighted,
-    /// By chance, in proportion to the windows ("CWND-aware"); without reaction, to what the lines hold.
+    /// At random, in proportion to the windows ("CWND-aware"). If the sender does not react to losses, each window is
+    /// the capacity of the line in packets.
     Window,
-    /// The file is cut into flows with numbers of their own, of which each keeps to one line, by the rates ("flow-level").
+    /// The file is divided into flows, each with its own packet numbers. All packets of a flow take the same line,
+    /// which is chosen by the rates ("flow-level").
     Flow,
-    /// Water-filling with even faucets.
+    /// Water-filling ([`osia`]); packets are spread evenly over the lines of a chunk ([`Faucets::Smooth`]).
     Osia,
-    /// Water-filling with faucets that draw lots, as published.
+    /// Water-filling in which each packet takes a random line of the chunk ([`Faucets::Random`]), as published.
     OsiaRandom,
-    /// Least predicted arrival.
+    /// The line with the earliest predicted arrival.
     EarliestArrival,
 }
 
 impl Order {
-    /// As files write it.
+    /// Returns the name used in files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,12 +53,12 @@ impl Order {
         }
     }
 
-    /// How the file is cut: the length of each flow.
+    /// Divides the file into flows. Returns the length of each flow in packets.
     pub(super) fn flows(self, packets: usize, rng: &mut Rng) -> Vec<usize> {
         if self != Self::Flow {
             return vec![packets];
         }
-        // Of lengths between half and one and a half times the mean.
+        // Each length is between 0.5 and 1.5 times the mean.
         let marks: Vec<u64> = (0..FLOWS).map(|_| 500 + rng.below(1_000)).collect();
         let total: u64 = marks.iter().sum();
         let (mut mark, mut begun) = (0, 0);
@@ -71,14 +73,14 @@ impl Order {
     }
 }
 
-/// A scheduler at work.
+/// State of a scheduler.
 #[derive(Debug)]
 pub(super) enum Scheduling {
-    /// One of the tunnel's policies, all paths ready.
+    /// One of the tunnel's policies; all paths count as ready.
     Policy(Box<AnyScheduler>),
     Planner(Box<Planner>),
     Window,
-    /// The line of each flow.
+    /// The index of the line of each flow.
     Flow(Vec<usize>),
 }
 
@@ -101,7 +103,7 @@ impl Scheduling {
         }
     }
 
-    /// The line of the next packet, which belongs to flow `flow`.
+    /// Returns the index of the line for the next packet, which belongs to flow `flow`.
     pub(super) fn next(
         &mut self,
         now: Instant,
@@ -146,7 +148,7 @@ impl Scheduling {
 }
 
 impl Scheduling {
-    /// A third acknowledgement in a row missed the same packet.
+    /// Records an event: a third acknowledgement in a row that reports the same packet as missing.
     pub(super) fn on_event(&mut self) {
         if let Self::Planner(planner) = self {
             planner.note_reordering();
@@ -154,7 +156,7 @@ impl Scheduling {
     }
 }
 
-/// Each flow goes where it is through first, by the rates.
+/// Assigns each flow to the line on which it would be complete first. Returns the line of each flow.
 fn place_flows(lines: &[Line], flows: &[usize], packet: Bytes) -> Vec<usize> {
     let mut through: Vec<Duration> = lines.iter().map(|line| line.settings.delay()).collect();
     let place = flows.iter().map(|length| {
@@ -185,5 +187,5 @@ fn id(index: usize) -> PathId {
     PathId(u8::try_from(index).unwrap_or(0))
 }
 
-/// Flows a file is cut into.
+/// Number of flows into which [`Order::Flow`] divides a file.
 const FLOWS: usize = 8;

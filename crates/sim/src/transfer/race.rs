@@ -1,4 +1,4 @@
-//! One run: events in the order of time.
+//! One simulation run of a transfer: processes events in the order of time.
 
 use core::{cmp::Reverse, time::Duration};
 use std::collections::BinaryHeap;
@@ -13,16 +13,16 @@ use super::{
     stream::Stream,
 };
 
-/// What one run gave.
+/// Result of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) seconds: f64,
     pub(super) goodput_mbps: f64,
-    /// Third acknowledgements in a row that miss the same packet.
+    /// Number of times that a third acknowledgement in a row reported the same packet as missing.
     pub(super) events: u32,
     pub(super) timeouts: u32,
     pub(super) sent_again: u64,
-    /// Most packets the receiver had to hold.
+    /// Maximum number of packets that the receiver buffered because an earlier packet was missing.
     pub(super) held_max: u64,
 }
 
@@ -52,27 +52,28 @@ enum Happening {
         place: Place,
         missing: usize,
     },
-    /// A packet sent for the `times`th time may have been lost without a trace.
+    /// The retransmission timer of a packet expires that was started when the packet was sent for the `times`th time.
     Expire {
         place: Place,
         times: u32,
     },
-    /// Cross traffic begins or ends; a packet of it.
+    /// Cross traffic begins or ends on a line.
     Turn(usize),
+    /// A packet of cross traffic enters a line. This burst of cross traffic ends at `until`.
     Cross {
         line: usize,
         until: Instant,
     },
 }
 
-/// What the sender knows of a packet.
+/// The sender's state of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     line: usize,
     sent_at: Instant,
     times: u32,
     is_acknowledged: bool,
-    /// Taken for lost since it was last sent.
+    /// Whether the packet has been considered lost since it was last sent, so that it waits for retransmission.
     is_again: bool,
 }
 
@@ -81,13 +82,13 @@ struct Race<'a> {
     now: Instant,
     agenda: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
     ties: u64,
-    /// How long an acknowledgement takes.
+    /// One-way delay of acknowledgements.
     way_back: Duration,
     lines: Vec<Line>,
     streams: Vec<Stream>,
     packets: Vec<Vec<Packet>>,
     scheduling: Scheduling,
-    /// The next packet without a line.
+    /// Position of the next packet that is not yet assigned to a line.
     next: Place,
     rng: Rng,
     outcome: Outcome,
@@ -131,7 +132,7 @@ impl<'a> Race<'a> {
     fn begin(&mut self) {
         for line in 0..self.lines.len() {
             if self.transfer.cross > 0.0 {
-                // Off or on by chance, so that not all begin together.
+                // The initial state is random, so that cross traffic does not begin on all lines at once.
                 self.lines[line].crossing = self.lines[line].rng.chance(0.5);
                 self.plan(self.now, Happening::Turn(line));
             }
@@ -169,7 +170,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// Sends the next packet of a line, if it may and there is one.
+    /// Sends the next packet on a line if the line's rate and window permit it and a packet is left.
     fn send(&mut self, line: usize) {
         let reacts = self.transfer.reacts;
         if self.now < self.lines[line].next_at || !self.lines[line].has_room(reacts) {
@@ -193,19 +194,19 @@ impl<'a> Race<'a> {
         self.plan(self.lines[line].next_at, Happening::Send(line));
     }
 
-    /// What a line sends next.
+    /// Removes the next packet to send on `line` from the line's queue and returns its position.
     fn take_for(&mut self, line: usize) -> Option<Place> {
         loop {
             self.assign_for(line);
             let place = self.lines[line].waiting.pop_front()?;
-            // One taken for lost may have come after all.
+            // A packet that was considered lost may have been acknowledged meanwhile.
             if !self.packets[place.0][place.1].is_acknowledged {
                 return Some(place);
             }
         }
     }
 
-    /// Gives packets their lines, in the order of the file, until `line` has one.
+    /// Assigns packets to lines, in the order of the file, until a packet waits for `line`.
     fn assign_for(&mut self, line: usize) {
         while self.lines[line].waiting.is_empty() {
             while self.next.1 >= self.packets[self.next.0].len() {
@@ -225,7 +226,7 @@ impl<'a> Race<'a> {
             self.lines[chosen].waiting.push_back(self.next);
             self.next.1 += 1;
             if chosen != line {
-                // It may have been idle for want of packets.
+                // The chosen line may have been idle because no packet waited for it.
                 self.plan(self.now, Happening::Send(chosen));
             }
         }
@@ -243,7 +244,8 @@ impl<'a> Race<'a> {
             self.scheduling.on_event();
             let place = (place.0, lost);
             let packet = &mut self.packets[place.0][place.1];
-            // It may not have left yet, or wait to be sent again: no need to do more.
+            // Nothing is to be done for a packet that has not been sent yet, already waits for its retransmission, or
+            // has been acknowledged.
             if self.transfer.reacts
                 && packet.times > 0
                 && !packet.is_again
@@ -305,7 +307,7 @@ impl<'a> Race<'a> {
     }
 }
 
-/// Nothing is sent for longer.
+/// Time at which a run ends even if the transfer is incomplete.
 const GIVE_UP: Instant = Instant::from_millis(3_600_000);
-/// RFC 4960, section 15: the least.
+/// Retransmission timeout: the minimum that RFC 4960, section 15, recommends.
 const TIMEOUT: Duration = Duration::from_secs(1);

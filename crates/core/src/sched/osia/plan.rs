@@ -1,13 +1,14 @@
 //! Progressive water-filling (section 3.3): how much data goes over which lines, in the order of the data.
 //!
-//! A line is a vessel as wide as its rate, filled beforehand up to its *level*: how long something put into it now takes to
-//! arrive. Data poured in, in order, go where the level is lowest. So they first raise the lowest vessel alone up to the
-//! next level, then those two together, and so on: each step is a *chunk*, and the last has no end. What arrives at one
-//! moment has one level, so the data arrive in the order in which they were poured.
+//! A line (a path) is modelled as a vessel. The width of the vessel is the rate of the line. Its initial *level* is
+//! the time that data put into the line now take to arrive. Data are poured in order, always where the level is
+//! lowest. They first raise the lowest vessel alone to the level of the second one, then both vessels to the level of
+//! the third one, and so on. Each step is a *chunk*; the last chunk has no end. The level at which data are poured is
+//! the time at which they arrive, so the data arrive in the order in which they were poured.
 //!
-//! Chunk h is `(level_{h+1} - level_h) * sum(rate_i, i <= h)` long. The paper's equation 13 says that with other
-//! numerators and relative to a sum that its equation 6 contradicts, and section 4.1 leaves out rates; figures 4 and 5
-//! agree with what is here.
+//! Chunk h has the length `(level_{h+1} - level_h) * sum(rate_i, i <= h)`. The paper's equation 13 has other
+//! numerators and refers to a sum that its equation 6 contradicts, and its section 4.1 omits the rates. The paper's
+//! figures 4 and 5 agree with the length given here.
 
 use core::time::Duration;
 
@@ -23,20 +24,21 @@ pub struct Vessel {
     pub id: PathId,
     /// The line's rate.
     pub rate: Bitrate,
-    /// How long data put into the line now take to arrive: its delay, plus the data already in it divided by its rate.
+    /// Time that data put into the line now take to arrive: the line's delay, plus the data already in the line divided
+    /// by its rate.
     pub level: Duration,
 }
 
-/// Data that are poured into the same lines.
+/// Consecutive data that are poured into the same lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The volume; `None` for all following data.
+    /// The volume. `None`: the chunk contains all remaining data.
     pub volume: Option<Bytes>,
-    /// The number of [`Plan::vessels`], from the first on, over which it is poured.
+    /// Number of lines over which the chunk is poured: the first `open` elements of [`Plan::vessels`].
     pub open: usize,
 }
 
-/// Which data go over which lines.
+/// Assignment of data to lines.
 #[derive(Clone, Debug)]
 pub struct Plan {
     vessels: [Vessel; PathId::MAX],
@@ -46,7 +48,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for `vessels`, of which the first [`PathId::MAX`] count; `None` if there is no vessel.
+    /// Returns the plan for the first [`PathId::MAX`] elements of `vessels`. `None` if there is no vessel.
     #[must_use]
     pub fn new(vessels: impl IntoIterator<Item = Vessel>) -> Option<Self> {
         let mut plan = Self {
@@ -83,27 +85,28 @@ impl Plan {
         Some(plan)
     }
 
-    /// The lines, the quickest first.
+    /// Returns the lines, sorted by ascending level.
     #[must_use]
     pub fn vessels(&self) -> &[Vessel] {
         &self.vessels[..self.lines]
     }
 
-    /// The chunks in the order of the data; at least one, and only the last without a volume.
+    /// Returns the chunks in the order of the data. There is at least one chunk, and only the last one has no volume.
     #[must_use]
     pub fn chunks(&self) -> &[Chunk] {
         &self.chunks[..self.steps]
     }
 
-    /// How much data must be available to fill the lines in order: all chunks but the last.
+    /// Returns how much data must be available to fill the lines in order: the volume of all chunks except the last.
     #[must_use]
     pub fn look_ahead(&self) -> Bytes {
         let volumes = self.chunks().iter().filter_map(|chunk| chunk.volume);
         volumes.fold(Bytes::ZERO, |sum, volume| sum + volume)
     }
 
-    /// The least K with which [`keeps_timers_quiet`](Self::keeps_timers_quiet) holds for every chunk, with packets of
-    /// `len`: the largest excess of a round trip over the mean, in mean deviations. Zero if all round trips are equal.
+    /// Returns the smallest K with which [`keeps_timers_quiet`](Self::keeps_timers_quiet) holds for every chunk, with
+    /// packets of `len`: the largest excess of an RTT over the mean RTT, in mean deviations. Zero if all RTTs are
+    /// equal.
     #[must_use]
     pub fn timer_factor(&self, len: Bytes) -> f64 {
         let factor = |chunk: &Chunk| {
@@ -117,10 +120,12 @@ impl Plan {
         self.chunks().iter().map(factor).fold(0.0, f64::max)
     }
 
-    /// Whether no retransmission timer goes off for the spread of round trips alone: theorem 2, for chunk `chunk` and
-    /// packets of `len`. `k` is the timer's factor, 4 in TCP; its least value, 200 ms or more, is not counted in.
+    /// Whether different RTTs of the lines alone never make a retransmission timer expire (theorem 2), for chunk
+    /// `chunk` and packets of `len`. `k` is the factor of the mean deviation in the timeout, 4 in TCP. The timer's
+    /// minimum, 200 ms or more, is ignored.
     ///
-    /// The theorem is the paper's; here `level` is taken for the one-way delay, as it is when nothing was poured in yet.
+    /// Theorem 2 of the paper uses the one-way delay. Here [`Vessel::level`] stands for it; both are equal as long as
+    /// the line contains no data.
     #[must_use]
     pub fn keeps_timers_quiet(&self, chunk: usize, len: Bytes, k: f64) -> bool {
         let Some(chunk) = self.chunks().get(chunk) else {
@@ -130,7 +135,8 @@ impl Plan {
         excess <= (k * deviation).max(EQUAL)
     }
 
-    /// For the lines of `chunk`, in seconds: the largest round trip less the mean, and the mean deviation.
+    /// Returns two times in seconds for the lines of `chunk`: the largest RTT minus the mean RTT, and the mean
+    /// deviation.
     fn round_trips(&self, chunk: &Chunk, len: Bytes) -> (f64, f64) {
         let open = &self.vessels()[..chunk.open];
         let total: f64 = open.iter().map(|vessel| vessel.rate.as_mbps()).sum();
@@ -147,7 +153,7 @@ impl Plan {
     }
 }
 
-/// Equal round trips, in seconds: no more than rounding between them.
+/// Largest difference in seconds between RTTs that count as equal. It covers rounding errors only.
 const EQUAL: f64 = 1e-9;
 
 const NO_VESSEL: Vessel = Vessel {

@@ -1,4 +1,4 @@
-//! When a plan is made, and from what: the state of the lines over time.
+//! Tracks the state of the lines over time and makes a new plan when that state has changed.
 
 use core::time::Duration;
 
@@ -21,31 +21,30 @@ pub struct Line {
     pub id: PathId,
     /// The line's rate.
     pub rate: Bitrate,
-    /// How long data put on the empty line take to arrive. Only differences matter.
+    /// Time that data take to arrive over the line while it is empty. Only differences between lines matter.
     pub delay: Duration,
-    /// The data that were put on it and wait at this end.
+    /// The data that were assigned to the line and are not yet sent.
     pub waiting: Bytes,
-    /// Whether it can send at this moment.
+    /// Whether the line can send at this moment.
     pub is_free: bool,
 }
 
-/// Chooses the line for each piece of data, in the order of the data: OSIA without the sending.
+/// Chooses the line for each piece of data, in the order of the data. The caller sends the pieces.
 ///
-/// Each line sends its pieces in the given order, whenever it can. The pieces of a slow line therefore leave long
-/// before the earlier pieces of a quick one, and all arrive in order.
+/// Each line sends its pieces in the given order, whenever it can. A piece on a slow line is therefore sent long
+/// before the pieces that precede it in the data and take a fast line, and all pieces arrive in order.
 ///
-/// It works for packets in a tunnel, chunks of a stream over several connections, or any other data that are split
-/// into pieces with a length.
+/// The pieces may be packets in a tunnel, chunks of a stream over several connections, or any other data with a length.
 #[derive(Clone, Debug)]
 pub struct Planner {
     settings: OsiaSettings,
     buckets: Option<Buckets>,
     planned_at: Instant,
-    /// Reordering events since then.
+    /// Number of reordering events since `planned_at`.
     events: u32,
-    /// The lines in the present period, by id.
+    /// The assumptions about each line in the present period, by the line's id.
     known: [Known; PathId::MAX],
-    /// For [`Faucets::Random`].
+    /// Random numbers for [`Faucets::Random`].
     rng: Rng,
 }
 
@@ -54,15 +53,16 @@ pub struct Planner {
 struct Known {
     is_used: bool,
     rate: Bitrate,
-    /// As told, and as merged with those of about the same.
+    /// Delay as given to [`Planner::update`].
     delay: Duration,
+    /// Delay after merging: the mean over all lines with about the same delay.
     merged: Duration,
-    /// When all data put on the line will have left it.
+    /// Predicted time at which all data assigned to the line will have been sent.
     passed_at: Instant,
 }
 
 impl Planner {
-    /// A planner that has seen no line.
+    /// Returns a planner without lines.
     #[must_use]
     pub fn new(settings: OsiaSettings) -> Self {
         Self {
@@ -81,11 +81,15 @@ impl Planner {
         }
     }
 
-    /// Sets the lines that may be used from now on; of ids of at least [`PathId::MAX`] the remainder counts.
+    /// Sets the lines that may be used from now on. An id of at least [`PathId::MAX`] is reduced modulo this number.
     ///
-    /// Makes a new plan if a period is over, more than ten reordering events have happened in it, a line came or went, a rate changed by an eighth or a delay by more than
-    /// the merge threshold, or a line holds less than the plan put into it, because the data came slower than the
-    /// lines carry. O(n log n) then.
+    /// Makes a new plan, in O(n log n), in these cases:
+    ///
+    /// - The period is over, or more than ten reordering events have happened in it.
+    /// - A line was added or removed.
+    /// - A rate changed by more than an eighth, or a delay by more than the merge threshold.
+    /// - The backlog of a line differs from the prediction, for example because data arrived from the source more
+    ///   slowly than the lines can carry them.
     pub fn update(&mut self, now: Instant, lines: impl Iterator<Item = Line> + Clone) {
         let mut is_old = self.buckets.is_none()
             || now >= self.planned_at + self.settings.period
@@ -115,7 +119,7 @@ impl Planner {
         }
     }
 
-    /// The line for the next `len` bytes of the data; `None` before [`Self::update`] has told of one.
+    /// Returns the line for the next `len` bytes of the data. `None` if [`Self::update`] has not set any line yet.
     pub fn assign(&mut self, now: Instant, len: Bytes) -> Option<PathId> {
         let drawn = match self.settings.faucets {
             Faucets::Smooth => None,
@@ -126,20 +130,21 @@ impl Planner {
         Some(id)
     }
 
-    /// Records `len` bytes that were put on a line without [`Self::assign`].
+    /// Records `len` bytes that were assigned to a line without [`Self::assign`].
     pub fn note(&mut self, now: Instant, id: PathId, len: Bytes) {
         let known = &mut self.known[index(id)];
         known.passed_at = known.passed_at.max(now) + len / known.rate;
     }
 
-    /// Records a reordering event: a third acknowledgement in a row that misses the same data.
+    /// Records a reordering event: a third acknowledgement in a row that reports the same data as missing.
     ///
-    /// Section 3.3: data of the last chunk are sent until several such events show that the lines have changed.
+    /// According to section 3.3, the last chunk of a plan continues until several reordering events show that the lines
+    /// have changed.
     pub fn note_reordering(&mut self) {
         self.events = self.events.saturating_add(1);
     }
 
-    /// The plan in force.
+    /// Returns the present plan. `None` if there is no line.
     #[must_use]
     pub fn plan_in_force(&self) -> Option<&Plan> {
         self.buckets.as_ref().map(Buckets::plan)
@@ -173,8 +178,8 @@ impl Planner {
         self.merge();
     }
 
-    /// Lines whose delays are equal but for less than `merge` count as one with the mean delay, by rates, so that what
-    /// the lines hold in all stays the same.
+    /// Groups lines whose delays differ by less than `merge`, and gives all lines of a group the same delay: the mean
+    /// weighted by the rates. This preserves the total amount of data in flight.
     fn merge(&mut self) {
         let mut order = [0_usize; PathId::MAX];
         let mut count = 0;
@@ -221,13 +226,14 @@ impl Planner {
 }
 
 impl Known {
-    /// Corrects the assumed backlog of the line by the observed one. Returns whether the assumption has changed.
+    /// Corrects the predicted backlog of `line` according to the observed backlog. Returns whether the prediction
+    /// changed.
     fn correct(&mut self, now: Instant, line: &Line, slack: Duration) -> bool {
         let held = self.passed_at;
         let waiting = (line.waiting / self.rate).min(MAX_LEVEL);
         self.passed_at = self.passed_at.max(now + waiting);
         if line.is_free && line.waiting == Bytes::ZERO {
-            // It is quicker than thought.
+            // The line has sent its backlog earlier than predicted.
             self.passed_at = self.passed_at.min(now + slack);
         }
         held != self.passed_at
@@ -238,17 +244,18 @@ fn index(id: PathId) -> usize {
     id.index() % PathId::MAX
 }
 
-/// Whether a rate has really changed, beyond the error of the measurement.
+/// Whether a rate differs from the known rate by more than an eighth, which exceeds the error of a measurement.
 fn differs(known: Bitrate, rate: Bitrate) -> bool {
     let (known, rate) = (known.as_bps(), rate.max(MIN_RATE).as_bps());
     known.abs_diff(rate) > known.max(rate) / 8
 }
 
-/// With more reordering events than this a period ends (section 3.3: "the number of 3 dupACKs beyonds 10").
+/// Maximum number of reordering events in a period; the next event ends the period (section 3.3: "the number of 3
+/// dupACKs beyonds 10").
 const EVENTS_MAX: u32 = 10;
 
-/// Lower rates count as this rate, so that a prediction stays finite.
+/// Minimum rate that predictions use, so that they stay finite.
 const MIN_RATE: Bitrate = Bitrate::from_bps(1_000);
 
-/// Higher levels count as this level.
+/// Maximum level that plans use.
 const MAX_LEVEL: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use crate::{
     units::{Bitrate, Bytes},
 };
 
-/// The paper's table 1: (kbit/s, milliseconds).
+/// Cases of the paper's table 1. Each line has a rate in kbit/s and a one-way delay in ms.
 const TABLE_1: [&[(u64, u64)]; 4] = [
     &[(4_000, 60)],
     &[(3_000, 40), (1_000, 80)],
@@ -31,7 +31,7 @@ fn plan_of(lines: &[(u64, u64)]) -> Plan {
     Plan::new(vessels).expect("lines")
 }
 
-/// Volumes in kbit.
+/// Returns the volumes of all chunks except the last, in kbit.
 fn volumes(plan: &Plan) -> Vec<u64> {
     let volumes = plan.chunks().iter().filter_map(|chunk| chunk.volume);
     volumes.map(|volume| volume.get() * 8 / 1_000).collect()
@@ -61,7 +61,8 @@ fn no_line_is_no_plan() {
 
 #[test]
 fn timers_stay_quiet_up_to_a_ratio_of_seven() {
-    // Section A.1: two lines need rates below 7 to 1 if the slower is the narrow one.
+    // Section A.1: for two lines of which the one with the longer delay has the lower rate, the ratio of the rates
+    // must be below 7 to 1.
     let quiet = |wide: u64| {
         let plan = plan_of(&[(wide, 10), (1_000, 200)]);
         plan.keeps_timers_quiet(1, Bytes::new(125), 4.0)
@@ -105,22 +106,23 @@ fn more_than_ten_reordering_events_end_a_period() {
     let planned = |planner: &Planner| planner.plan_in_force().expect("a line").vessels()[0].rate;
     planner.update(Instant::ZERO, [line(1_000)].into_iter());
     for events in 0..=11 {
-        // A tenth more is not enough by itself.
+        // A change of the rate by a tenth alone does not cause a new plan.
         planner.update(Instant::from_millis(20), [line(1_100)].into_iter());
         let expected = if events > 10 { 1_100_000 } else { 1_000_000 };
         assert_eq!(planned(&planner).as_bps(), expected, "{events} events");
         planner.note_reordering();
     }
-    // The count begins anew: the last event was one of the new period.
+    // The count was reset: only the last event belongs to the new period.
     planner.update(Instant::from_millis(40), [line(1_200)].into_iter());
     assert_eq!(planned(&planner).as_bps(), 1_100_000);
 }
 
-/// Lines that are exactly what the planner is told, and a sender that asks whenever a line is free.
+/// Lines with exactly the rates and delays that the planner is given, and a sender that asks the planner whenever a
+/// line is free.
 struct Exact {
     planner: Planner,
     lines: Vec<(Bitrate, Duration)>,
-    /// What waits for each line: number and length.
+    /// Number and length of the packets that wait for each line.
     waiting: Vec<std::collections::VecDeque<(usize, u64)>>,
     free_at: Vec<Instant>,
 }
@@ -151,7 +153,8 @@ impl Exact {
             .collect()
     }
 
-    /// Sends packets of these lengths, each there from its time on; when each arrives, and over which line.
+    /// Sends `packets`. Each has the time from which on it can be sent, and a length. Returns the arrival time and the
+    /// line of each packet.
     fn send(&mut self, packets: &[(Instant, u64)]) -> Vec<(Instant, usize)> {
         let mut arrivals = vec![(Instant::ZERO, 0); packets.len()];
         let mut next = 0;
@@ -185,7 +188,7 @@ impl Exact {
     }
 }
 
-/// How far the latest packet comes behind one that follows it in the data.
+/// Returns the longest time by which a packet arrives after a packet that follows it in the data.
 fn disorder(arrivals: &[(Instant, usize)]) -> Duration {
     let mut worst = Duration::ZERO;
     let mut latest = Instant::ZERO;
@@ -196,7 +199,7 @@ fn disorder(arrivals: &[(Instant, usize)]) -> Duration {
     worst
 }
 
-/// All there at the beginning.
+/// Returns `count` packets that can all be sent at time zero; `len` returns the length of each.
 fn backlog(count: usize, mut len: impl FnMut() -> u64) -> Vec<(Instant, u64)> {
     (0..count).map(|_| (Instant::ZERO, len())).collect()
 }
@@ -208,7 +211,7 @@ fn exact_lines_deliver_in_order_at_the_sum_of_their_rates() {
         let arrivals = exact.send(&backlog(2_000, || 1_000));
         assert_eq!(disorder(&arrivals), Duration::ZERO, "{lines:?}");
         let last = arrivals.iter().map(|(at, _)| *at).max().expect("some");
-        // Four seconds at 4 Mbit/s; what the lines carry before the last arrives depends on their delays.
+        // The transmission takes 4 s at 4 Mbit/s; the delays of the lines are added.
         assert!(last < Instant::from_millis(4_100), "{lines:?}: {last:?}");
     }
 }
@@ -228,7 +231,8 @@ fn any_lines_deliver_in_order() {
         }
         let equal = Exact::new(&lines, settings).send(&backlog(600, || 1_000));
         assert_eq!(disorder(&equal), Duration::ZERO, "{lines:?}");
-        // A short piece may overtake a long one on the slowest line by what it is shorter.
+        // A short piece may arrive before a long one on the slowest line, earlier by the transmission time of the bytes
+        // by which it is shorter.
         let mixed = backlog(600, || 100 + rng.below(1_400));
         let mixed = Exact::new(&lines, settings).send(&mixed);
         let slowest = lines.iter().map(|(kbps, _)| kbps * 1_000).min();
@@ -249,7 +253,7 @@ fn merged_delays_cost_no_more_than_what_is_merged() {
 #[test]
 fn slow_sources_use_the_quickest_line_only() {
     let mut exact = Exact::new(TABLE_1[1], OsiaSettings::default());
-    // 2 Mbit/s, where the quickest carries 3.
+    // The source sends 2 Mbit/s; the line with the shortest delay has 3 Mbit/s.
     let packets: Vec<_> = (0..1_000)
         .map(|n| (Instant::from_millis(4 * n), 1_000))
         .collect();
@@ -284,7 +288,7 @@ fn a_changed_delay_is_planned_for() {
     exact.lines[1].1 = Duration::from_millis(140);
     exact.planner.update(now, exact.view(now).into_iter());
     assert_eq!(chunks(&exact), [300]);
-    // Less than an eighth of a rate is believed with the next period only.
+    // A change of a rate by less than an eighth is used from the next period on only.
     exact.lines[0].0 = Bitrate::from_bps(3_200_000);
     exact.planner.update(now, exact.view(now).into_iter());
     assert_eq!(chunks(&exact), [300]);
@@ -321,7 +325,7 @@ fn random_faucets_keep_the_shares() {
     };
     let arrivals = Exact::new(TABLE_1[1], settings).send(&backlog(4_000, || 1_000));
     let slow = arrivals.iter().filter(|(_, line)| *line == 1).count();
-    // 1 of 4 Mbit/s, but for 0.04 s.
+    // The slow line has 1 of 4 Mbit/s, and is not used for the first 0.04 s.
     assert!((900..1_100).contains(&slow), "{slow}");
 }
 

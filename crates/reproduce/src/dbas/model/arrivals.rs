@@ -26,7 +26,8 @@ pub enum App {
     Long,
 }
 
-/// Returns the connections of one run, the earliest first. The two applications are independent Poisson processes.
+/// Returns the connections of one run, the earliest first. Small and large connections are opened by two independent
+/// Poisson processes.
 #[must_use]
 pub fn arrivals(workload: &Workload, case: &Case, seed: u64) -> Vec<Arrival> {
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Which link a connection, or each of its chunks, takes: the proxy's own schedulers.
+//! Chooses the link of each connection, or of each chunk of a connection, with the proxy's own schedulers.
 
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,26 +22,26 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
-    /// All links are one.
+    /// A single link with the capacity of all links.
     Optimal,
     /// The first link only.
     OnlyFirst,
     /// The last link only.
     OnlyLast,
-    /// A connection's link by [`Policy::RoundRobin`].
+    /// [`Policy::RoundRobin`] chooses a link for each connection.
     RoundRobin,
-    /// A connection's link by [`Policy::WeightedRoundRobin`].
+    /// [`Policy::WeightedRoundRobin`] chooses a link for each connection.
     WeightedRoundRobin,
-    /// A connection's link by [`Policy::MaxThroughput`].
+    /// [`Policy::MaxThroughput`] chooses a link for each connection.
     MaxThroughput,
-    /// A chunk's link by [`Policy::RoundRobin`].
+    /// [`Policy::RoundRobin`] chooses a link for each chunk.
     ChunksRoundRobin,
-    /// A chunk's link by [`Policy::WeightedRoundRobin`].
+    /// [`Policy::WeightedRoundRobin`] chooses a link for each chunk.
     ChunksWeightedRoundRobin,
 }
 
 impl Choice {
-    /// Its name in files.
+    /// Returns the name used in files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,14 +57,14 @@ impl Choice {
     }
 }
 
-/// A choice at work.
+/// State of a [`Choice`].
 #[derive(Debug)]
 pub(super) enum Chooser {
-    /// All is one link, the first.
+    /// All data take the first link.
     One,
-    /// Whole connections.
+    /// A link is chosen for each connection.
     Connections(Box<Connections>),
-    /// Chunk by chunk.
+    /// A link is chosen for each chunk.
     Chunks(Chunks),
 }
 
@@ -88,7 +88,8 @@ impl Chooser {
         }
     }
 
-    /// What of a connection goes where: link and bytes.
+    /// Places connection `number` of `app` with `bytes` bytes. Returns the index of each link that it uses, with the
+    /// number of bytes on this link.
     pub(super) fn place(
         &mut self,
         at: Instant,
@@ -106,7 +107,7 @@ impl Chooser {
         }
     }
 
-    /// Whole connections' placer, which wants to know how they get on.
+    /// Returns the placer of whole connections, to which the caller reports their progress. `None` for other choices.
     pub(super) fn placer(&mut self) -> Option<&mut Connections> {
         match self {
             Self::Connections(connections) => Some(connections),
@@ -119,9 +120,9 @@ impl Chooser {
 #[derive(Debug)]
 pub(super) struct Connections {
     placer: Placer,
-    /// The model's links, by the placer's.
+    /// Index of each link in the model, by the placer's link id.
     links: Vec<usize>,
-    /// The placer's names, by the connections' numbers.
+    /// The placer's id of each connection, by the connection's number.
     ids: Vec<Option<ConnectionId>>,
     small: Target,
     large: Target,
@@ -188,7 +189,7 @@ impl Connections {
             addresses: &[SERVER],
             warm: &[],
         };
-        // Links lead everywhere, so one is always found.
+        // Every link reaches the server, so the placer always finds a link.
         let placement = self.placer.begin(at, ask).ok();
         if self.ids.len() <= number {
             self.ids.resize(number + 1, None);
@@ -222,7 +223,7 @@ impl Connections {
     }
 }
 
-/// One scheduler for the chunks of all connections: "a pool of packets (chunks)" (IV-C).
+/// The scheduler of chunks. All connections share it: "a pool of packets (chunks)" (IV-C).
 #[derive(Debug)]
 pub(super) struct Chunks {
     scheduler: Scheduler,
@@ -278,6 +279,6 @@ fn moved(bytes: f64) -> Demand {
     }
 }
 
-/// The paper's chunk is what fits a packet.
+/// Size of a chunk in bytes: the payload of a packet, as in the paper.
 const CHUNK_BYTES: f64 = 1_460.0;
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));

@@ -10,7 +10,7 @@ use super::{App, Choice};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
     /// Seed of all random numbers.
     #[serde(default = "one")]
@@ -52,7 +52,7 @@ pub struct Lab {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its name, unique in the file.
+    /// Name of the case, unique in the file.
     pub name: String,
     /// Mean number of small connections per second.
     pub small_per_s: f64,

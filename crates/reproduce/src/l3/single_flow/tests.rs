@@ -56,7 +56,7 @@ fn loss_is_read_off_its_own_cell() {
 fn weights_and_loads_are_read_at_the_peak() {
     let mut runs = Runs::default();
     for (k, t_dwd) in all_cells() {
-        // Second 10 is on the way up, 20 at the peak, 30 on the way back.
+        // The flow's rate increases at 10 s, is at its peak at 20 s, and decreases at 30 s.
         let (peak, swing) = (45.0 - 5.0 * k, 10.0 * k);
         let back = f64::from(t_dwd) / 100.0;
         let results = run(7.0 - f64::from(t_dwd) / 100.0, move |second| match second {
@@ -78,7 +78,7 @@ fn weights_and_loads_are_read_at_the_peak() {
     assert!((slower - 4.5).abs() < 1e-6, "{slower}");
     let loss = value("R-L3-10", 4, &runs).expect("all ran");
     assert!((loss - 2.0 / 6.5).abs() < 1e-6, "{loss}");
-    // 10 packets in 100 ms beside 62.4 Mbit/s.
+    // 10 packets are lost in 100 ms in which 62.4 Mbit/s are delivered.
     let dead = value("R-L3-16", 0, &runs).expect("all ran");
     let delivered = 62.4e6 * 0.1 / (8.0 * 1492.0);
     assert!((dead - 1000.0 / (10.0 + delivered)).abs() < 1e-6, "{dead}");
