@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    process::{Command, Output, Stdio},
+    process::{Command, Output},
     time::Duration,
 };
 
@@ -21,13 +21,13 @@ pub(super) fn nft(arguments: &[&str], input: &str) -> io::Result<Output> {
 
 fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<Output> {
     let command = &mut Command::new(program);
-    command.args(arguments).stdout(Stdio::piped());
+    command.args(arguments);
     let output = program::run(command, input, PATIENCE).map_err(|error| {
         let kind = error.kind();
-        let text = if kind == io::ErrorKind::TimedOut {
-            format!("nft: {error}")
-        } else {
+        let text = if kind == io::ErrorKind::NotFound {
             format!("cannot run nft: {error}; install the package nftables")
+        } else {
+            format!("nft: {error}")
         };
         io::Error::new(kind, text)
     })?;
