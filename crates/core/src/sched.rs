@@ -32,9 +32,11 @@ pub use self::{
     consn::{ConsnSettings, Placement, Variant},
     osia::OsiaSettings,
     own::OwnPolicy,
+    pdc::BLOCK,
     settings::SchedulerSettings,
     single::SingleSettings,
-    srtt_weighted::{Alpha, SrttWeightedSettings, Weights},
+    srtt::{Alpha, Weights},
+    srtt_weighted::SrttWeightedSettings,
 };
 
 mod line;
@@ -43,6 +45,7 @@ mod pdc;
 mod registry;
 mod runs;
 mod settings;
+mod srtt;
 #[cfg(test)]
 mod tests;
 

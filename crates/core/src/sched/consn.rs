@@ -26,9 +26,9 @@ use serde::{Deserialize, de};
 
 use super::{
     PacketInfo, PathView, Pick, Scheduler,
-    pdc::Pdc,
+    pdc::{BLOCK, Pdc},
     runs::{MAX_LEN, Runs},
-    srtt_weighted::{Alpha, DEADLINE, PROBE_EVERY, Weights, round_trip, shares, weight},
+    srtt::{Alpha, DEADLINE, PROBE_EVERY, Weights, round_trip, shares, weight},
 };
 use crate::{
     ids::PathId,
@@ -39,9 +39,6 @@ use crate::{
 
 #[cfg(test)]
 mod tests;
-
-/// Maximum number of packets in a block.
-pub const BLOCK: usize = 64;
 
 /// Settings of [`Consn`], with the keys of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -27,7 +27,7 @@
 
 use core::time::Duration;
 
-use super::{PacketInfo, PathView, consn::BLOCK, srtt_weighted::round_trip};
+use super::{PacketInfo, PathView, srtt::round_trip};
 use crate::units::Bytes;
 
 /// Chooses the packets that slow paths take.
@@ -107,6 +107,9 @@ impl Pdc {
         }
     }
 }
+
+/// Maximum number of packets in a block of [`srtt_weighted`](super::srtt_weighted) and [`consn`](super::consn).
+pub const BLOCK: usize = 64;
 
 /// Maximum number of packets of a block that may leave one path without exchange.
 pub(super) const MOVED_MAX: usize = 2;

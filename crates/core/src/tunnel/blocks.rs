@@ -28,7 +28,7 @@ use super::{
 use crate::{
     ids::{PathId, Seq},
     path::{on_wire::in_datagrams, sender::Numbered},
-    sched::{PacketInfo, Placement as Split, consn::BLOCK},
+    sched::{BLOCK, PacketInfo, Placement as Split},
     time::Instant,
     units::Bytes,
 };

@@ -17,7 +17,7 @@ use core::time::Duration;
 
 use pleach_core::{
     ids::PathId,
-    sched::consn::BLOCK,
+    sched::BLOCK,
     time::Instant,
     units::{Bitrate, Bytes},
 };
