@@ -66,11 +66,10 @@ use crate::placer::WINDOW;
 use cgroup::Cgroup;
 pub use change::Change;
 use hub::Hub;
+pub use known::KnownPeer;
 use listening::listen;
 pub use report::Report;
-pub use settings::{
-    KnownPeer, LinkConfig, Probe, SaveEnergy, Settings, StripeSettings, Transparency,
-};
+pub use settings::{LinkConfig, Probe, SaveEnergy, Settings, StripeSettings, Transparency};
 use thrift::Thrift;
 use transparent::Transparent;
 

@@ -305,8 +305,7 @@ mod tests {
     use crate::{
         daemon::{
             hub::tests::{add_link, hub, striping},
-            known::Known,
-            settings::KnownPeer,
+            known::{Known, KnownPeer},
         },
         relay::stripe::tests::{associations, carried, run},
         sched::LinkId,

@@ -3,11 +3,21 @@
 //! The number of a peer is its index in the list. A number is never reused for another peer, because associations and
 //! answers are stored under it. A peer that is removed leaves an empty entry.
 
-use std::{cell::RefCell, fmt, rc::Rc, sync::Arc};
+use std::{cell::RefCell, fmt, net::SocketAddr, rc::Rc, sync::Arc};
 
+use ipnet::IpNet;
 use pleach_core::wire::handshake::Claim;
 
-use super::settings::KnownPeer;
+/// Another host that runs pleach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPeer {
+    /// Name of the peer.
+    pub name: String,
+    /// Public key of the peer.
+    pub public_key: [u8; 32],
+    /// Address at which the peer answers for other hosts, and the networks of these hosts.
+    pub serves: Option<(SocketAddr, Vec<IpNet>)>,
+}
 
 /// The list of trusted peers: see the module's documentation.
 #[derive(Clone, Debug, Default)]

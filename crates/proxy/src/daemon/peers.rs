@@ -223,9 +223,8 @@ mod tests {
     use crate::{
         daemon::{
             hub::tests::{add_link, begin, hub, striping},
-            known::Known,
+            known::{Known, KnownPeer},
             live::Stop,
-            settings::KnownPeer,
         },
         relay::stripe::{handshake::Shaken, tests::run},
         stripe::{

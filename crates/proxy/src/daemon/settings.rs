@@ -67,17 +67,6 @@ pub struct StripeSettings {
     pub max: usize,
 }
 
-/// Another host that runs pleach.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownPeer {
-    /// Name of the peer.
-    pub name: String,
-    /// Public key of the peer.
-    pub public_key: [u8; 32],
-    /// Address at which the peer answers for other hosts, and the networks of these hosts.
-    pub serves: Option<(SocketAddr, Vec<IpNet>)>,
-}
-
 /// How programs that do not know the proxy are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Transparency {

@@ -6,8 +6,8 @@ use pleach_core::session::handshake::StaticKeys;
 use super::*;
 use crate::{
     daemon::{
-        known::Known,
-        settings::{KnownPeer, SaveEnergy, StripeSettings},
+        known::{Known, KnownPeer},
+        settings::{SaveEnergy, StripeSettings},
         uplinks::Device,
     },
     handshake::Protocol,
