@@ -55,10 +55,16 @@ pub(crate) fn by_state(name: &str, state: LinkState) -> String {
     format!("{name} {predicate}")
 }
 
+/// The reason of a link that is not used because its budget is spent.
+pub(crate) const BUDGET: &str = "budget";
+
 /// Returns what the user can do about a link that is idle for the reason `word` of `status --json`; `None` if the user
 /// need not do anything.
 pub(crate) fn advice(word: &str) -> Option<&'static str> {
     Some(match word {
+        BUDGET => {
+            "It is used again on the day on which its budget begins anew. To use it before, give it a larger `budget`, or another `at_limit`, in the configuration, and run `pleach reload`."
+        }
         "down" => {
             "Check cable, modem and signal of this link, and whether it lets UDP through to the gateway."
         }

@@ -14,7 +14,10 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::control::{LinkState, LinkStatus, StatusReport};
+use crate::{
+    control::{LinkState, LinkStatus, StatusReport},
+    reasons,
+};
 
 /// Rate, delay and loss that an encoder has to expect now.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
@@ -79,7 +82,8 @@ const SHARE: f64 = 0.8;
 const MEMORY: usize = 10;
 
 /// Idle reasons of links that would carry nothing even if there were more to send.
-const LEFT_OUT: [&str; 4] = [
+const LEFT_OUT: [&str; 5] = [
+    reasons::BUDGET,
     "never",
     "standby",
     "too-late-for-its-flows",

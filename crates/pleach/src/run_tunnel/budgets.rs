@@ -20,9 +20,10 @@ use pleach_proxy::budget::{Account, Standing};
 
 use super::{data_path::DataPath, links};
 use crate::{
-    config::{AtLimit, ClientConfig, LinkConfig, Role},
-    control::BudgetStatus,
+    config::{AtLimit, ClientConfig, Cost, LinkConfig, Role},
+    control::{BudgetStatus, LinkStatus},
     onboard::durable::{self, Existing},
+    reasons,
 };
 
 /// Budgets of a client's links; see the module's documentation.
@@ -118,6 +119,27 @@ impl Budgets {
             Some((link.name.clone(), status))
         };
         links.iter().filter_map(of).collect()
+    }
+
+    /// Names the spent budget as the reason why a link is not used, in place of the cost that it has for this reason.
+    pub(super) fn explain(&self, links: &[LinkConfig], report: &mut [LinkStatus]) {
+        for status in report {
+            let is_spent = self.spent.get(&status.name).copied().unwrap_or(false);
+            let link = links.iter().find(|link| link.name == status.name);
+            let Some(link) = link.filter(|_| is_spent) else {
+                continue;
+            };
+            let is_put_aside = match (status.idle_reason.as_deref(), link.at_limit, link.cost) {
+                (Some("never"), AtLimit::Off, Cost::Rank(_) | Cost::Standby)
+                | (Some("standby"), AtLimit::Standby, Cost::Rank(_)) => true,
+                (_, AtLimit::Off | AtLimit::Standby | AtLimit::Slower(_), _) => false,
+            };
+            if is_put_aside {
+                status.idle_reason = Some(reasons::BUDGET.to_owned());
+                status.why = Some(format!("{} has spent its budget", link.name));
+                status.advice = reasons::advice(reasons::BUDGET).map(str::to_owned);
+            }
+        }
     }
 
     /// Returns a closure that writes the present state to the file. Call it where waiting for a disk is permitted. A
@@ -243,7 +265,6 @@ mod tests {
     use pleach_proxy::budget::Budget;
 
     use super::*;
-    use crate::config::Cost;
 
     fn link(at_limit: AtLimit) -> LinkConfig {
         LinkConfig {

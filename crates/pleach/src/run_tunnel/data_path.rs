@@ -490,6 +490,11 @@ impl DataPath {
                         ..status
                     };
                     self.mark_carriers(&mut status);
+                    if let (Role::Client(client), Some(budgets)) =
+                        (&self.config.role, &self.budgets)
+                    {
+                        budgets.explain(&client.links, &mut status.links);
+                    }
                     if self.host.is_idle() {
                         self.host.run(move |host| {
                             status.drops.extend(host.dropped());
