@@ -21,6 +21,7 @@ use crate::{
     profile::{Mechanism, Profile},
     role::Role,
     time::Instant,
+    trace::ControlState,
     transmit::Route,
     units::{Bitrate, Bytes},
 };
@@ -55,7 +56,7 @@ pub mod train;
 pub(crate) mod window;
 
 pub(crate) use outgoing::ANNOUNCE_AGAIN;
-pub use pipeline::Pong;
+pub use pipeline::{Pong, ReportOutcome};
 pub(crate) use setup::Former;
 
 /// One path: a link of the client, and the route over it to the other end.
@@ -279,10 +280,14 @@ impl Path {
         self.control.is_searching()
     }
 
-    /// The name of the rate controller's state, and the pacing rate.
+    /// The state of the rate controller, for observers.
     #[must_use]
-    pub fn control_state(&self) -> (&'static str, Option<Bitrate>) {
-        (self.control.state_name(), self.pacer.rate())
+    pub fn control_state(&self) -> ControlState {
+        ControlState {
+            name: self.control.state_name(),
+            is_limited: self.control.is_limited(),
+            pace: self.pacer.rate(),
+        }
     }
 
     /// The estimates of the sending direction.

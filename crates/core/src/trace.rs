@@ -56,6 +56,15 @@ pub enum Event<'a> {
         /// The pacing rate after the change; `None` if the path is not paced.
         pace: Option<Bitrate>,
     },
+    /// The rate controller of a path took losses for congestion and limits the pacing rate, or it ended this limit.
+    Congestion {
+        /// The path.
+        path: PathId,
+        /// Whether the pacing rate is limited from now on.
+        is_limited: bool,
+        /// The pacing rate after the change; `None` if the path is not paced.
+        pace: Option<Bitrate>,
+    },
     /// Packets are to be retransmitted.
     Repair {
         /// The path on which they were sent before.
@@ -133,23 +142,69 @@ pub enum RepairCause {
     Silent,
 }
 
+/// What the observer is told of a path's rate controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlState {
+    /// The name of the state.
+    pub name: &'static str,
+    /// Whether congestion detected by loss limits the pacing rate.
+    pub is_limited: bool,
+    /// The pacing rate; `None` if the path is not paced.
+    pub pace: Option<Bitrate>,
+}
+
 /// The observer of a tunnel, if there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Tracer(Option<Box<dyn Observer>>);
+pub(crate) struct Tracer {
+    observer: Option<Box<dyn Observer>>,
+    /// For each path, the state of the rate controller that the observer was last informed of; empty without an
+    /// observer.
+    told: Vec<Option<ControlState>>,
+}
 
 impl Tracer {
     pub(crate) fn set(&mut self, observer: Box<dyn Observer>) {
-        self.0 = Some(observer);
+        self.observer = Some(observer);
+        self.told.resize(PathId::MAX, None);
     }
 
     pub(crate) const fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.observer.is_some()
     }
 
     /// Passes the result of `event` to the observer, if there is one.
     pub(crate) fn tell<'a>(&mut self, now: Instant, event: impl FnOnce() -> Event<'a>) {
-        if let Some(observer) = &mut self.0 {
+        if let Some(observer) = &mut self.observer {
             observer.on_event(now, &event());
+        }
+    }
+
+    /// Informs the observer if the state of the rate controller of `path` differs from the last call.
+    pub(crate) fn on_rate_control(&mut self, now: Instant, path: PathId, is: ControlState) {
+        let Some(was) = self
+            .told
+            .get_mut(path.index())
+            .and_then(|told| told.replace(is))
+        else {
+            return;
+        };
+        let pace = is.pace;
+        if was.name != is.name {
+            let (from, to) = (was.name, is.name);
+            self.tell(now, || Event::RateControl {
+                path,
+                from,
+                to,
+                pace,
+            });
+        }
+        if was.is_limited != is.is_limited {
+            let is_limited = is.is_limited;
+            self.tell(now, || Event::Congestion {
+                path,
+                is_limited,
+                pace,
+            });
         }
     }
 }

@@ -22,13 +22,15 @@ use crate::{
     flows::FlowKey,
     ids::{PathId, Seq},
     packet::PacketBuf,
-    path::{Pong, health::State, link::Link, receiver::DataArrival, sender::MAX_OUTSTANDING},
+    path::{
+        Pong, ReportOutcome, health::State, link::Link, receiver::DataArrival,
+        sender::MAX_OUTSTANDING,
+    },
     queue::QueueConfig,
     role::Role,
     sched::{Scheduler as _, SchedulerSettings},
     sec::Code,
     session::{
-        keys::OpenError,
         rotation::{Change, SessionSet},
         secret::Secret,
     },
@@ -37,7 +39,6 @@ use crate::{
     transmit::{Route, TxQueue},
     units::Bytes,
     wire::{
-        Kind,
         control::{Frame, Frames, LinkRole, MissingRanges, PathReport},
         header::{CONTROL_HEADER_LEN, DataHeader, Header, TAG_LEN},
     },
@@ -55,7 +56,6 @@ mod incoming;
 mod kept;
 mod lanes;
 mod lengths;
-mod numbering;
 mod outbound;
 mod path_set;
 mod placement;
@@ -65,6 +65,7 @@ mod round_trips;
 mod sealer;
 mod sec;
 mod services;
+mod sessions;
 mod shared;
 mod staged;
 mod status;
@@ -99,15 +100,14 @@ use round_trips::{Look, RoundTrips};
 use sealer::Sealer;
 use sec::Sec;
 use services::Services;
+use sessions::Sessions;
 use templates::Templates;
 
 /// One association.
 #[derive(Debug)]
 pub struct Tunnel {
     role: Role,
-    sessions: SessionSet,
-    sessions_deadline: Option<Instant>,
-    last_received_at: Option<Instant>,
+    sessions: Sessions,
     paths: PathSet,
     lengths: Lengths,
     placement: Placement,
@@ -120,8 +120,6 @@ pub struct Tunnel {
     effort: Effort,
     sec: Sec,
     tracer: Tracer,
-    /// State of each path's rate controller that the observer was last informed of; empty without an observer.
-    told_control: Vec<Option<&'static str>>,
 }
 
 impl Tunnel {
@@ -140,9 +138,7 @@ impl Tunnel {
         let services = Services::new(Vec::new(), &profile);
         let mut tunnel = Self {
             role,
-            sessions: SessionSet::new(),
-            sessions_deadline: None,
-            last_received_at: None,
+            sessions: Sessions::default(),
             paths: PathSet::default(),
             lengths: Lengths::default(),
             placement,
@@ -155,7 +151,6 @@ impl Tunnel {
             effort: Effort::default(),
             sec: Sec::default(),
             tracer: Tracer::default(),
-            told_control: Vec::new(),
         };
         tunnel.adapt_queue(Instant::ZERO);
         tunnel
@@ -205,20 +200,20 @@ impl Tunnel {
 
     /// Returns the sessions with their keys.
     pub fn sessions(&mut self) -> &mut SessionSet {
-        &mut self.sessions
+        self.sessions.keys()
     }
 
     /// Returns the time at which the last authenticated datagram was received.
     #[must_use]
     pub fn last_received_at(&self) -> Option<Instant> {
-        self.last_received_at
+        self.sessions.last_received_at()
     }
 
     /// Whether some path can carry data.
     #[must_use]
     pub fn is_up(&self) -> bool {
         let mut paths = self.paths.iter();
-        self.sessions.current().is_some() && paths.any(|path| path.health().state() == State::Up)
+        self.sessions.is_any() && paths.any(|path| path.health().state() == State::Up)
     }
 
     /// Adds the client's link `id`, which must not be in use.
@@ -266,15 +261,14 @@ impl Tunnel {
     /// Informs the tunnel that a handshake initiated by this end has completed. Announces all paths at once, because
     /// the other end starts to use the new keys with the next datagram that it receives.
     pub fn on_connected(&mut self, now: Instant) {
-        self.last_received_at = Some(now);
-        self.sessions_deadline = Some(now);
+        self.sessions.on_connected(now);
         self.paths.iter_mut().for_each(|path| path.announce(now));
         self.control.receptions.repeat(now);
     }
 
     /// Informs the tunnel that this end has answered a handshake. The new session expires unless the other end uses it.
     pub fn on_answered(&mut self, now: Instant) {
-        self.sessions_deadline = Some(now);
+        self.sessions.on_changed(now);
     }
 
     /// Whether the other end has closed the association since the last call.
@@ -344,7 +338,7 @@ impl Tunnel {
     /// Writes all datagrams that may be sent now to `out`. If `out` [is full](TxQueue::is_full), send its datagrams and
     /// call this method again.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
-        if self.sessions.sending(now).is_none() {
+        if self.sessions.keys().sending(now).is_none() {
             return;
         }
         self.paths.usage.on_time(now);
@@ -365,7 +359,7 @@ impl Tunnel {
         if self.control.is_closing() || is_idle && !self.repair.fec.is_due(now, true) {
             return;
         }
-        self.sec.update(&self.sessions, &self.paths);
+        self.sec.update(self.sessions.keys(), &self.paths);
         let (outbound, mut egress) = self.egress(now, out, shared);
         outbound.send(&mut egress);
         egress.sec.send(&mut egress.sealer);
@@ -385,7 +379,7 @@ impl Tunnel {
         let egress = Egress {
             sealer: Sealer {
                 now,
-                sessions: &mut self.sessions,
+                sessions: self.sessions.keys(),
                 paths: &mut self.paths,
                 out,
             },
@@ -404,7 +398,7 @@ impl Tunnel {
     fn send_control(&mut self, now: Instant, out: &mut TxQueue) {
         let mut sealer = Sealer {
             now,
-            sessions: &mut self.sessions,
+            sessions: self.sessions.keys(),
             paths: &mut self.paths,
             out,
         };
@@ -437,8 +431,13 @@ impl Tunnel {
             return Err(DropReason::Malformed);
         }
         self.sec.before_opening(now, datagram);
-        let (counter, end) = match self.open(now, &header, datagram, shared) {
-            Ok(opened) => opened,
+        let (counter, end) = match self.sessions.open(now, &header, datagram) {
+            Ok((counter, end, change)) => {
+                if change == Some(Change::Restarted) {
+                    self.reset(now, shared);
+                }
+                (counter, end)
+            }
             Err(reason) => {
                 // The path id or the sequence number in the header may contain bit errors as well.
                 let may_be_damaged = matches!(
@@ -508,38 +507,6 @@ impl Tunnel {
         self.effort.spend_on_data(now, steps);
         self.on_delivered(now, before, shared);
         result
-    }
-
-    /// Decrypts a datagram in place. Returns its sequence number on its path and the end of its body.
-    fn open(
-        &mut self,
-        now: Instant,
-        header: &Header,
-        datagram: &mut [u8],
-        shared: &mut Shared<'_>,
-    ) -> Result<(u64, usize), DropReason> {
-        let lane = match header.kind {
-            Kind::Control => header.path.control_lane(),
-            Kind::Data => header.path,
-        };
-        let header_len = header.kind.header_len();
-        let (aad, body) = datagram.split_at_mut(header_len);
-        let (index, path_seq) = (header.receiver_index, header.path_seq);
-        let opened = self.sessions.open(now, index, lane, path_seq, aad, body);
-        let (opened, change) = opened.map_err(|error| match error {
-            OpenError::Authentication => DropReason::Forged,
-            OpenError::Expired | OpenError::UnknownIndex => DropReason::UnknownSession,
-            OpenError::Replayed(_) => DropReason::Replayed,
-            OpenError::UnknownPath => DropReason::Malformed,
-        })?;
-        if change == Some(Change::Restarted) {
-            self.reset(now, shared);
-        }
-        if change.is_some() {
-            self.sessions_deadline = Some(now);
-        }
-        self.last_received_at = Some(now);
-        Ok((opened.counter, header_len + opened.len))
     }
 
     /// Whether this end expects parity for datagrams from `remote`.
@@ -730,7 +697,7 @@ impl Tunnel {
             return;
         };
         let outcome = path.on_report(now, report, shared.pool);
-        let Some(reported) = outcome else {
+        let ReportOutcome::New { reported } = outcome else {
             return;
         };
         // Packets that were requeued because the path was silent are not retransmitted, because they may have arrived. If
@@ -801,7 +768,7 @@ impl Tunnel {
         }
         self.look_for_narrow(now);
         self.tell_rate_control(now);
-        self.sessions_deadline = self.sessions.expire(now);
+        self.sessions.expire(now);
     }
 
     fn handle_path_timeout(&mut self, now: Instant, id: PathId, has_active: bool) {
@@ -835,10 +802,10 @@ impl Tunnel {
         let always = [
             self.inbound.resequencer.poll_timeout(),
             self.round_trips.poll_timeout(),
-            self.sessions_deadline,
+            self.sessions.deadline(),
         ];
         // Nothing can be sent without a session, so the paths have no deadlines.
-        let sending = self.sessions.current().map(|_| self.poll_send_timeout());
+        let sending = self.sessions.is_any().then(|| self.poll_send_timeout());
         let deadlines = always.into_iter().chain(sending);
         deadlines.flatten().min()
     }
@@ -891,6 +858,28 @@ impl Tunnel {
         self.control.close();
     }
 
+    /// Returns the memory used by packets, in bytes. O(paths).
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        let kept = kept::pkts(&self.paths, &self.repair, &self.outbound, &self.inbound);
+        kept as u64 * kept::packet_bytes(&self.lengths)
+    }
+
+    /// Drops packets until at most `limit` bytes are used. Returns whether that was possible.
+    pub fn trim(&mut self, now: Instant, limit: u64, shared: &mut Shared<'_>) -> bool {
+        let most = limit / kept::packet_bytes(&self.lengths);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let kept = kept::pkts(&self.paths, &self.repair, &self.outbound, &self.inbound);
+        let excess = kept.saturating_sub(most);
+        let excess = kept::drop_sent(excess, &mut self.paths, &mut self.repair, shared);
+        let delivered = shared.delivered.len();
+        let excess = kept::deliver_held(now, excess, &mut self.inbound, shared);
+        if shared.delivered.len() > delivered {
+            self.on_delivered(now, delivered, shared);
+        }
+        excess == 0
+    }
+
     /// Returns a snapshot of the state.
     #[must_use]
     pub fn status(&self) -> TunnelStatus {
@@ -934,25 +923,13 @@ impl Tunnel {
         self.tell_repair(now, id, RepairCause::Silent, packets);
     }
 
-    /// Informs the observer of each rate controller whose state has changed.
+    /// Informs the observer of each rate controller that has changed.
     fn tell_rate_control(&mut self, now: Instant) {
-        if !self.tracer.is_on() {
-            return;
-        }
-        self.told_control.resize(PathId::MAX, None);
-        for path in self.paths.iter() {
-            let (to, pace) = path.control_state();
-            let id = path.id();
-            let told = self.told_control[id.index()].replace(to);
-            let Some(from) = told.filter(|from| *from != to) else {
-                continue;
-            };
-            self.tracer.tell(now, || Event::RateControl {
-                path: id,
-                from,
-                to,
-                pace,
-            });
+        if self.tracer.is_on() {
+            for path in self.paths.iter() {
+                self.tracer
+                    .on_rate_control(now, path.id(), path.control_state());
+            }
         }
     }
 

@@ -178,6 +178,14 @@ fn value(now: Instant, event: &Event<'_>) -> Value {
             let mbps = pace.map(|pace| pace.as_mbps());
             json!({ "event": "rate-control", "path": path.0, "from": from, "to": to, "pace_mbps": mbps })
         }
+        Event::Congestion {
+            path,
+            is_limited,
+            pace,
+        } => {
+            let mbps = pace.map(|pace| pace.as_mbps());
+            json!({ "event": "congestion", "path": path.0, "limited": is_limited, "pace_mbps": mbps })
+        }
         Event::Repair {
             path,
             cause,

@@ -29,8 +29,8 @@
 //! | probe up, cruise | drain | queue above `high` |
 //! | drain | probe up | queue below `low`, or the drain showed that the delay is not a queue |
 //! | drain | drain | the queue remains after four RTTs: a new drain starts, paced below the rate delivered during the previous drain |
-//! | all but startup | startup | not saturated for 60 s, path became slow, or a remembered rate is recalled |
-//! | all but unpaced | unpaced | the profile does not search, and: not saturated for 60 s, path became slow, or no queue for 1 s |
+//! | any | startup | not saturated for 60 s, path became slow, or a remembered rate is recalled |
+//! | any | unpaced | the profile does not search, and: not saturated for 60 s, path became slow, or no queue for 1 s |
 //!
 //! `State::allows` encodes this table, and `Controller::enter` checks it in debug builds.
 

@@ -38,17 +38,33 @@ pub enum Pong {
     Unknown,
 }
 
+/// Result of a report about the sending direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportOutcome {
+    /// The report is newer than all before.
+    New {
+        /// One more than the highest reported number. Datagrams below it have arrived or are lost; lost datagrams will
+        /// be NACKed.
+        reported: u64,
+    },
+    /// The report is old, or names numbers that were never sent. It has changed nothing.
+    Old,
+}
+
 impl Path {
-    /// Processes a report about the sending direction. Returns one more than the highest reported number, or `None`
-    /// if the report is old. Datagrams below the returned number have arrived or are lost; lost datagrams will be
-    /// NACKed.
-    pub fn on_report(&mut self, now: Instant, report: &PathReport, pool: &mut Pool) -> Option<u64> {
+    /// Processes a report about the sending direction.
+    pub fn on_report(
+        &mut self,
+        now: Instant,
+        report: &PathReport,
+        pool: &mut Pool,
+    ) -> ReportOutcome {
         let oldest = self.sender.oldest_under_way();
         if !self
             .sender
             .on_reported(report.highest_seq, report.settled_seq, pool)
         {
-            return None;
+            return ReportOutcome::Old;
         }
         let reported = self.sender.reported();
         if let Some((_, sent_at)) = oldest.filter(|(counter, _)| *counter < reported) {
@@ -79,7 +95,7 @@ impl Path {
         if self.peer_down.is_none_or(|down| reported > down.next_data) {
             self.on_evidence(now);
         }
-        Some(reported)
+        ReportOutcome::New { reported }
     }
 
     /// Updates delay and loss totals. Returns the signals for the rate controller.

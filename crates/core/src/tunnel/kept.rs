@@ -8,67 +8,78 @@
 //! the tunnel's owner adds no more.
 
 use super::{
-    Tunnel,
+    inbound::Inbound,
     lengths::{Lengths, USUAL_MTU},
+    outbound::Outbound,
+    path_set::PathSet,
+    repair::Repair,
+    shared::Shared,
 };
-use crate::{ids::PathId, path::Path, time::Instant, tunnel::Shared};
+use crate::{ids::PathId, path::Path, time::Instant};
 
-impl Tunnel {
-    /// Returns the memory used by packets, in bytes. O(paths).
-    #[must_use]
-    pub fn kept_bytes(&self) -> u64 {
-        self.kept_pkts() as u64 * packet_bytes(&self.lengths)
-    }
+/// Returns the number of packets that are stored.
+pub(super) fn pkts(
+    paths: &PathSet,
+    repair: &Repair,
+    outbound: &Outbound,
+    inbound: &Inbound,
+) -> usize {
+    let sent = paths.iter().map(|path| path.sender().kept_pkts());
+    sent.sum::<usize>() + repair.len() + outbound.waiting_pkts() + inbound.resequencer.held_len()
+}
 
-    fn kept_pkts(&self) -> usize {
-        let sent = self.paths.iter().map(|path| path.sender().kept_pkts());
-        sent.sum::<usize>()
-            + self.repair.len()
-            + self.outbound.waiting_pkts()
-            + self.inbound.resequencer.held_len()
+/// Drops up to `excess` packets stored for retransmission, then packets that wait for retransmission. Returns how many
+/// of `excess` remain.
+pub(super) fn drop_sent(
+    mut excess: usize,
+    paths: &mut PathSet,
+    repair: &mut Repair,
+    shared: &mut Shared<'_>,
+) -> usize {
+    while excess > 0
+        && let Some(id) = fullest(paths)
+        && let Some(path) = paths.get_mut(id)
+    {
+        let kept = path.sender().kept_pkts();
+        // Drop from the path that stores the most packets, but at most half of them, because other paths may store
+        // nearly as many.
+        let given_up = excess.min(kept.div_ceil(2));
+        path.sender_mut().trim(kept - given_up, shared.pool);
+        excess -= given_up;
     }
+    if excess > 0 {
+        let before = repair.len();
+        repair.trim(before.saturating_sub(excess), shared);
+        excess -= before - repair.len();
+    }
+    excess
+}
 
-    /// Drops packets until at most `limit` bytes are used. Returns whether that was possible.
-    pub fn trim(&mut self, now: Instant, limit: u64, shared: &mut Shared<'_>) -> bool {
-        let most = usize::try_from(limit / packet_bytes(&self.lengths)).unwrap_or(usize::MAX);
-        let mut excess = self.kept_pkts().saturating_sub(most);
-        while excess > 0
-            && let Some(id) = self.fullest()
-            && let Some(path) = self.paths.get_mut(id)
-        {
-            let kept = path.sender().kept_pkts();
-            // Drop from the path that stores the most packets, but at most half of them, because other paths may store
-            // nearly as many.
-            let given_up = excess.min(kept.div_ceil(2));
-            path.sender_mut().trim(kept - given_up, shared.pool);
-            excess -= given_up;
-        }
-        if excess > 0 {
-            let before = self.repair.len();
-            self.repair.trim(before.saturating_sub(excess), shared);
-            excess -= before - self.repair.len();
-        }
-        if excess > 0 {
-            let delivered = shared.delivered.len();
-            let held = self.inbound.resequencer.held_len();
-            let resequencer = &mut self.inbound.resequencer;
-            resequencer.trim(now, held.saturating_sub(excess), shared.delivered);
-            excess = excess.saturating_sub(held - resequencer.held_len());
-            self.on_delivered(now, delivered, shared);
-        }
-        excess == 0
+/// Delivers up to `excess` packets of the resequencer early. Returns how many of `excess` remain.
+pub(super) fn deliver_held(
+    now: Instant,
+    excess: usize,
+    inbound: &mut Inbound,
+    shared: &mut Shared<'_>,
+) -> usize {
+    if excess == 0 {
+        return 0;
     }
+    let resequencer = &mut inbound.resequencer;
+    let held = resequencer.held_len();
+    resequencer.trim(now, held.saturating_sub(excess), shared.delivered);
+    excess.saturating_sub(held - resequencer.held_len())
+}
 
-    /// Returns the path that stores the most packets, if any path stores packets.
-    fn fullest(&self) -> Option<PathId> {
-        let kept = |path: &&Path| path.sender().kept_pkts();
-        let fullest = self.paths.iter().max_by_key(kept);
-        fullest.filter(|path| kept(path) > 0).map(Path::id)
-    }
+/// Returns the path that stores the most packets, if any path stores packets.
+fn fullest(paths: &PathSet) -> Option<PathId> {
+    let kept = |path: &&Path| path.sender().kept_pkts();
+    let fullest = paths.iter().max_by_key(kept);
+    fullest.filter(|path| kept(path) > 0).map(Path::id)
 }
 
 /// Returns the maximum memory for one packet, in bytes.
-const fn packet_bytes(lengths: &Lengths) -> u64 {
+pub(super) const fn packet_bytes(lengths: &Lengths) -> u64 {
     (lengths.longest_in() + BUFFER_SLACK + OVERHEAD) as u64
 }
 

@@ -2,7 +2,7 @@
 //!
 //! 1. A packet from the host waits in its lane ([`super::lanes`]).
 //! 2. While some path is ready, retransmissions are sent first ([`super::repair`]). Then the next packet leaves its
-//!    lane and gets its sequence numbers ([`super::numbering`]).
+//!    lane and gets its sequence numbers ([`super::lanes`]).
 //! 3. The policy decides: the packet is sent on one path, or as copies on several paths; or it waits; or it is assigned
 //!    to a path that is not ready yet ([`super::placement`], [`super::staged`]). A policy that works in blocks decides
 //!    for many packets at once ([`super::blocks`]).
@@ -13,8 +13,7 @@ use core::time::Duration;
 use super::{
     blocks::Blocks,
     egress::Egress,
-    lanes::{Blocked, Lane, Lanes},
-    numbering::Numbering,
+    lanes::{Blocked, Lane, Lanes, Numbering},
     path_set::PathSet,
     placement::{Limits, Placement},
     repair::Repair,

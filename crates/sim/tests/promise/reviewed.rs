@@ -6,7 +6,7 @@ use crate::share::{NO_REGRET, Share, flow_name};
 pub(crate) struct Entry {
     pair: String,
     flow: String,
-    /// Lowest share that it reached with nine seeds at its review, truncated to two digits.
+    /// Lowest share that it reached at its review, truncated to two digits: with nine seeds, or with the seed tested.
     share: f64,
 }
 
