@@ -14,6 +14,8 @@
 //! | `peers` | connections through other pleach proxies |
 //! | `dialing` | dials the lanes to peers |
 //! | `answering` | answers the connections of peers |
+//! | `peer_flows` | UDP flows through other pleach proxies |
+//! | `answering_flows` | answers the UDP flows of peers |
 //! | [`known`] | list of trusted peers |
 //! | [`enrolling`] | enrolment of a peer by an invitation |
 //! | `kept` | idle connections that a client's next plain HTTP request can reuse |
@@ -27,6 +29,7 @@
 //! | [`report`] | report for `pleach status` |
 
 mod answering;
+mod answering_flows;
 mod apps;
 pub mod cgroup;
 mod change;
@@ -43,6 +46,7 @@ mod learnt;
 mod links;
 mod listening;
 pub(crate) mod live;
+pub(crate) mod peer_flows;
 pub(crate) mod peers;
 mod probe;
 pub mod report;

@@ -5,6 +5,7 @@ mod bad_input;
 mod budgets;
 mod cgroup;
 mod client;
+mod datagrams;
 mod invitations;
 mod links;
 mod peers;

@@ -11,6 +11,9 @@
 //! duplicates, which the receiver drops. An item is not repeated on the lane on which it was sent, because TCP
 //! retransmits it there.
 //!
+//! Datagrams ([`super::datagrams`]) are no items: they are neither stored nor retransmitted. A lane is suspect for them
+//! as well, if the kernel has data of the lane that the other end does not acknowledge.
+//!
 //! Bounds: [`MAX_LANES`] lanes; per lane [`MAX_SENT`] items and [`MAX_SENT_BYTES`] bytes sent and not acknowledged.
 //! Staged data are bounded by the connections' credit.
 
@@ -75,6 +78,8 @@ struct Lane {
     sent: VecDeque<Option<Item>>,
     sent_bytes: u64,
     sent_count: u64,
+    /// Whether datagrams were sent on the lane and may be on the way.
+    carries_datagrams: bool,
     progress_at: Instant,
 }
 
@@ -119,6 +124,7 @@ impl Dispatch {
             sent: VecDeque::new(),
             sent_bytes: 0,
             sent_count: 0,
+            carries_datagrams: false,
             progress_at: now,
         });
         self.lanes.sort_by_key(|lane| lane.slot);
@@ -150,6 +156,7 @@ impl Dispatch {
             lane.progress_at = now;
             lane.is_suspect = false;
         }
+        lane.carries_datagrams &= lane.estimator.is_outstanding();
         is_progress
     }
 
@@ -223,12 +230,8 @@ impl Dispatch {
         source: &mut impl Source,
     ) -> Option<Item> {
         let index = self.lanes.iter().position(|lane| lane.id == id)?;
-        let lane = &mut self.lanes[index];
-        lane.is_free = true;
-        // The staged items of a suspect lane have moved to other lanes. Without items in flight, no progress could
-        // clear the state.
-        lane.is_suspect &= !lane.sent.is_empty();
-        if !lane.may_send() {
+        self.lanes[index].on_ready();
+        if !self.lanes[index].may_send() {
             return None;
         }
         let item = self.next_item(now, index, source)?;
@@ -240,6 +243,39 @@ impl Dispatch {
         lane.sent.push_back(Some(item.clone()));
         lane.sent_count += 1;
         Some(item)
+    }
+
+    /// Returns the slot of lane `id`, which can send. `None` if the lane is suspect or not there.
+    pub(super) fn ready_slot(&mut self, id: LaneId) -> Option<PathId> {
+        let lane = self.lane_mut(id)?;
+        lane.on_ready();
+        (!lane.is_suspect).then_some(lane.slot)
+    }
+
+    /// Returns the slot of lane `id`.
+    pub(super) fn slot(&self, id: LaneId) -> Option<PathId> {
+        let lane = self.lanes.iter().find(|lane| lane.id == id);
+        lane.map(|lane| lane.slot)
+    }
+
+    /// Returns the lanes that are not suspect, for the assignment of datagrams. A lane is free even if chunks are staged
+    /// on it, because datagrams precede chunks.
+    pub(super) fn datagram_views(&self) -> impl Iterator<Item = LaneView> {
+        let lanes = self.lanes.iter().filter(|lane| !lane.is_suspect);
+        lanes.map(|lane| LaneView {
+            is_free: lane.is_free,
+            ..lane.view()
+        })
+    }
+
+    /// Notes that a datagram was sent on the lane in `slot`.
+    pub(super) fn on_datagram(&mut self, now: Instant, slot: PathId) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.slot == slot) {
+            if !lane.is_waiting() {
+                lane.progress_at = now;
+            }
+            lane.carries_datagrams = true;
+        }
     }
 
     /// Handles the peer's acknowledgements: the number of items that arrived on each lane.
@@ -437,9 +473,16 @@ impl Dispatch {
 }
 
 impl Lane {
-    /// Whether the lane has sent or staged items.
+    /// Whether the lane has sent or staged items, or datagrams on the way.
     fn is_waiting(&self) -> bool {
-        !self.sent.is_empty() || !self.staged.is_empty()
+        !self.sent.is_empty() || !self.staged.is_empty() || self.carries_datagrams
+    }
+
+    /// Notes that the lane's socket accepts data. The staged items of a suspect lane have moved to other lanes. If
+    /// nothing is in flight, no progress could clear the state.
+    fn on_ready(&mut self) {
+        self.is_free = true;
+        self.is_suspect &= !self.sent.is_empty() || self.carries_datagrams;
     }
 
     /// Whether the lane may be given items.
