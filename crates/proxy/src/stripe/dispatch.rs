@@ -14,11 +14,14 @@
 //! Datagrams ([`super::datagrams`]) are no items: they are neither stored nor retransmitted. A lane is suspect for them
 //! as well, if the kernel has data of the lane that the other end does not acknowledge.
 //!
-//! Bounds: [`MAX_LANES`] lanes; per lane [`MAX_SENT`] items and [`MAX_SENT_BYTES`] bytes sent and not acknowledged.
+//! Bounds: [`MAX_LANES`] lanes; per lane [`MAX_SENT`](super::MAX_SENT) items and
+//! [`MAX_SENT_BYTES`](super::MAX_SENT_BYTES) bytes sent and not acknowledged.
 //! Staged data are bounded by the connections' credit.
 
+mod lane;
+
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use pleach_core::{
     ids::PathId,
@@ -26,11 +29,12 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 
+use self::lane::Lane;
 use super::{
-    MAX_LANES, MAX_SENT, MAX_SENT_BYTES, Violation,
+    MAX_LANES, Violation,
     frame::{ConnId, LaneId},
     item::{CHUNKS, Item, Key, OPEN},
-    rate::{LaneEstimator, LaneSample},
+    rate::LaneSample,
     sched::{LaneView, Scheduler, Striping},
 };
 
@@ -65,24 +69,6 @@ struct Again {
     under_way: u8,
 }
 
-#[derive(Debug)]
-struct Lane {
-    id: LaneId,
-    slot: PathId,
-    estimator: LaneEstimator,
-    is_free: bool,
-    is_suspect: bool,
-    staged: VecDeque<Item>,
-    staged_bytes: u64,
-    /// Items that the peer has not acknowledged yet. `None` for items that have become useless.
-    sent: VecDeque<Option<Item>>,
-    sent_bytes: u64,
-    sent_count: u64,
-    /// Whether datagrams were sent on the lane and may be on the way.
-    carries_datagrams: bool,
-    progress_at: Instant,
-}
-
 /// State of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneState {
@@ -113,20 +99,7 @@ impl Dispatch {
         let Some(slot) = slots.find(|slot| !is_used(*slot)).filter(|_| !is_there) else {
             return false;
         };
-        self.lanes.push(Lane {
-            id,
-            slot: PathId(slot),
-            estimator: LaneEstimator::default(),
-            is_free: false,
-            is_suspect: false,
-            staged: VecDeque::new(),
-            staged_bytes: 0,
-            sent: VecDeque::new(),
-            sent_bytes: 0,
-            sent_count: 0,
-            carries_datagrams: false,
-            progress_at: now,
-        });
+        self.lanes.push(Lane::new(now, id, PathId(slot)));
         self.lanes.sort_by_key(|lane| lane.slot);
         true
     }
@@ -472,71 +445,6 @@ impl Dispatch {
     }
 }
 
-impl Lane {
-    /// Whether the lane has sent or staged items, or datagrams on the way.
-    fn is_waiting(&self) -> bool {
-        !self.sent.is_empty() || !self.staged.is_empty() || self.carries_datagrams
-    }
-
-    /// Notes that the lane's socket accepts data. The staged items of a suspect lane have moved to other lanes. If
-    /// nothing is in flight, no progress could clear the state.
-    fn on_ready(&mut self) {
-        self.is_free = true;
-        self.is_suspect &= !self.sent.is_empty() || self.carries_datagrams;
-    }
-
-    /// Whether the lane may be given items.
-    fn may_send(&self) -> bool {
-        !self.is_suspect && self.sent.len() < MAX_SENT && self.sent_bytes < MAX_SENT_BYTES
-    }
-
-    /// Whether the lane has made no progress for so long that its link counts as dead.
-    fn is_silent(&self, now: Instant) -> bool {
-        now.since(self.progress_at) > patience(self.estimator.rtt())
-    }
-
-    /// Returns the lane's bit in a bit set of slots.
-    fn bit(&self) -> u8 {
-        const { assert!(MAX_LANES <= 8) };
-        1 << self.slot.0
-    }
-
-    /// Appends an item to the lane's queue.
-    fn stage(&mut self, now: Instant, item: Item) {
-        if !self.is_waiting() {
-            self.progress_at = now;
-        }
-        self.staged_bytes += item.data_bytes();
-        self.staged.push_back(item);
-    }
-
-    /// Removes and returns the staged item at `place`.
-    fn unstage(&mut self, place: usize) -> Option<Item> {
-        let item = self.staged.remove(place)?;
-        self.staged_bytes -= item.data_bytes();
-        Some(item)
-    }
-
-    fn view(&self) -> LaneView {
-        LaneView {
-            slot: self.slot,
-            rate: self.estimator.rate(),
-            delay: self.estimator.delay(),
-            waiting: self.estimator.unsent() + Bytes::new(self.staged_bytes),
-            is_free: self.is_free && self.staged.is_empty(),
-        }
-    }
-}
-
-/// Returns how long a lane may make no progress. TCP's first timeout is 200 ms plus the RTT (RFC 6298, with Linux's
-/// minimum).
-fn patience(rtt: Duration) -> Duration {
-    (LEAST_PATIENCE + rtt).min(MOST_PATIENCE)
-}
-
-const LEAST_PATIENCE: Duration = Duration::from_millis(250);
-/// Upper bound, so that connections stall for less than a second.
-const MOST_PATIENCE: Duration = Duration::from_millis(800);
 /// Maximum time for which a lane may be suspect while another lane works. TCP's retransmission timeout has then grown
 /// to several seconds (RFC 6298, section 5.5).
 const HOPE: Duration = Duration::from_secs(8);
