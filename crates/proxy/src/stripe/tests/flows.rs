@@ -26,9 +26,12 @@ fn push(pair: &mut Pair, end: usize, flow: FlowId, data: &[u8]) {
 /// Returns the reasons for which `end` has refused frames.
 fn refused(pair: &mut Pair, end: usize) -> Vec<&'static str> {
     core::iter::from_fn(|| pair.ends[end].poll_event())
-        .filter_map(|event| match event {
-            Event::Refused(reason) => Some(reason),
-            _ => None,
+        .filter_map(|event| {
+            if let Event::Refused(reason) = event {
+                Some(reason)
+            } else {
+                None
+            }
         })
         .collect()
 }
