@@ -25,6 +25,7 @@
 //! | `probe` | measures the capacity of links with downloads from servers |
 //! | `thrift` | budgets of links, and saving energy on battery |
 //! | `transparent` | connections that the kernel redirects to the proxy |
+//! | `diverted` | UDP datagrams that the kernel diverts to the proxy |
 //! | [`cgroup`] | sockets of programs that the kernel binds to links |
 //! | [`report`] | report for `pleach status` |
 
@@ -36,6 +37,7 @@ mod change;
 pub(crate) mod client;
 pub(crate) mod connect;
 mod dialing;
+mod diverted;
 pub(crate) mod drops;
 pub mod enrolling;
 mod flows;
@@ -144,6 +146,7 @@ impl Daemon {
             self.accept(),
             self.accept_peers(),
             self.accept_redirected(),
+            self.forward_diverted(),
             self.follow_links(),
             self.close_windows(),
             self.divide_links(),
@@ -255,6 +258,13 @@ impl Daemon {
                     time::sleep(BREATHER).await;
                 }
             }
+        }
+    }
+
+    async fn forward_diverted(&self) -> io::Result<()> {
+        match &self.transparent {
+            Some(transparent) => diverted::run(&self.hub, transparent).await,
+            None => Ok(()),
         }
     }
 

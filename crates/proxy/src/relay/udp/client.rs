@@ -106,6 +106,11 @@ impl Client {
         })
     }
 
+    /// Whether the client has no flows.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flows.borrow().is_empty()
+    }
+
     /// Sends `payload` to the first of `addresses`, or counts it as dropped.
     pub(crate) fn send(self: &Rc<Self>, target: &Target, addresses: &[IpAddr], payload: &[u8]) {
         let Some(ip) = addresses.first() else {
@@ -226,7 +231,7 @@ impl Client {
             };
             let (through, waiting) = match core::mem::replace(&mut flow.way, Way::Plain) {
                 Way::Waiting(through, waiting) => (through, waiting),
-                other => {
+                other @ (Way::Plain | Way::Lanes(_)) => {
                     flow.way = other;
                     return;
                 }
