@@ -23,7 +23,7 @@ use crate::{
 
 const SINK_PORT: u16 = 5004;
 /// Payload of each datagram in bytes.
-const LEN: usize = 1200;
+const LEN: u16 = 1200;
 
 /// A SOCKS5 UDP association.
 struct Association {
@@ -68,8 +68,8 @@ impl Association {
 /// Sends `count` numbered datagrams at `mbps` of payload. The next are sent as soon as they are due.
 fn send_paced(count: u32, mbps: f64, send: impl Fn(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let began = clock::now();
-    let per_second = mbps * 1e6 / 8.0 / LEN as f64;
-    let mut payload = [0; LEN];
+    let per_second = mbps * 1e6 / 8.0 / f64::from(LEN);
+    let mut payload = vec![0; usize::from(LEN)];
     for number in 0..count {
         let due = Duration::from_secs_f64(f64::from(number) / per_second);
         while clock::now().since(began) < due {
@@ -89,7 +89,7 @@ fn count(is_over: &AtomicBool, mut receive: impl FnMut() -> io::Result<Vec<u8>>)
     loop {
         match receive() {
             Ok(payload) => {
-                assert_eq!(payload.len(), LEN);
+                assert_eq!(payload.len(), usize::from(LEN));
                 let number = payload
                     .first_chunk()
                     .map(|bytes| u32::from_be_bytes(*bytes));
@@ -319,6 +319,6 @@ fn a_peer_that_does_not_allow_the_target_leaves_datagrams_to_one_link() {
 /// Payload in Mbit/s: more than the better link carries (20), less than both together (28 without headers).
 const MBPS: u32 = 25;
 /// Number of datagrams of a measurement: 6 s.
-const SENT: u32 = MBPS * 1_000_000 / 8 * 6 / LEN as u32;
+const SENT: u32 = MBPS * 1_000_000 / 8 * 6 / (LEN as u32);
 /// Minimum pause of a sender.
 const PACE: Duration = Duration::from_millis(1);
