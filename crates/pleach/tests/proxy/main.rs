@@ -9,6 +9,7 @@ mod datagrams;
 mod invitations;
 mod links;
 mod peers;
+mod quic;
 mod ranges;
 mod relay;
 mod requests;
