@@ -6,8 +6,8 @@
 //! address of the peer.
 //!
 //! A client has at most [`MAX_FLOWS`] destinations. The least recently used destination is replaced first, and a
-//! destination is removed after [`FLOW_IDLE`] without data. Datagrams are accepted only from destinations to which the
-//! client has sent.
+//! destination is removed after [`FLOW_IDLE`] without data, or [`DNS_IDLE`] if it is a name server. Datagrams are accepted
+//! only from destinations to which the client has sent.
 
 use std::{
     cell::{Cell, RefCell},
