@@ -2,8 +2,8 @@
 //! table of its own.
 //!
 //! The table `inet pleach_proxy_PORT` has two chains for TCP: `output` for connections of local programs, and
-//! `prerouting` for forwarded connections. Both exclude packets with the proxy's own mark (to prevent loops), and packets
-//! to this host, to directly connected networks (which other links do not reach), and to multicast addresses.
+//! `prerouting` for forwarded connections. Both exclude packets with the proxy's own mark (to prevent loops), and
+//! packets to this host, to directly connected networks (which other links do not reach), and to multicast addresses.
 //! [`original_destination`] returns the original destination.
 //!
 //! Datagrams keep their destination ([`divert`]). The chains `divert_output` and `divert_prerouting` exclude the same
@@ -96,9 +96,9 @@ impl Redirect {
         divert::add_routes(self.proxy)
     }
 
-    /// Redirects all connections to a port, and diverts datagrams to another, except packets with `mark`, packets to one
-    /// of `direct`, and packets that arrive by one of the devices `uplinks`. Connections that arrive by an uplink come
-    /// from outside and do not concern the proxy. Replaces the previous rules in one step.
+    /// Redirects all connections to a port, and diverts datagrams to another, except packets with `mark`, packets to
+    /// one of `direct`, and packets that arrive by one of the devices `uplinks`. Connections that arrive by an uplink
+    /// come from outside and do not concern the proxy. Replaces the previous rules in one step.
     ///
     /// # Errors
     /// Returns the message of `nft`.
@@ -213,8 +213,8 @@ table inet {table} {{
     )
 }
 
-/// Returns the chains that divert datagrams to `port`. `divert` is the mark that leads them there, and `own` the mark of
-/// the proxy's own datagrams.
+/// Returns the chains that divert datagrams to `port`. `divert` is the mark that leads them there, and `own` the mark
+/// of the proxy's own datagrams.
 fn divert_chains(port: u16, divert: u32, own: u32, direct: &[IpNet], uplinks: &[String]) -> String {
     // A datagram that answers an outside client must leave by the link of that client.
     let leave = format!(

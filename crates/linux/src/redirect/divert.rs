@@ -1,9 +1,9 @@
 //! Diversion of UDP datagrams to a local socket, by TPROXY of nftables: rules and routes, and the sockets.
 //!
-//! Datagrams keep their destination. nftables marks them and assigns them to the socket ([`Diverted`]); a policy rule for
-//! the mark looks up a table in which all destinations are local, so that the kernel delivers the datagrams to this host.
-//! Datagrams of local programs are marked when they are sent. The rule then leads them to the loopback device, by which
-//! they arrive like those of other hosts. Answers are sent from a socket that is bound to the destination
+//! Datagrams keep their destination. nftables marks them and assigns them to the socket ([`Diverted`]); a policy rule
+//! for the mark looks up a table in which all destinations are local, so that the kernel delivers the datagrams to this
+//! host. Datagrams of local programs are marked when they are sent. The rule then leads them to the loopback device, by
+//! which they arrive like those of other hosts. Answers are sent from a socket that is bound to the destination
 //! ([`reply_socket`]).
 
 use std::{
@@ -68,8 +68,8 @@ pub(super) const fn mark(port: u16) -> u32 {
     0x7078_0000 | port as u32
 }
 
-/// Priority of the rules: directly after the local table, and before all rules that choose a route by source address, and
-/// those of tunnels.
+/// Priority of the rules: directly after the local table, and before all rules that choose a route by source address,
+/// and those of tunnels.
 const PRIORITY: u32 = 1;
 
 /// A socket that receives diverted datagrams.
@@ -118,8 +118,8 @@ impl Diverted {
     }
 }
 
-/// Receives a datagram from a socket that [`Diverted::bind`] has created. Returns its length, sender and destination. The
-/// destination is `None` if the kernel did not report it.
+/// Receives a datagram from a socket that [`Diverted::bind`] has created. Returns its length, sender and destination.
+/// The destination is `None` if the kernel did not report it.
 ///
 /// # Errors
 /// Returns the error of `recvmsg(2)`.
@@ -149,8 +149,9 @@ pub fn receive(
     Ok((len, from, destination(&control.0[..filled])))
 }
 
-/// Returns the destination in the control messages of a datagram. Layout of `struct cmsghdr`: length of header and data (a
-/// `size_t`), level and type (an `int` each), data; each message starts at a multiple of the size of a `size_t` (cmsg(3)).
+/// Returns the destination in the control messages of a datagram. Layout of `struct cmsghdr`: length of header and data
+/// (a `size_t`), level and type (an `int` each), data; each message starts at a multiple of the size of a `size_t`
+/// (cmsg(3)).
 fn destination(mut control: &[u8]) -> Option<SocketAddr> {
     loop {
         let (len, rest) = control.split_first_chunk::<WORD>()?;
@@ -169,8 +170,8 @@ fn destination(mut control: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Reads a `struct sockaddr_in` or `struct sockaddr_in6`: family (native byte order), port (big-endian), and for IPv4 the
-/// address, for IPv6 flow information, address and scope.
+/// Reads a `struct sockaddr_in` or `struct sockaddr_in6`: family (native byte order), port (big-endian), and for IPv4
+/// the address, for IPv6 flow information, address and scope.
 fn address(bytes: &[u8]) -> Option<SocketAddr> {
     let (family, rest) = bytes.split_first_chunk::<2>()?;
     let (port, rest) = rest.split_first_chunk::<2>()?;
@@ -190,8 +191,8 @@ fn address(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Returns a socket whose datagrams come from `source`, which need not be an address of this host. `mark` is the mark of
-/// its datagrams.
+/// Returns a socket whose datagrams come from `source`, which need not be an address of this host. `mark` is the mark
+/// of its datagrams.
 ///
 /// # Errors
 /// Fails if CAP_NET_ADMIN is missing.

@@ -132,8 +132,8 @@ fn carry(
     })
 }
 
-/// Asserts that `attempt` loses at most 0.1 % of the datagrams. It has three tries, because other programs may occupy the
-/// machine for longer than datagrams wait.
+/// Asserts that `attempt` loses at most 0.1 % of the datagrams. It has three tries, because other programs may occupy
+/// the machine for longer than datagrams wait.
 fn loses_nothing(
     way: &str,
     proxies: [&Proxy; 2],
@@ -241,8 +241,8 @@ fn datagrams_do_not_wait_for_a_download_and_are_not_kept_for_a_dead_link() {
             "beside an upload: median {:?}, maximum {:?}",
             times[25], times[49]
         );
-        // The queues of the links hold 24 and 48 ms in each direction. If datagrams were sent after the chunks that wait,
-        // none would be answered before the upload ends.
+        // The queues of the links hold 24 and 48 ms in each direction. If datagrams were sent after the chunks that
+        // wait, none would be answered before the upload ends.
         assert!(times[25] < Duration::from_millis(600), "{times:?}");
         upload.shutdown(std::net::Shutdown::Both)?;
         let _ = (writing.join(), reading.join());

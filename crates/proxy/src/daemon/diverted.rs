@@ -1,6 +1,6 @@
-//! UDP datagrams that the kernel diverts to the proxy in transparent mode. Each sender (address and port) is a client of
-//! its own, whose flows are placed as those of UDP ASSOCIATE ([`crate::relay::udp::client`]). Answers have the address of
-//! the destination as their source.
+//! UDP datagrams that the kernel diverts to the proxy in transparent mode. Each sender (address and port) is a client
+//! of its own, whose flows are placed as those of UDP ASSOCIATE ([`crate::relay::udp::client`]). Answers have the
+//! address of the destination as their source.
 //!
 //! At most half of `max_connections` senders have flows at a time, and each counts as a connection. Senders
 //! without flows are forgotten.

@@ -1,10 +1,10 @@
 //! UDP flows through other pleach proxies, at the end that asks. A *flow* is the datagrams between one client and one
 //! destination.
 //!
-//! A flow to an address at which a peer answers goes over the lanes to this peer. While the first lane is being dialled,
-//! the caller keeps the datagrams of the flow. A flow goes plainly over one link if the peer does not answer within
-//! [`OPEN_PATIENCE`], does not serve flows, or does not allow the destination. A flow to an unknown address goes plainly
-//! as well, and stays plain; meanwhile the address is asked whether a peer answers there, for later flows.
+//! A flow to an address at which a peer answers goes over the lanes to this peer. While the first lane is being
+//! dialled, the caller keeps the datagrams of the flow. A flow goes plainly over one link if the peer does not answer
+//! within [`OPEN_PATIENCE`], does not serve flows, or does not allow the destination. A flow to an unknown address goes
+//! plainly as well, and stays plain; meanwhile the address is asked whether a peer answers there, for later flows.
 
 use std::{net::SocketAddr, rc::Rc};
 
@@ -80,8 +80,8 @@ pub(crate) fn open(
     })
 }
 
-/// Waits until the peer behind `association`, which answers at `at`, is known to serve flows. Returns `false` if it does
-/// not, or does not answer in time.
+/// Waits until the peer behind `association`, which answers at `at`, is known to serve flows. Returns `false` if it
+/// does not, or does not answer in time.
 pub(crate) async fn is_served(hub: &Hub, association: &Association, at: SocketAddr) -> bool {
     let served = time::timeout(OPEN_PATIENCE, association.serves_flows()).await;
     let served = served.unwrap_or(false);

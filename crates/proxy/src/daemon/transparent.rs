@@ -87,8 +87,8 @@ impl Transparent {
         self.datagrams.each_ref().map(Option::as_ref)
     }
 
-    /// Redirects all connections and datagrams except those to `direct`, the subnets of this host's devices, and those that arrive
-    /// on `uplinks`, the devices of the links.
+    /// Redirects all connections and datagrams except those to `direct`, the subnets of this host's devices, and those
+    /// that arrive on `uplinks`, the devices of the links.
     pub(crate) fn apply(&self, mut direct: Vec<IpNet>, uplinks: Vec<String>) {
         direct.sort_unstable();
         direct.dedup();

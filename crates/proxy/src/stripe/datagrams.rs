@@ -1,13 +1,14 @@
 //! Datagrams of UDP flows over the lanes of an association (TCP connections to one peer, each over one link).
 //!
 //! A *flow* is the datagrams between one client and one destination. The asking end numbers its flows. Each of its
-//! datagrams names the destination, so that a flow begins with any of its datagrams, and a lost datagram matters no more
-//! than in UDP. Datagrams are not numbered: they may be lost, and those of different lanes may overtake each other.
+//! datagrams names the destination, so that a flow begins with any of its datagrams, and a lost datagram matters no
+//! more than in UDP. Datagrams are not numbered: they may be lost, and those of different lanes may overtake each
+//! other.
 //!
-//! Datagrams wait in one queue, in the order of their arrival. When a lane can send, the next datagram is assigned to one
-//! of the lanes that can send at this moment, by DBAS's packet-oriented weighted round robin with the lanes' estimated
-//! rates as weights. So a lane whose socket is full gets none. Datagrams precede the chunks of connections; but after
-//! 24 KiB of datagrams in a row, a lane sends one item if there is any.
+//! Datagrams wait in one queue, in the order of their arrival. When a lane can send, the next datagram is assigned to
+//! one of the lanes that can send at this moment, by DBAS's packet-oriented weighted round robin with the lanes'
+//! estimated rates as weights. So a lane whose socket is full gets none. Datagrams precede the chunks of connections;
+//! but after 24 KiB of datagrams in a row, a lane sends one item if there is any.
 //!
 //! Bounds: [`MAX_FLOWS`] flows; [`MAX_QUEUED`] bytes in the queue, none of them for longer than [`MAX_AGE`].
 

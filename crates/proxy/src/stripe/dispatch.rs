@@ -231,8 +231,8 @@ impl Dispatch {
         lane.map(|lane| lane.slot)
     }
 
-    /// Returns the lanes that are not suspect, for the assignment of datagrams. A lane is free even if chunks are staged
-    /// on it, because datagrams precede chunks.
+    /// Returns the lanes that are not suspect, for the assignment of datagrams. A lane is free even if chunks are
+    /// staged on it, because datagrams precede chunks.
     pub(super) fn datagram_views(&self) -> impl Iterator<Item = LaneView> {
         let lanes = self.lanes.iter().filter(|lane| !lane.is_suspect);
         lanes.map(|lane| LaneView {

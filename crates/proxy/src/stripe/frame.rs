@@ -86,8 +86,8 @@ pub enum Frame<'a> {
     Datagram {
         /// Number of the flow.
         flow: FlowId,
-        /// Destination, in a datagram of the asking end. `None` in a datagram of the answering end, which comes from the
-        /// destination of the flow.
+        /// Destination, in a datagram of the asking end. `None` in a datagram of the answering end, which comes from
+        /// the destination of the flow.
         wanted: Option<Wanted>,
         /// Data of the datagram, at most [`MAX_DATAGRAM`] bytes; may be empty.
         data: &'a [u8],

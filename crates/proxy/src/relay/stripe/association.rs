@@ -313,7 +313,8 @@ impl Association {
         self.ticking.notify_one();
     }
 
-    /// Wakes the other lanes that have staged chunks or datagrams, and [`Self::tick`], which checks that they make progress.
+    /// Wakes the other lanes that have staged chunks or datagrams, and [`Self::tick`], which checks that they make
+    /// progress.
     pub(super) fn wake_others(&self, lane: &Lane) {
         for other in self.lanes.borrow().iter() {
             if other.id != lane.id && self.mux.borrow().has_staged(other.id) {

@@ -26,8 +26,8 @@ pub(crate) struct Shaken {
     pub(crate) stream: TcpStream,
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
-    /// Whether the other end may be sent frames of UDP flows. Always `true` at the answering end, which sends such frames
-    /// only as answers.
+    /// Whether the other end may be sent frames of UDP flows. Always `true` at the answering end, which sends such
+    /// frames only as answers.
     pub(crate) serves_flows: bool,
 }
 

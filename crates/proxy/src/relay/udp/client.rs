@@ -1,13 +1,13 @@
 //! The UDP flows of one client: where their datagrams go, and where the answers come from.
 //!
-//! The link of each destination is chosen as for a connection, and the destination keeps this link, because games, calls
-//! and QUIC are disturbed by a change of address. If a peer that serves UDP flows answers at the destination, the
-//! datagrams go over the lanes to this peer instead, spread one by one over all links. The destination then sees only the
-//! address of the peer.
+//! The link of each destination is chosen as for a connection, and the destination keeps this link, because games,
+//! calls and QUIC are disturbed by a change of address. If a peer that serves UDP flows answers at the destination, the
+//! datagrams go over the lanes to this peer instead, spread one by one over all links. The destination then sees only
+//! the address of the peer.
 //!
 //! A client has at most [`MAX_FLOWS`] destinations. The least recently used destination is replaced first, and a
-//! destination is removed after [`FLOW_IDLE`] without data, or [`DNS_IDLE`] if it is a name server. Datagrams are accepted
-//! only from destinations to which the client has sent.
+//! destination is removed after [`FLOW_IDLE`] without data, or [`DNS_IDLE`] if it is a name server. Datagrams are
+//! accepted only from destinations to which the client has sent.
 
 use std::{
     cell::{Cell, RefCell},

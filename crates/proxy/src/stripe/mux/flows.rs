@@ -85,8 +85,8 @@ impl Mux {
         true
     }
 
-    /// Handles a datagram. Only the asking end names destinations. A datagram in the wrong direction, of a flow that was
-    /// never opened, or of one flow too many is dropped and counted.
+    /// Handles a datagram. Only the asking end names destinations. A datagram in the wrong direction, of a flow that
+    /// was never opened, or of one flow too many is dropped and counted.
     pub(super) fn handle_datagram(
         &mut self,
         now: Instant,
