@@ -6,7 +6,7 @@ use arbitrary::Unstructured;
 use pleach_core::time::Instant;
 use pleach_proxy::stripe::{
     CHUNK, GROWTH,
-    frame::{self, ConnId, Frame, LaneId, Wanted},
+    frame::{self, ConnId, FlowId, Frame, LaneId, Refusal, Wanted},
     mux::{Event, Mux, Side},
     sched::Striping,
 };
@@ -72,6 +72,12 @@ fn liar(how: u8, input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
                     let wanted = Wanted { ip: None, port: 80 };
                     ours.extend(mux.open(wanted, &[1; 100]));
                 }
+                let flow = match mux.open_flow() {
+                    Some(flow) if mux.flow_count() < 8 => flow,
+                    _ => FlowId(input.int_in_range(0..=9)?),
+                };
+                let wanted = (side == Side::Asks).then_some(Wanted { ip: None, port: 53 });
+                let _ = mux.send_datagram(now, flow, wanted, &[3; 700]);
                 let conn = ConnId(input.int_in_range(0..=9)?);
                 let room = mux.room(conn);
                 assert!(mux.write(conn, &[2; 3000]) <= room);
@@ -82,6 +88,8 @@ fn liar(how: u8, input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
                 mux.consume(conn, ready);
                 if input.ratio(1, 4)? {
                     mux.finish(conn);
+                    let refusal = (side == Side::Answers).then_some(Refusal::NotAllowed);
+                    mux.close_flow(now, FlowId(conn.0), refusal);
                 }
             }
             8 => {
@@ -128,7 +136,8 @@ fn frame_of<'a>(input: &mut Unstructured<'_>, chunk: &'a [u8]) -> arbitrary::Res
         _ => input.arbitrary()?,
     };
     let data = &chunk[..input.int_in_range(1..=CHUNK)?];
-    Ok(match input.int_in_range(0..=8_u8)? {
+    let flow = FlowId(conn.0);
+    Ok(match input.int_in_range(0..=11_u8)? {
         0 => {
             let count = input.int_in_range(0..=3_u16)?;
             let mut lanes = Vec::new();
@@ -148,6 +157,15 @@ fn frame_of<'a>(input: &mut Unstructured<'_>, chunk: &'a [u8]) -> arbitrary::Res
             data,
         },
         7 => Frame::Opened { conn },
+        9 | 10 => Frame::Datagram {
+            flow,
+            wanted: input.ratio(1, 2)?.then_some(Wanted { ip: None, port: 53 }),
+            data,
+        },
+        11 => Frame::FlowEnd {
+            flow,
+            refusal: input.ratio(1, 2)?.then_some(Refusal::Busy),
+        },
         _ => Frame::Window {
             conn,
             delivered: input.int_in_range(0..=400_000)?,

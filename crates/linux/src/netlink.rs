@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
     link::LinkAttribute,
-    route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 use rtnetlink::{Handle, IpVersion, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
@@ -42,6 +42,8 @@ pub struct Rule {
     pub is_v6: bool,
     /// Priority. Rules with lower values are evaluated first.
     pub priority: u32,
+    /// Mark that a packet must carry for the rule to apply. `None`: the rule applies to packets with any mark.
+    pub fwmark: Option<u32>,
     /// Mark that excludes a packet: the rule applies only to packets that do *not* carry it. `None`: the rule applies
     /// to all packets.
     pub not_fwmark: Option<u32>,
@@ -147,6 +149,29 @@ impl Netlink {
             .destination_prefix(destination.addr(), destination.prefix_len())
             .map_err(io::Error::other)?
             .output_interface(ifindex)
+            .table_id(table)
+            .build();
+        let request = self.handle.route().add(message).replace();
+        self.runtime.block_on(request.execute()).map_err(to_io)
+    }
+
+    /// Adds a route to `table` by which all packets of a family are delivered to this host itself. Replaces an equal
+    /// route. `loopback` is the index of the loopback device.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel.
+    pub fn add_local_default(&self, is_v6: bool, loopback: u32, table: u32) -> io::Result<()> {
+        let all = if is_v6 {
+            IpAddr::from(Ipv6Addr::UNSPECIFIED)
+        } else {
+            IpAddr::from(Ipv4Addr::UNSPECIFIED)
+        };
+        let message = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(all, 0)
+            .map_err(io::Error::other)?
+            .kind(RouteType::Local)
+            .scope(RouteScope::Host)
+            .output_interface(loopback)
             .table_id(table)
             .build();
         let request = self.handle.route().add(message).replace();
@@ -275,6 +300,9 @@ impl Netlink {
         request = request.table_id(rule.table).action(RuleAction::ToTable);
         let message = request.message_mut();
         message.header.family = family(rule.is_v6);
+        if let Some(mark) = rule.fwmark {
+            message.attributes.push(RuleAttribute::FwMark(mark));
+        }
         if let Some(mark) = rule.not_fwmark {
             message.header.flags |= RuleFlags::Invert;
             message.attributes.push(RuleAttribute::FwMark(mark));

@@ -1,13 +1,19 @@
-//! Redirects TCP connections of this host, and connections that it forwards, to a local port, by an nftables table of
-//! its own.
+//! Redirects TCP connections and UDP datagrams of this host, and those that it forwards, to local ports, by an nftables
+//! table of its own.
 //!
-//! The table `inet pleach_proxy_PORT` has two chains: `output` for connections of local programs, and `prerouting` for
-//! forwarded connections. Both exclude packets with the proxy's own mark (to prevent loops), and packets to this host,
-//! to directly connected networks (which other links do not reach), and to multicast addresses.
+//! The table `inet pleach_proxy_PORT` has two chains for TCP: `output` for connections of local programs, and
+//! `prerouting` for forwarded connections. Both exclude packets with the proxy's own mark (to prevent loops), and
+//! packets to this host, to directly connected networks (which other links do not reach), and to multicast addresses.
 //! [`original_destination`] returns the original destination.
 //!
+//! Datagrams keep their destination ([`divert`]). The chains `divert_output` and `divert_prerouting` exclude the same
+//! packets, and answers to datagrams that came from outside. Datagrams of local programs are also excluded if they have
+//! any mark, because programs that set marks, such as VPNs, choose their routes themselves.
+//!
 //! Changes are recorded in a file before they are made ([`crate::state`]). [`Redirect::undo`], or dropping the value,
-//! removes the table. [`Redirect::begin`] first removes the table of a crashed process.
+//! removes the table, rules and routes. [`Redirect::begin`] first removes those of a crashed process.
+
+pub mod divert;
 
 use std::{fmt::Write as _, io, net::SocketAddr, os::fd::AsFd, path::Path};
 
@@ -25,9 +31,20 @@ use crate::{
 pub struct Redirect {
     name: String,
     table: String,
+    /// Port of the proxy, which distinguishes the changes of several proxies.
+    proxy: u16,
     dir: StateDir,
     is_undone: bool,
     _lock: Lock,
+}
+
+/// Ports to which packets are redirected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// Port for connections.
+    pub tcp: u16,
+    /// Port for datagrams. `None`: datagrams are not diverted.
+    pub udp: Option<u16>,
 }
 
 /// Changes of a proxy to the host.
@@ -56,6 +73,7 @@ impl Redirect {
         }
         // The table is removed even if the file is lost, because its name is reserved for this proxy.
         remove(&table)?;
+        divert::remove_routes(port)?;
         let state = RedirectState {
             table: table.clone(),
         };
@@ -63,26 +81,46 @@ impl Redirect {
         Ok(Self {
             name,
             table,
+            proxy: port,
             dir,
             is_undone: false,
             _lock: lock,
         })
     }
 
-    /// Redirects all connections to `port`, except packets with `mark`, packets to one of `direct`, and packets that
-    /// arrive by one of the devices `uplinks`. Connections that arrive by an uplink come from outside and do not
-    /// concern the proxy. Replaces the previous rules in one step.
+    /// Adds the rules and routes that datagrams need, before [`Self::apply`] diverts them.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel.
+    pub fn prepare_divert(&self) -> io::Result<()> {
+        divert::add_routes(self.proxy)
+    }
+
+    /// Redirects all connections to a port, and diverts datagrams to another, except packets with `mark`, packets to
+    /// one of `direct`, and packets that arrive by one of the devices `uplinks`. Connections that arrive by an uplink
+    /// come from outside and do not concern the proxy. Replaces the previous rules in one step.
     ///
     /// # Errors
     /// Returns the message of `nft`.
     pub fn apply(
         &self,
-        port: u16,
+        ports: Ports,
         mark: u32,
         direct: &[IpNet],
         uplinks: &[String],
     ) -> io::Result<()> {
-        nft::run(&ruleset(&self.table, port, mark, direct, uplinks))
+        let divert = ports
+            .udp
+            .map(|port| divert_chains(port, divert::mark(self.proxy), mark, direct, uplinks));
+        let divert = divert.unwrap_or_default();
+        nft::run(&ruleset(
+            &self.table,
+            ports.tcp,
+            mark,
+            direct,
+            uplinks,
+            &divert,
+        ))
     }
 
     /// Removes the redirect.
@@ -98,6 +136,7 @@ impl Redirect {
             return Ok(());
         }
         remove(&self.table)?;
+        divert::remove_routes(self.proxy)?;
         self.dir.remove(&state_file(&self.name))
     }
 }
@@ -144,20 +183,19 @@ pub fn original_destination(stream: impl AsFd) -> Option<SocketAddr> {
     (canonical(original) != canonical(local)).then_some(original)
 }
 
-fn ruleset(table: &str, port: u16, mark: u32, direct: &[IpNet], uplinks: &[String]) -> String {
-    let mut leave = format!(
-        "    meta mark {mark:#x} return\n    fib daddr type {{ local, broadcast, multicast, anycast }} return\n"
+fn ruleset(
+    table: &str,
+    port: u16,
+    mark: u32,
+    direct: &[IpNet],
+    uplinks: &[String],
+    divert: &str,
+) -> String {
+    let leave = format!(
+        "    meta mark {mark:#x} return\n{}",
+        exempt_destinations(direct)
     );
-    for net in direct {
-        let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(leave, "    {family} daddr {} return", net.trunc());
-    }
-    let mut inbound = String::new();
-    for device in uplinks {
-        let device = nft::quoted(device);
-        let _ = writeln!(inbound, "    iifname {device} return");
-    }
+    let inbound = exempt_devices(uplinks);
     format!(
         "table inet {table}
 delete table inet {table}
@@ -170,9 +208,55 @@ table inet {table} {{
     type nat hook prerouting priority -100; policy accept;
 {inbound}{leave}    meta l4proto tcp redirect to :{port}
   }}
-}}
+{divert}}}
 "
     )
+}
+
+/// Returns the chains that divert datagrams to `port`. `divert` is the mark that leads them there, and `own` the mark
+/// of the proxy's own datagrams.
+fn divert_chains(port: u16, divert: u32, own: u32, direct: &[IpNet], uplinks: &[String]) -> String {
+    // A datagram that answers an outside client must leave by the link of that client.
+    let leave = format!(
+        "    meta l4proto != udp return\n    ct direction reply return\n{}",
+        exempt_destinations(direct)
+    );
+    let inbound = exempt_devices(uplinks);
+    format!(
+        "  chain divert_output {{
+    type route hook output priority mangle; policy accept;
+    meta mark != 0 return
+{leave}    meta mark set {divert:#x}
+  }}
+  chain divert_prerouting {{
+    type filter hook prerouting priority mangle; policy accept;
+    meta mark {own:#x} return
+{inbound}{leave}    meta l4proto udp tproxy to :{port} meta mark set {divert:#x} accept
+  }}
+"
+    )
+}
+
+/// Returns rules for destinations that are not redirected.
+fn exempt_destinations(direct: &[IpNet]) -> String {
+    let mut text =
+        "    fib daddr type { local, broadcast, multicast, anycast } return\n".to_owned();
+    for net in direct {
+        let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "    {family} daddr {} return", net.trunc());
+    }
+    text
+}
+
+/// Returns rules for devices whose packets come from outside.
+fn exempt_devices(uplinks: &[String]) -> String {
+    let mut text = String::new();
+    for device in uplinks {
+        let device = nft::quoted(device);
+        let _ = writeln!(text, "    iifname {device} return");
+    }
+    text
 }
 
 fn remove(table: &str) -> io::Result<()> {
@@ -205,7 +289,24 @@ mod tests {
     #[test]
     fn own_and_near_connections_are_left_alone() {
         let direct = ["192.168.1.7/24", "fd00::/64"].map(|text| text.parse().expect("literal"));
-        let text = ruleset("t", 1081, MARK, &direct, &["lte".to_owned()]);
+        let uplinks = ["lte".to_owned()];
+        let divert = divert_chains(1082, 0x7078_0438, MARK, &direct, &uplinks);
+        for chain in divert.split("chain ").skip(1) {
+            let at = |rule: &str| chain.find(rule).expect(rule);
+            let action = at("meta mark set 0x70780438");
+            for rule in [
+                "meta l4proto != udp return",
+                "ct direction reply return",
+                "fib daddr type { local",
+                "ip daddr 192.168.1.0/24 return",
+                "ip6 daddr fd00::/64 return",
+            ] {
+                assert!(at(rule) < action, "{rule}");
+            }
+        }
+        assert_eq!(divert.matches("iifname \"lte\" return").count(), 1);
+        assert!(divert.contains("tproxy to :1082"));
+        let text = ruleset("t", 1081, MARK, &direct, &uplinks, "");
         assert_eq!(text.matches("iifname \"lte\" return").count(), 1);
         for chain in text.split("chain ").skip(1) {
             let rules: Vec<&str> = chain.lines().map(str::trim).collect();

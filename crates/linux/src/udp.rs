@@ -418,17 +418,22 @@ fn to_mapped(address: SocketAddr) -> SocketAddr {
 
 /// Enlarges the buffers for bursts: above the system's limit if permitted, otherwise up to it.
 fn enlarge_buffers(socket: &Socket) {
-    use rustix::net::sockopt;
-    if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_LEN).is_err() {
-        let _ = socket.set_recv_buffer_size(BUFFER_LEN);
-    }
-    if sockopt::set_socket_send_buffer_size_force(socket, BUFFER_LEN).is_err() {
-        let _ = socket.set_send_buffer_size(BUFFER_LEN);
-    }
+    set_buffers(socket, BUFFER_LEN);
     if socket.recv_buffer_size().is_ok_and(|len| len < BUFFER_LEN) {
         tracing::info!(
             "small socket buffers: raise net.core.rmem_max and wmem_max to 4194304, or run with CAP_NET_ADMIN"
         );
+    }
+}
+
+/// Sets the buffers of `socket` for both directions to `len` bytes if permitted, otherwise to the system's limit.
+pub fn set_buffers(socket: &Socket, len: usize) {
+    use rustix::net::sockopt;
+    if sockopt::set_socket_recv_buffer_size_force(socket, len).is_err() {
+        let _ = socket.set_recv_buffer_size(len);
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, len).is_err() {
+        let _ = socket.set_send_buffer_size(len);
     }
 }
 

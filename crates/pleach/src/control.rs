@@ -444,6 +444,12 @@ pub(crate) struct LaneStatus {
     pub(crate) tx_bytes: u64,
     /// Number of bytes of frames received on the link.
     pub(crate) rx_bytes: u64,
+    /// Number of datagrams of UDP flows sent on the link.
+    #[serde(default)]
+    pub(crate) tx_datagrams: u64,
+    /// Number of datagrams of UDP flows received on the link.
+    #[serde(default)]
+    pub(crate) rx_datagrams: u64,
 }
 
 /// Whether a link carries packets.

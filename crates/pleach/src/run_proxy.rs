@@ -361,6 +361,8 @@ fn striped(report: &report::StripedReport) -> StripedStatus {
         rate_mbps: lane.rate.as_mbps(),
         tx_bytes: lane.tx_bytes,
         rx_bytes: lane.rx_bytes,
+        tx_datagrams: lane.tx_datagrams,
+        rx_datagrams: lane.rx_datagrams,
     };
     StripedStatus {
         peer: report.peer.clone(),

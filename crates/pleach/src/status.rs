@@ -492,6 +492,8 @@ mod tests {
             rate_mbps: 19.2,
             tx_bytes: 0,
             rx_bytes: 2 << 20,
+            tx_datagrams: 0,
+            rx_datagrams: 0,
         };
         report.connections = vec![ConnectionStatus {
             client: "127.0.0.1:5".to_owned(),

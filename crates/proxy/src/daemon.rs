@@ -14,6 +14,8 @@
 //! | `peers` | connections through other pleach proxies |
 //! | `dialing` | dials the lanes to peers |
 //! | `answering` | answers the connections of peers |
+//! | `peer_flows` | UDP flows through other pleach proxies |
+//! | `answering_flows` | answers the UDP flows of peers |
 //! | [`known`] | list of trusted peers |
 //! | [`enrolling`] | enrolment of a peer by an invitation |
 //! | `kept` | idle connections that a client's next plain HTTP request can reuse |
@@ -23,16 +25,19 @@
 //! | `probe` | measures the capacity of links with downloads from servers |
 //! | `thrift` | budgets of links, and saving energy on battery |
 //! | `transparent` | connections that the kernel redirects to the proxy |
+//! | `diverted` | UDP datagrams that the kernel diverts to the proxy |
 //! | [`cgroup`] | sockets of programs that the kernel binds to links |
 //! | [`report`] | report for `pleach status` |
 
 mod answering;
+mod answering_flows;
 mod apps;
 pub mod cgroup;
 mod change;
 pub(crate) mod client;
 pub(crate) mod connect;
 mod dialing;
+mod diverted;
 pub(crate) mod drops;
 pub mod enrolling;
 mod flows;
@@ -43,6 +48,7 @@ mod learnt;
 mod links;
 mod listening;
 pub(crate) mod live;
+pub(crate) mod peer_flows;
 pub(crate) mod peers;
 mod probe;
 pub mod report;
@@ -139,6 +145,7 @@ impl Daemon {
             self.accept(),
             self.accept_peers(),
             self.accept_redirected(),
+            self.forward_diverted(),
             self.follow_links(),
             self.close_windows(),
             self.divide_links(),
@@ -250,6 +257,13 @@ impl Daemon {
                     time::sleep(BREATHER).await;
                 }
             }
+        }
+    }
+
+    async fn forward_diverted(&self) -> io::Result<()> {
+        match &self.transparent {
+            Some(transparent) => diverted::run(&self.hub, transparent).await,
+            None => Ok(()),
         }
     }
 

@@ -19,6 +19,7 @@
 //! | [`mux`] | one end of an association: combines the other modules; acknowledgements |
 //! | [`connections`] | states of connections, and the order in which they send |
 //! | [`outgoing`], [`receiver`] | a connection's two directions: cutting into chunks; resequencing, granting credit |
+//! | [`datagrams`] | UDP flows: their datagrams wait for a lane, and are spread over the lanes one by one |
 //! | [`dispatch`] | assigns chunks to lanes, buffers them until acknowledged, retransmits them |
 //! | [`sched`] | which lane a chunk takes: a scheduler per file |
 //! | [`rate`] | rate and delay of a lane |
@@ -28,6 +29,7 @@
 
 pub mod channel;
 pub mod connections;
+pub mod datagrams;
 pub mod dispatch;
 pub mod frame;
 mod item;

@@ -96,6 +96,7 @@ pub(crate) fn rules(slot: u32, bank: Bank, routes: &[IpNet]) -> io::Result<Vec<R
                 rules.extend(priorities.next().map(|priority| Rule {
                     is_v6,
                     priority,
+                    fwmark: None,
                     not_fwmark,
                     table,
                     suppress_prefix_len,

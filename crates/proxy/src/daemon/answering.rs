@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    connect,
+    answering_flows, connect,
     hub::Hub,
     live::{Live, Purpose},
     settings::StripeSettings,
@@ -163,13 +163,16 @@ fn begin(
     Some(association)
 }
 
-/// Serves each connection that the peer opens over `association`.
+/// Serves each connection and each UDP flow that the peer opens over `association`.
 async fn take_on_all(hub: &Rc<Hub>, who: usize, from: SocketAddr, association: &Rc<Association>) {
     loop {
         while let Some((conn, wanted)) = association.next_incoming() {
             let carried = Carried::incoming(association, conn);
             let hub = Rc::clone(hub);
             spawn_local(async move { take_on(&hub, who, from, wanted, &carried).await });
+        }
+        while let Some(asked) = association.next_asked() {
+            answering_flows::take_on(hub, (from, who), association, &asked);
         }
         association.changed.notified().await;
     }
@@ -194,7 +197,7 @@ async fn take_on(hub: &Rc<Hub>, who: usize, from: SocketAddr, wanted: Wanted, ca
     };
     carried.accept();
     live.carried
-        .replace(Some((Rc::clone(&carried.association), carried.conn)));
+        .replace(Some((Rc::clone(&carried.association), Some(carried.conn))));
     let outcome = answer(hub, &target, &live, carried).await;
     let moved = live.moved();
     match outcome {
@@ -207,7 +210,25 @@ async fn take_on(hub: &Rc<Hub>, who: usize, from: SocketAddr, wanted: Wanted, ca
     drop(places);
 }
 
-/// Whether a peer may connect to `to`.
+/// Checks whether the peer `name` may connect to `to`, or send datagrams to it. A refusal is logged.
+pub(super) fn check(
+    hub: &Hub,
+    settings: &StripeSettings,
+    name: &str,
+    to: SocketAddr,
+) -> Result<(), Refusal> {
+    if is_allowed(hub, settings, to) {
+        return Ok(());
+    }
+    tracing::info!(
+        peer = name,
+        %to,
+        "a peer may not go there: this host has no such address, and [peer] allow does not list it"
+    );
+    Err(Refusal::NotAllowed)
+}
+
+/// Whether a peer may connect to `to`, or send datagrams to it.
 fn is_allowed(hub: &Hub, settings: &StripeSettings, to: SocketAddr) -> bool {
     let ip = to.ip();
     let is_own = hub.uplinks.own.borrow().contains(&ip) && !ip.is_loopback();
@@ -247,14 +268,7 @@ async fn open_target(
         .ok_or(Refusal::NotAllowed)?
         .name
         .clone();
-    if !is_allowed(hub, settings, to) {
-        tracing::info!(
-            peer = name,
-            %to,
-            "a peer may not go there: this host has no such address, and [peer] allow does not list it"
-        );
-        return Err(Refusal::NotAllowed);
-    }
+    check(hub, settings, &name, to)?;
     let addresses = [to.ip()];
     let places = (
         StripePlace::take(hub, settings).ok_or(Refusal::Busy)?,

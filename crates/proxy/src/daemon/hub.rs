@@ -384,9 +384,17 @@ impl Hub {
 
     /// Marks a connection as carried by the lanes of an association.
     pub(crate) fn striped(&self, live: &Live, carried: &Carried) {
-        let association = &carried.association;
-        live.carried
-            .replace(Some((Rc::clone(association), carried.conn)));
+        self.on_lanes(live, &carried.association, Some(carried.conn));
+    }
+
+    /// Marks a connection, or without `conn` a UDP flow, as carried by the lanes of `association`.
+    pub(crate) fn on_lanes(
+        &self,
+        live: &Live,
+        association: &Rc<Association>,
+        conn: Option<ConnId>,
+    ) {
+        live.carried.replace(Some((Rc::clone(association), conn)));
         live.is_opening.set(false);
         live.link.set(None);
         // A stop reason that refers to the link chosen first does not apply to the lanes.
@@ -410,7 +418,7 @@ impl Hub {
     pub(crate) fn book_all_lanes(&self, association: &Rc<Association>) {
         for live in self.table.live.borrow().values() {
             let carried = live.carried.borrow();
-            let is_on = |(on, _): &(Rc<Association>, ConnId)| Rc::ptr_eq(on, association);
+            let is_on = |(on, _): &(Rc<Association>, Option<ConnId>)| Rc::ptr_eq(on, association);
             if carried.as_ref().is_some_and(is_on) {
                 self.book_lanes(live, association);
             }

@@ -59,8 +59,9 @@ pub(crate) struct Live {
     stop: Notify,
     pub(crate) stop_reason: Cell<Option<Stop>>,
     pub(crate) upstream: RefCell<Option<Rc<TcpStream>>>,
-    /// Association and connection number of a striped connection.
-    pub(crate) carried: RefCell<Option<(Rc<Association>, ConnId)>>,
+    /// Association and connection number of a striped connection. A UDP flow over the lanes of an association has no
+    /// connection number.
+    pub(crate) carried: RefCell<Option<(Rc<Association>, Option<ConnId>)>>,
     /// Smoothed throughput of both directions together.
     pub(crate) rate: Cell<Bitrate>,
     pub(super) seen: Cell<Demand>,
@@ -115,6 +116,12 @@ impl Live {
     /// Whether a rule determined the link: one of the configuration file, or one that the user set at run time.
     pub(crate) fn is_tied(&self) -> bool {
         matches!(self.why.get(), Some(Why::Rule(_) | Why::Assigned))
+    }
+
+    /// Whether this is a UDP flow over the lanes of an association.
+    pub(crate) fn is_flow(&self) -> bool {
+        let carried = self.carried.borrow();
+        carried.as_ref().is_some_and(|(_, conn)| conn.is_none())
     }
 
     /// Notes progress of the connection, although no data moves over its own link.
@@ -202,7 +209,8 @@ impl Table {
     }
 }
 
-/// Whether all connections over `association` are limited by their clients, which do not read the received data.
+/// Whether all connections over `association` are limited by their clients, which do not read the received data. UDP
+/// flows have the rate of their application, so they count as limited.
 fn is_held_up(table: &Table, association: &Association) -> bool {
     let live = table.live.borrow();
     let is_on = |live: &&Rc<Live>| {
@@ -211,7 +219,7 @@ fn is_held_up(table: &Table, association: &Association) -> bool {
         on.is_some_and(|on| std::ptr::eq(on, association))
     };
     let mut on = live.values().filter(is_on).peekable();
-    on.peek().is_some() && on.all(|live| live.is_held_up.get())
+    on.peek().is_some() && on.all(|live| live.is_held_up.get() || live.is_flow())
 }
 
 /// Counts the bytes that the lanes of an association have moved on their links.

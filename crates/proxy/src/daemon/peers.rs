@@ -64,16 +64,8 @@ pub(crate) async fn open(
     let to_port = |ip: &IpAddr| SocketAddr::new(*ip, port);
     let way = |ip: &IpAddr| Some((way(hub, settings, to_port(ip))?, to_port(ip)));
     let Some((Way { peer, to, target }, wanted)) = addresses.iter().find_map(way) else {
-        let is_unknown = |ip: &&IpAddr| {
-            hub.peering
-                .places
-                .borrow()
-                .answer(clock::now(), **ip)
-                .is_none()
-        };
-        let first = addresses.first().filter(|_| settings.ask_port > 0);
-        if let Some(ip) = first.filter(is_unknown) {
-            ask(hub, links[0], *ip);
+        if let Some(ip) = addresses.first() {
+            ask_once(hub, settings, links[0], *ip);
         }
         return None;
     };
@@ -120,16 +112,16 @@ pub(crate) async fn open(
 }
 
 /// A peer through which a destination can be reached.
-struct Way {
-    peer: usize,
+pub(super) struct Way {
+    pub(super) peer: usize,
     /// Address at which the peer answers.
-    to: SocketAddr,
+    pub(super) to: SocketAddr,
     /// Address to request from the peer. `None` means the peer's own host, whatever its addresses.
-    target: Option<IpAddr>,
+    pub(super) target: Option<IpAddr>,
 }
 
 /// Returns how to reach `target` through a peer, if a known peer allows it.
-fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> {
+pub(super) fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> {
     let places = hub.peering.places.borrow();
     let (now, ip) = (clock::now(), target.ip());
     let may = |peer: usize| !places.is_refused(now, peer, target);
@@ -163,6 +155,15 @@ fn way(hub: &Hub, settings: &StripeSettings, target: SocketAddr) -> Option<Way> 
             target: target(peer),
         })
     })
+}
+
+/// Finds out in the background whether a known peer answers at `ip`, unless the answer is known or other addresses must
+/// not be asked.
+pub(super) fn ask_once(hub: &Rc<Hub>, settings: &StripeSettings, link: LinkId, ip: IpAddr) {
+    let known = hub.peering.places.borrow().answer(clock::now(), ip);
+    if settings.ask_port > 0 && known.is_none() {
+        ask(hub, link, ip);
+    }
 }
 
 /// Finds out in the background whether a known peer answers at `ip`.
@@ -202,7 +203,7 @@ fn ask(hub: &Rc<Hub>, link: LinkId, ip: IpAddr) {
 
 /// Time after which a connection to a known peer is replaced by a plain one. It covers a connection, a handshake and
 /// the initial TCP retransmission timeout (RFC 6298, section 2.1).
-const OPEN_PATIENCE: Duration = Duration::from_millis(3300);
+pub(super) const OPEN_PATIENCE: Duration = Duration::from_millis(3300);
 /// As [`OPEN_PATIENCE`], for a peer that was heard from within [`HEARD`]. On a saturated link the first packet may be
 /// lost, and its retransmission as well.
 const HEARD_PATIENCE: Duration = Duration::from_secs(5);

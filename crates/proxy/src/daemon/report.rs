@@ -13,7 +13,7 @@ use crate::{
     placer::{Cost, Placer},
     relay::stripe::association::{Association, LaneState},
     sched::LinkId,
-    stripe::frame::ConnId,
+    stripe::{frame::ConnId, sched::Striping},
 };
 
 /// Present state of a proxy.
@@ -134,7 +134,7 @@ pub struct ConnectionReport {
     pub striped: Option<StripedReport>,
 }
 
-/// Details of a striped connection.
+/// Details of a striped connection, or of a UDP flow over the lanes to a peer.
 #[derive(Clone, Debug)]
 pub struct StripedReport {
     /// Name of the peer.
@@ -168,6 +168,10 @@ pub struct LaneReport {
     pub tx_bytes: u64,
     /// Number of bytes received on the lane.
     pub rx_bytes: u64,
+    /// Number of datagrams of UDP flows sent on the lane.
+    pub tx_datagrams: u64,
+    /// Number of datagrams of UDP flows received on the lane.
+    pub rx_datagrams: u64,
 }
 
 pub(super) fn report(hub: &Hub) -> Report {
@@ -233,7 +237,8 @@ pub(super) fn report(hub: &Hub) -> Report {
             .get()
             .map(|link| placer.links()[link.0].settings.name.clone()),
         why: match (live.carried.borrow().as_ref(), live.why.get()) {
-            (Some((association, _)), _) => association.striping.name().to_owned(),
+            (Some((association, Some(_))), _) => association.striping.name().to_owned(),
+            (Some((_, None)), _) => Striping::WeightedRoundRobin.name().to_owned(),
             (None, Some(why)) => why.to_string(),
             (None, None) => "local".to_owned(),
         },
@@ -282,7 +287,7 @@ fn applications(placer: &Placer) -> BTreeMap<String, ApplicationReport> {
     found
 }
 
-fn striped(association: &Association, conn: ConnId) -> StripedReport {
+fn striped(association: &Association, conn: Option<ConnId>) -> StripedReport {
     let lane = |lane: LaneState| LaneReport {
         link: lane.name,
         is_suspect: lane.is_suspect,
@@ -290,16 +295,22 @@ fn striped(association: &Association, conn: ConnId) -> StripedReport {
         rtt: lane.rtt,
         tx_bytes: lane.tx_bytes,
         rx_bytes: lane.rx_bytes,
+        tx_datagrams: lane.tx_datagrams,
+        rx_datagrams: lane.rx_datagrams,
     };
     let lanes = association.lane_states().into_iter().map(lane).collect();
     let mux = association.mux.borrow();
-    let found = mux.connection(conn);
+    let found = conn.and_then(|conn| mux.connection(conn));
     let held = found.map(|found| found.receiver.held_most_and_duplicate());
     let (held_bytes, most_held_bytes, _) = held.unwrap_or_default();
     let (_, repeated_bytes) = mux.waiting_and_repeated();
     StripedReport {
         peer: association.peer.clone(),
-        striping: association.striping.name(),
+        striping: match conn {
+            Some(_) => association.striping,
+            None => Striping::WeightedRoundRobin,
+        }
+        .name(),
         lanes,
         held_bytes,
         most_held_bytes,

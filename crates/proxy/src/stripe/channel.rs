@@ -146,20 +146,28 @@ pub fn respond(
     if u16::from_be_bytes([family, 0]) == VERSION & 0xff00 && offered != hello() {
         return Err(ChannelError::Version(version));
     }
-    let (established, datagram) = incoming.respond(&NO_PSK, INDEX, hello(), seed)?;
+    // An asking end that does not know the capability ignores it, and opens no UDP flows.
+    let answer = Hello {
+        capabilities: DATAGRAMS,
+        ..hello()
+    };
+    let (established, datagram) = incoming.respond(&NO_PSK, INDEX, answer, seed)?;
     let (sealer, opener) = channel(established);
     Ok((sealer, opener, with_length(&datagram)))
 }
 
-/// Reads the response to `initiator`'s initiation.
+/// Reads the response to `initiator`'s initiation. Also returns whether the answering end serves UDP flows.
 ///
 /// # Errors
 /// Fails if the datagram is not a valid response.
 pub fn read_response(
     mut initiator: Initiator,
     datagram: &[u8],
-) -> Result<(Sealer, Opener), ChannelError> {
-    Ok(channel(initiator.read_response(datagram)?))
+) -> Result<(Sealer, Opener, bool), ChannelError> {
+    let established = initiator.read_response(datagram)?;
+    let serves_flows = established.remote_hello.capabilities & DATAGRAMS != 0;
+    let (sealer, opener) = channel(established);
+    Ok((sealer, opener, serves_flows))
 }
 
 /// Reads and checks the length in front of a handshake message.
@@ -265,6 +273,7 @@ fn channel(established: Established) -> (Sealer, Opener) {
     (sealer, opener)
 }
 
+/// Returns the message of an initiation. Answering ends refuse an initiation with capabilities.
 fn hello() -> Hello {
     Hello {
         protocol_version: VERSION,
@@ -283,6 +292,8 @@ fn with_length(datagram: &[u8]) -> Vec<u8> {
 /// Protocol version in the handshakes of lanes. It is far from the tunnel's version, so that neither protocol accepts
 /// the other's handshakes.
 const VERSION: u16 = 0x5302;
+/// Capability bit of an answering end that serves UDP flows.
+const DATAGRAMS: u32 = 1;
 /// Session index: a TCP connection has only one session.
 const INDEX: u32 = 1;
 const NO_PATH: PathId = PathId(0);

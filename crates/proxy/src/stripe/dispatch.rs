@@ -11,11 +11,17 @@
 //! duplicates, which the receiver drops. An item is not repeated on the lane on which it was sent, because TCP
 //! retransmits it there.
 //!
-//! Bounds: [`MAX_LANES`] lanes; per lane [`MAX_SENT`] items and [`MAX_SENT_BYTES`] bytes sent and not acknowledged.
+//! Datagrams ([`super::datagrams`]) are no items: they are neither stored nor retransmitted. A lane is suspect for them
+//! as well, if the kernel has data of the lane that the other end does not acknowledge.
+//!
+//! Bounds: [`MAX_LANES`] lanes; per lane [`MAX_SENT`](super::MAX_SENT) items and
+//! [`MAX_SENT_BYTES`](super::MAX_SENT_BYTES) bytes sent and not acknowledged.
 //! Staged data are bounded by the connections' credit.
 
+mod lane;
+
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use pleach_core::{
     ids::PathId,
@@ -23,11 +29,12 @@ use pleach_core::{
     units::{Bitrate, Bytes},
 };
 
+use self::lane::Lane;
 use super::{
-    MAX_LANES, MAX_SENT, MAX_SENT_BYTES, Violation,
+    MAX_LANES, Violation,
     frame::{ConnId, LaneId},
     item::{CHUNKS, Item, Key, OPEN},
-    rate::{LaneEstimator, LaneSample},
+    rate::LaneSample,
     sched::{LaneView, Scheduler, Striping},
 };
 
@@ -62,22 +69,6 @@ struct Again {
     under_way: u8,
 }
 
-#[derive(Debug)]
-struct Lane {
-    id: LaneId,
-    slot: PathId,
-    estimator: LaneEstimator,
-    is_free: bool,
-    is_suspect: bool,
-    staged: VecDeque<Item>,
-    staged_bytes: u64,
-    /// Items that the peer has not acknowledged yet. `None` for items that have become useless.
-    sent: VecDeque<Option<Item>>,
-    sent_bytes: u64,
-    sent_count: u64,
-    progress_at: Instant,
-}
-
 /// State of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneState {
@@ -108,19 +99,7 @@ impl Dispatch {
         let Some(slot) = slots.find(|slot| !is_used(*slot)).filter(|_| !is_there) else {
             return false;
         };
-        self.lanes.push(Lane {
-            id,
-            slot: PathId(slot),
-            estimator: LaneEstimator::default(),
-            is_free: false,
-            is_suspect: false,
-            staged: VecDeque::new(),
-            staged_bytes: 0,
-            sent: VecDeque::new(),
-            sent_bytes: 0,
-            sent_count: 0,
-            progress_at: now,
-        });
+        self.lanes.push(Lane::new(now, id, PathId(slot)));
         self.lanes.sort_by_key(|lane| lane.slot);
         true
     }
@@ -150,6 +129,7 @@ impl Dispatch {
             lane.progress_at = now;
             lane.is_suspect = false;
         }
+        lane.carries_datagrams &= lane.estimator.is_outstanding();
         is_progress
     }
 
@@ -223,12 +203,8 @@ impl Dispatch {
         source: &mut impl Source,
     ) -> Option<Item> {
         let index = self.lanes.iter().position(|lane| lane.id == id)?;
-        let lane = &mut self.lanes[index];
-        lane.is_free = true;
-        // The staged items of a suspect lane have moved to other lanes. Without items in flight, no progress could
-        // clear the state.
-        lane.is_suspect &= !lane.sent.is_empty();
-        if !lane.may_send() {
+        self.lanes[index].on_ready();
+        if !self.lanes[index].may_send() {
             return None;
         }
         let item = self.next_item(now, index, source)?;
@@ -240,6 +216,39 @@ impl Dispatch {
         lane.sent.push_back(Some(item.clone()));
         lane.sent_count += 1;
         Some(item)
+    }
+
+    /// Returns the slot of lane `id`, which can send. `None` if the lane is suspect or not there.
+    pub(super) fn ready_slot(&mut self, id: LaneId) -> Option<PathId> {
+        let lane = self.lane_mut(id)?;
+        lane.on_ready();
+        (!lane.is_suspect).then_some(lane.slot)
+    }
+
+    /// Returns the slot of lane `id`.
+    pub(super) fn slot(&self, id: LaneId) -> Option<PathId> {
+        let lane = self.lanes.iter().find(|lane| lane.id == id);
+        lane.map(|lane| lane.slot)
+    }
+
+    /// Returns the lanes that are not suspect, for the assignment of datagrams. A lane is free even if chunks are
+    /// staged on it, because datagrams precede chunks.
+    pub(super) fn datagram_views(&self) -> impl Iterator<Item = LaneView> {
+        let lanes = self.lanes.iter().filter(|lane| !lane.is_suspect);
+        lanes.map(|lane| LaneView {
+            is_free: lane.is_free,
+            ..lane.view()
+        })
+    }
+
+    /// Notes that a datagram was sent on the lane in `slot`.
+    pub(super) fn on_datagram(&mut self, now: Instant, slot: PathId) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.slot == slot) {
+            if !lane.is_waiting() {
+                lane.progress_at = now;
+            }
+            lane.carries_datagrams = true;
+        }
     }
 
     /// Handles the peer's acknowledgements: the number of items that arrived on each lane.
@@ -436,64 +445,6 @@ impl Dispatch {
     }
 }
 
-impl Lane {
-    /// Whether the lane has sent or staged items.
-    fn is_waiting(&self) -> bool {
-        !self.sent.is_empty() || !self.staged.is_empty()
-    }
-
-    /// Whether the lane may be given items.
-    fn may_send(&self) -> bool {
-        !self.is_suspect && self.sent.len() < MAX_SENT && self.sent_bytes < MAX_SENT_BYTES
-    }
-
-    /// Whether the lane has made no progress for so long that its link counts as dead.
-    fn is_silent(&self, now: Instant) -> bool {
-        now.since(self.progress_at) > patience(self.estimator.rtt())
-    }
-
-    /// Returns the lane's bit in a bit set of slots.
-    fn bit(&self) -> u8 {
-        const { assert!(MAX_LANES <= 8) };
-        1 << self.slot.0
-    }
-
-    /// Appends an item to the lane's queue.
-    fn stage(&mut self, now: Instant, item: Item) {
-        if !self.is_waiting() {
-            self.progress_at = now;
-        }
-        self.staged_bytes += item.data_bytes();
-        self.staged.push_back(item);
-    }
-
-    /// Removes and returns the staged item at `place`.
-    fn unstage(&mut self, place: usize) -> Option<Item> {
-        let item = self.staged.remove(place)?;
-        self.staged_bytes -= item.data_bytes();
-        Some(item)
-    }
-
-    fn view(&self) -> LaneView {
-        LaneView {
-            slot: self.slot,
-            rate: self.estimator.rate(),
-            delay: self.estimator.delay(),
-            waiting: self.estimator.unsent() + Bytes::new(self.staged_bytes),
-            is_free: self.is_free && self.staged.is_empty(),
-        }
-    }
-}
-
-/// Returns how long a lane may make no progress. TCP's first timeout is 200 ms plus the RTT (RFC 6298, with Linux's
-/// minimum).
-fn patience(rtt: Duration) -> Duration {
-    (LEAST_PATIENCE + rtt).min(MOST_PATIENCE)
-}
-
-const LEAST_PATIENCE: Duration = Duration::from_millis(250);
-/// Upper bound, so that connections stall for less than a second.
-const MOST_PATIENCE: Duration = Duration::from_millis(800);
 /// Maximum time for which a lane may be suspect while another lane works. TCP's retransmission timeout has then grown
 /// to several seconds (RFC 6298, section 5.5).
 const HOPE: Duration = Duration::from_secs(8);

@@ -21,7 +21,11 @@ pub struct LaneId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u32);
 
-/// Destination to which the answering end is to connect.
+/// Number of a UDP flow in its association; never reused. The asking end counts from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FlowId(pub u32);
+
+/// Destination to which the answering end is to connect, or to send datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Address. `None`: the address at which the asking end reached the answering end.
@@ -78,12 +82,29 @@ pub enum Frame<'a> {
         /// Data of 1 to [`CHUNK`] bytes.
         data: &'a [u8],
     },
+    /// A datagram of a UDP flow. Not an item: it may be lost.
+    Datagram {
+        /// Number of the flow.
+        flow: FlowId,
+        /// Destination, in a datagram of the asking end. `None` in a datagram of the answering end, which comes from
+        /// the destination of the flow.
+        wanted: Option<Wanted>,
+        /// Data of the datagram, at most [`MAX_DATAGRAM`] bytes; may be empty.
+        data: &'a [u8],
+    },
     /// The end of a connection's stream.
     End {
         /// Number of the connection.
         conn: ConnId,
         /// Position of the end in the stream.
         offset: u64,
+    },
+    /// A UDP flow has ended at the end that sends the frame. Not an item: a flow without datagrams ends by itself.
+    FlowEnd {
+        /// Number of the flow.
+        flow: FlowId,
+        /// Why the answering end does not serve the flow. `None`: the flow is not needed any more.
+        refusal: Option<Refusal>,
     },
     /// Reports that a lane is dead at the end that sends the frame. Not an item.
     Gone {
@@ -158,9 +179,14 @@ const REFUSED: u8 = 8;
 const RESET: u8 = 9;
 const WINDOW: u8 = 10;
 const BYE: u8 = 11;
+const DATAGRAM: u8 = 12;
+const ANSWER: u8 = 13;
+const FLOW_END: u8 = 14;
 
 /// Maximum length of a frame in bytes: an `Open` with an IPv6 address and a whole chunk.
 pub const MAX_FRAME: usize = 24 + CHUNK;
+/// Maximum number of data bytes of a datagram. A longer datagram is not sent over lanes.
+pub const MAX_DATAGRAM: usize = CHUNK;
 
 /// Maximum length in bytes of a link's name in a frame.
 const MAX_NAME: usize = 32;
@@ -171,7 +197,12 @@ impl Frame<'_> {
     pub fn is_item(&self) -> bool {
         !matches!(
             self,
-            Self::Ack { .. } | Self::Bye(_) | Self::Gone { .. } | Self::Join { .. }
+            Self::Ack { .. }
+                | Self::Bye(_)
+                | Self::Datagram { .. }
+                | Self::FlowEnd { .. }
+                | Self::Gone { .. }
+                | Self::Join { .. }
         )
     }
 
@@ -197,9 +228,22 @@ impl Frame<'_> {
                 out.extend_from_slice(&offset.to_be_bytes());
                 out.extend_from_slice(data);
             }
+            Self::Datagram { flow, wanted, data } => {
+                out.push(if wanted.is_some() { DATAGRAM } else { ANSWER });
+                out.extend_from_slice(&flow.0.to_be_bytes());
+                if let Some(wanted) = wanted {
+                    push_wanted(out, *wanted);
+                }
+                out.extend_from_slice(data);
+            }
             Self::End { conn, offset } => {
                 push_conn(out, END, *conn);
                 out.extend_from_slice(&offset.to_be_bytes());
+            }
+            Self::FlowEnd { flow, refusal } => {
+                out.push(FLOW_END);
+                out.extend_from_slice(&flow.0.to_be_bytes());
+                out.push(refusal.map_or(0, refusal_code));
             }
             Self::Gone { lane } => {
                 out.push(GONE);
@@ -219,28 +263,13 @@ impl Frame<'_> {
             }
             Self::Open { conn, wanted, data } => {
                 push_conn(out, OPEN, *conn);
-                out.extend_from_slice(&wanted.port.to_be_bytes());
-                match wanted.ip {
-                    None => out.push(0),
-                    Some(IpAddr::V4(ip)) => {
-                        out.push(4);
-                        out.extend_from_slice(&ip.octets());
-                    }
-                    Some(IpAddr::V6(ip)) => {
-                        out.push(16);
-                        out.extend_from_slice(&ip.octets());
-                    }
-                }
+                push_wanted(out, *wanted);
                 out.extend_from_slice(data);
             }
             Self::Opened { conn } => push_conn(out, OPENED, *conn),
             Self::Refused { conn, refusal } => {
                 push_conn(out, REFUSED, *conn);
-                out.push(match refusal {
-                    Refusal::Busy => 1,
-                    Refusal::NotAllowed => 2,
-                    Refusal::Unreachable => 3,
-                });
+                out.push(refusal_code(*refusal));
             }
             Self::Reset { conn, why } => {
                 push_conn(out, RESET, *conn);
@@ -293,9 +322,25 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
             }
             Frame::Chunk { conn, offset, data }
         }
+        DATAGRAM | ANSWER => {
+            let flow = reader.flow()?;
+            let wanted = (*kind == DATAGRAM).then(|| reader.wanted()).transpose()?;
+            let data = core::mem::take(&mut reader.0);
+            if data.len() > MAX_DATAGRAM {
+                return Err(NotAFrame);
+            }
+            Frame::Datagram { flow, wanted, data }
+        }
         END => Frame::End {
             conn: reader.conn()?,
             offset: reader.u64()?,
+        },
+        FLOW_END => Frame::FlowEnd {
+            flow: reader.flow()?,
+            refusal: match reader.array::<1>()? {
+                [0] => None,
+                [code] => Some(refusal(*code)?),
+            },
         },
         GONE => Frame::Gone {
             lane: LaneId(reader.u16()?),
@@ -312,18 +357,11 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
         },
         OPEN => {
             let conn = reader.conn()?;
-            let port = reader.u16()?;
-            let ip = match reader.array::<1>()? {
-                [0] => None,
-                [4] => Some(IpAddr::V4(Ipv4Addr::from(*reader.array::<4>()?))),
-                [16] => Some(IpAddr::V6(Ipv6Addr::from(*reader.array::<16>()?)).to_canonical()),
-                _ => return Err(NotAFrame),
-            };
+            let wanted = reader.wanted()?;
             let data = core::mem::take(&mut reader.0);
-            if port == 0 || data.len() > CHUNK {
+            if data.len() > CHUNK {
                 return Err(NotAFrame);
             }
-            let wanted = Wanted { ip, port };
             Frame::Open { conn, wanted, data }
         }
         OPENED => Frame::Opened {
@@ -331,12 +369,7 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
         },
         REFUSED => Frame::Refused {
             conn: reader.conn()?,
-            refusal: match reader.array::<1>()? {
-                [1] => Refusal::Busy,
-                [2] => Refusal::NotAllowed,
-                [3] => Refusal::Unreachable,
-                _ => return Err(NotAFrame),
-            },
+            refusal: refusal(reader.array::<1>()?[0])?,
         },
         RESET => Frame::Reset {
             conn: reader.conn()?,
@@ -357,6 +390,29 @@ pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, NotAFrame> {
     } else {
         Err(NotAFrame)
     }
+}
+
+/// Whether `bytes`, an encoded frame, are a datagram.
+#[must_use]
+pub fn is_datagram(bytes: &[u8]) -> bool {
+    matches!(bytes.first(), Some(&(DATAGRAM | ANSWER)))
+}
+
+fn refusal_code(refusal: Refusal) -> u8 {
+    match refusal {
+        Refusal::Busy => 1,
+        Refusal::NotAllowed => 2,
+        Refusal::Unreachable => 3,
+    }
+}
+
+fn refusal(code: u8) -> Result<Refusal, NotAFrame> {
+    Ok(match code {
+        1 => Refusal::Busy,
+        2 => Refusal::NotAllowed,
+        3 => Refusal::Unreachable,
+        _ => return Err(NotAFrame),
+    })
 }
 
 fn violation_code(violation: Violation) -> u8 {
@@ -383,6 +439,21 @@ fn violation(code: u8) -> Result<Violation, NotAFrame> {
 fn push_conn(out: &mut Vec<u8>, kind: u8, conn: ConnId) {
     out.push(kind);
     out.extend_from_slice(&conn.0.to_be_bytes());
+}
+
+fn push_wanted(out: &mut Vec<u8>, wanted: Wanted) {
+    out.extend_from_slice(&wanted.port.to_be_bytes());
+    match wanted.ip {
+        None => out.push(0),
+        Some(IpAddr::V4(ip)) => {
+            out.push(4);
+            out.extend_from_slice(&ip.octets());
+        }
+        Some(IpAddr::V6(ip)) => {
+            out.push(16);
+            out.extend_from_slice(&ip.octets());
+        }
+    }
 }
 
 fn push_name(out: &mut Vec<u8>, link: &str) {
@@ -416,6 +487,25 @@ impl<'a> Reader<'a> {
         bytes.map(|bytes| ConnId(u32::from_be_bytes(bytes)))
     }
 
+    fn flow(&mut self) -> Result<FlowId, NotAFrame> {
+        let bytes = self.array().copied();
+        bytes.map(|bytes| FlowId(u32::from_be_bytes(bytes)))
+    }
+
+    fn wanted(&mut self) -> Result<Wanted, NotAFrame> {
+        let port = self.u16()?;
+        let ip = match self.array::<1>()? {
+            [0] => None,
+            [4] => Some(IpAddr::V4(Ipv4Addr::from(*self.array::<4>()?))),
+            [16] => Some(IpAddr::V6(Ipv6Addr::from(*self.array::<16>()?)).to_canonical()),
+            _ => return Err(NotAFrame),
+        };
+        if port == 0 {
+            return Err(NotAFrame);
+        }
+        Ok(Wanted { ip, port })
+    }
+
     fn name(&mut self) -> Result<String, NotAFrame> {
         let len = usize::from(self.array::<1>()?[0]);
         if len > MAX_NAME {
@@ -433,96 +523,4 @@ impl<'a> Reader<'a> {
 pub const MAX_ACK_LANES: usize = 32;
 
 #[cfg(test)]
-mod tests {
-    use pleach_core::rng::Rng;
-
-    use super::*;
-
-    #[test]
-    fn every_frame_comes_back() {
-        let (lane, conn) = (LaneId(300), ConnId(70_000));
-        let open = |ip: Option<&str>, data: &'static [u8]| Frame::Open {
-            conn,
-            wanted: Wanted {
-                ip: ip.map(|ip| ip.parse().expect("literal")),
-                port: 443,
-            },
-            data,
-        };
-        let refused = |refusal: Refusal| Frame::Refused { conn, refusal };
-        let reset = |why: Broken| Frame::Reset { conn, why };
-        for frame in [
-            Frame::Ack {
-                lanes: vec![(lane, 5), (LaneId(0), 0)],
-            },
-            Frame::Bye(Bye::Busy),
-            Frame::Bye(Bye::Unknown),
-            Frame::Chunk {
-                conn,
-                offset: 9,
-                data: b"data",
-            },
-            Frame::End { conn, offset: 13 },
-            Frame::Gone { lane },
-            Frame::Join {
-                token: [7; 16],
-                is_new: true,
-                lane,
-                link: "wifi".to_owned(),
-            },
-            Frame::Join {
-                token: [7; 16],
-                is_new: false,
-                lane,
-                link: String::new(),
-            },
-            open(None, b""),
-            open(Some("192.0.2.1"), b"GET /"),
-            open(Some("2001:db8::1"), &[7; CHUNK]),
-            Frame::Opened { conn },
-            refused(Refusal::Busy),
-            refused(Refusal::NotAllowed),
-            refused(Refusal::Unreachable),
-            reset(Broken::Ended),
-            reset(Broken::Violated(Violation::Acknowledged)),
-            reset(Broken::Violated(Violation::Credit)),
-            reset(Broken::Violated(Violation::Flood)),
-            reset(Broken::Violated(Violation::Misplaced)),
-            reset(Broken::Violated(Violation::Overlap)),
-            Frame::Window {
-                conn,
-                delivered: 1,
-                limit: u64::MAX,
-            },
-        ] {
-            let mut bytes = Vec::new();
-            frame.encode(&mut bytes);
-            assert!(bytes.len() <= MAX_FRAME);
-            assert_eq!(decode(&bytes).as_ref(), Ok(&frame));
-            for len in 0..bytes.len() {
-                // A truncated frame is invalid or a different frame, and never causes a panic.
-                assert_ne!(decode(&bytes[..len]).as_ref(), Ok(&frame));
-            }
-        }
-    }
-
-    #[test]
-    fn garbage_is_no_frame_or_one_that_comes_back() {
-        let mut rng = Rng::new(1);
-        for _ in 0..200_000 {
-            let len = usize::try_from(rng.below(60)).expect("small");
-            let mut bytes: Vec<u8> = (0..len).map(|_| rng.next_u64().to_le_bytes()[0]).collect();
-            if let Some(first) = bytes.first_mut() {
-                *first %= 13;
-            }
-            if let Ok(frame) = decode(&bytes) {
-                let mut again = Vec::new();
-                frame.encode(&mut again);
-                assert_eq!(decode(&again), Ok(frame));
-            }
-        }
-        let mut long = vec![CHUNK_KIND];
-        long.resize(MAX_FRAME + 1, 0);
-        assert_eq!(decode(&long), Err(NotAFrame));
-    }
-}
+mod tests;

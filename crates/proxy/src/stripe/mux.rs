@@ -6,15 +6,18 @@
 //!
 //! 1. reports of lanes that died at this end
 //! 2. an acknowledgement, if one is due
-//! 3. items to be retransmitted
-//! 4. items that open and end connections, and window updates
-//! 5. chunks
+//! 3. datagrams of UDP flows; after three chunks' worth of them in a row, one item
+//! 4. items to be retransmitted
+//! 5. items that open and end connections, and window updates
+//! 6. chunks
 //!
 //! Every lane sends acknowledgements, each with the counts of all lanes, so that it suffices if some of them arrive.
 //! A lane sends at most one acknowledgement per `ACK_INTERVAL`, but sends one at once after `ACK_BYTES`.
 //!
 //! A violation of the protocol by the peer ends the connection concerned, with a reason, or the lane concerned. Other
 //! connections and lanes continue. Both kinds of violation are counted ([`Event::Refused`]).
+
+mod flows;
 
 use core::time::Duration;
 use std::{
@@ -27,8 +30,9 @@ use pleach_core::time::Instant;
 use super::{
     Chunk, MAX_URGENT, Violation,
     connections::{Connection, Connections, State},
+    datagrams::Datagrams,
     dispatch::Dispatch,
-    frame::{Broken, Bye, ConnId, Frame, LaneId, Refusal, Wanted},
+    frame::{Broken, Bye, ConnId, FlowId, Frame, LaneId, Refusal, Wanted},
     item::Item,
     opened::Opened,
     sched::Striping,
@@ -44,10 +48,26 @@ pub enum Side {
 }
 
 /// An event that the owner of the association has to handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The peer refuses the lane.
     Bye(Bye),
+    /// A datagram of a UDP flow arrived. At the answering end it may be the first of the flow.
+    Datagram {
+        /// Number of the flow.
+        flow: FlowId,
+        /// Requested destination. `None` at the asking end.
+        wanted: Option<Wanted>,
+        /// Data of the datagram.
+        data: Vec<u8>,
+    },
+    /// The peer has ended a UDP flow.
+    FlowEnd {
+        /// Number of the flow.
+        flow: FlowId,
+        /// Why the peer does not serve the flow. `None` if it has served the flow.
+        refusal: Option<Refusal>,
+    },
     /// The peer requests a connection: call [`Mux::accept`], [`Mux::refuse`] or [`Mux::close`].
     Incoming {
         /// Number of the connection.
@@ -68,6 +88,7 @@ pub struct Mux {
     /// Assigns items to lanes.
     pub dispatch: Dispatch,
     connections: Connections,
+    datagrams: Datagrams,
     /// Numbers of the connections that the peer has requested.
     opened: Opened,
     /// Number of the next connection that this end requests.
@@ -101,6 +122,7 @@ impl Mux {
             side,
             dispatch: Dispatch::new(striping),
             connections: Connections::default(),
+            datagrams: Datagrams::default(),
             opened: Opened::default(),
             next_conn: 0,
             acks: Vec::new(),
@@ -131,6 +153,9 @@ impl Mux {
 
     /// Removes a dead lane. The peer is informed, and the lane's items are sent on the other lanes.
     pub fn remove_lane(&mut self, id: LaneId) {
+        if let Some(slot) = self.dispatch.slot(id) {
+            self.datagrams.on_lane_removed(slot);
+        }
         self.dispatch.remove_lane(id);
         self.counts.remove(&id);
         let count = self.acks.len();
@@ -257,6 +282,13 @@ impl Mux {
         }
     }
 
+    /// Whether a chunk or a datagram is assigned to lane `id` and the lane may send it.
+    #[must_use]
+    pub fn has_staged(&self, id: LaneId) -> bool {
+        let slot = self.dispatch.slot(id);
+        self.dispatch.has_staged(id) || slot.is_some_and(|slot| self.datagrams.has_staged(slot))
+    }
+
     /// Returns the connections that have changed since the last call: their state, bytes to read, or free buffer
     /// space.
     pub fn take_changed(&mut self) -> BTreeSet<ConnId> {
@@ -268,10 +300,11 @@ impl Mux {
         self.events.pop_front()
     }
 
-    /// Whether there is no connection and no item that waits to be sent or acknowledged.
+    /// Whether there is no connection, no UDP flow, and no item that waits to be sent or acknowledged.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.connections.len() == 0
+            && self.datagrams.flow_count() == 0
             && self.connections.urgent_count() == 0
             && !self.dispatch.is_waiting()
     }
@@ -311,7 +344,9 @@ impl Mux {
                 self.received_bytes += data.len() as u64;
                 self.handle_chunk(conn, offset, data);
             }
+            Frame::Datagram { flow, wanted, data } => self.handle_datagram(now, flow, wanted, data),
             Frame::End { conn, offset } => self.handle_chunk(conn, offset, &[]),
+            Frame::FlowEnd { flow, refusal } => self.handle_flow_end(flow, refusal),
             Frame::Gone { lane } => self.events.push_back(Event::LaneGone(lane)),
             Frame::Join { .. } => return Err(Violation::Misplaced),
             Frame::Open { conn, wanted, data } => {
@@ -353,7 +388,16 @@ impl Mux {
             .encode(out);
             return true;
         }
+        self.poll_datagram(now, id, out, true)
+            || self.poll_item(now, id, out)
+            || self.poll_datagram(now, id, out, false)
+    }
+
+    fn poll_item(&mut self, now: Instant, id: LaneId, out: &mut Vec<u8>) -> bool {
         let item = self.dispatch.poll_item(now, id, &mut self.connections);
+        if let Some(slot) = self.dispatch.slot(id) {
+            self.datagrams.on_item(slot);
+        }
         item.is_some_and(|item| {
             item.encode(out);
             true

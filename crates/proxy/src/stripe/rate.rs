@@ -23,6 +23,8 @@ pub struct LaneSample {
     pub window_bytes: u64,
     /// Number of unsent bytes in the kernel.
     pub unsent_bytes: u64,
+    /// Whether sent data are not acknowledged.
+    pub is_in_flight: bool,
 }
 
 /// Estimates of one lane.
@@ -56,6 +58,12 @@ impl LaneEstimator {
         self.0.rtt
     }
 
+    /// Whether the kernel has data of the lane that the other end has not acknowledged.
+    #[must_use]
+    pub fn is_outstanding(&self) -> bool {
+        self.0.is_in_flight || self.0.unsent_bytes > 0
+    }
+
     /// Returns the number of unsent bytes in the kernel.
     #[must_use]
     pub fn unsent(&self) -> Bytes {
@@ -83,6 +91,7 @@ mod tests {
             acked_bytes: 1,
             window_bytes: 125_000,
             unsent_bytes: 7,
+            is_in_flight: false,
         };
         assert!(lane.on_sample(sample));
         assert!(!lane.on_sample(sample));

@@ -15,6 +15,8 @@ mod weighted;
 
 use core::time::Duration;
 
+pub(super) use weighted::Weighted;
+
 use pleach_core::{
     ids::PathId,
     sched::BLOCK,
@@ -97,7 +99,7 @@ enum Kind {
     EarliestArrival,
     Osia(Box<osia::Osia>),
     RoundRobin(round_robin::RoundRobin),
-    WeightedRoundRobin(weighted::Weighted),
+    WeightedRoundRobin(Weighted),
 }
 
 impl Scheduler {
@@ -110,7 +112,7 @@ impl Scheduler {
             Striping::EarliestArrival => Kind::EarliestArrival,
             Striping::Osia => Kind::Osia(Box::default()),
             Striping::RoundRobin => Kind::RoundRobin(round_robin::RoundRobin::default()),
-            Striping::WeightedRoundRobin => Kind::WeightedRoundRobin(weighted::Weighted::default()),
+            Striping::WeightedRoundRobin => Kind::WeightedRoundRobin(Weighted::default()),
         })
     }
 

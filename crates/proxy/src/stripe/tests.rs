@@ -1,5 +1,6 @@
 //! Two ends of an association, with different kinds of lanes between them, and a peer that violates the protocol.
 
+mod flows;
 mod liar;
 mod pair;
 mod random;

@@ -15,7 +15,7 @@ use pleach_core::{time::Instant, units::Bitrate};
 use pleach_linux::clock;
 use tokio::{sync::Notify, time};
 
-use super::lane::Lane;
+use super::{flows::Flows, lane::Lane};
 use crate::{
     daemon::drops::Drops,
     stripe::{
@@ -34,14 +34,15 @@ pub(crate) struct Association {
     pub(crate) mux: RefCell<Mux>,
     /// Local address at which the peer connected, if the peer dialled.
     pub(crate) local: Option<IpAddr>,
-    drops: Rc<Drops>,
+    pub(super) drops: Rc<Drops>,
+    pub(super) flows: Flows,
     lanes: RefCell<Vec<Rc<Lane>>>,
     /// Lanes that have ended and whose bytes have not been booked yet.
     ended_lanes: RefCell<Vec<Rc<Lane>>>,
     watches: RefCell<BTreeMap<ConnId, Rc<Watch>>>,
     /// Connections that the peer requested and no task serves yet.
     incoming: RefCell<VecDeque<(ConnId, Wanted)>>,
-    /// Notified when a lane joins or ends, the peer requests a connection, or a connection closes.
+    /// Notified when a lane joins or ends, the peer requests a connection or a UDP flow, or one of these closes.
     pub(crate) changed: Notify,
     /// Notified when [`Self::tick`] may have something to check.
     ticking: Notify,
@@ -76,6 +77,8 @@ pub(crate) struct LaneState {
     pub(crate) rtt: Duration,
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
+    pub(crate) tx_datagrams: u64,
+    pub(crate) rx_datagrams: u64,
 }
 
 impl Association {
@@ -99,6 +102,7 @@ impl Association {
             mux: RefCell::new(Mux::new(side, striping)),
             local,
             drops: Rc::clone(drops),
+            flows: Flows::default(),
             lanes: RefCell::default(),
             ended_lanes: RefCell::default(),
             watches: RefCell::default(),
@@ -156,6 +160,7 @@ impl Association {
         }
         self.mux.borrow_mut().break_all();
         self.handle_news();
+        self.end_flows();
     }
 
     pub(crate) fn lanes(&self) -> Vec<Rc<Lane>> {
@@ -179,6 +184,8 @@ impl Association {
                 rtt: state.rtt,
                 tx_bytes: lane.tx_bytes.get(),
                 rx_bytes: lane.rx_bytes.get(),
+                tx_datagrams: lane.tx_datagrams.get(),
+                rx_datagrams: lane.rx_datagrams.get(),
             })
         };
         self.lanes.borrow().iter().filter_map(state).collect()
@@ -233,9 +240,14 @@ impl Association {
     pub(super) fn close(&self, conn: ConnId) {
         self.watches.borrow_mut().remove(&conn);
         self.mux.borrow_mut().close(conn);
-        self.used_at.set(clock::now());
+        self.touch();
         self.wake();
         self.changed.notify_one();
+    }
+
+    /// Notes that the association was in use until now.
+    pub(super) fn touch(&self) {
+        self.used_at.set(clock::now());
     }
 
     /// Handles a frame that arrived on a lane.
@@ -276,6 +288,10 @@ impl Association {
                     }
                     self.changed.notify_one();
                 }
+                Some(Event::Datagram { flow, wanted, data }) => {
+                    self.handle_datagram(flow, wanted, data);
+                }
+                Some(Event::FlowEnd { flow, refusal }) => self.handle_flow_end(flow, refusal),
                 Some(Event::Incoming { conn, wanted }) => {
                     self.incoming.borrow_mut().push_back((conn, wanted));
                     self.changed.notify_one();
@@ -297,10 +313,11 @@ impl Association {
         self.ticking.notify_one();
     }
 
-    /// Wakes the other lanes that have staged chunks, and [`Self::tick`], which checks that they make progress.
+    /// Wakes the other lanes that have staged chunks or datagrams, and [`Self::tick`], which checks that they make
+    /// progress.
     pub(super) fn wake_others(&self, lane: &Lane) {
         for other in self.lanes.borrow().iter() {
-            if other.id != lane.id && self.mux.borrow().dispatch.has_staged(other.id) {
+            if other.id != lane.id && self.mux.borrow().has_staged(other.id) {
                 other.wake.notify_one();
             }
         }

@@ -12,7 +12,7 @@ use crate::{
     sched::LinkId,
     stripe::{
         channel::{Opener, Sealer},
-        frame::{self, LaneId},
+        frame::{self, Frame, LaneId},
     },
 };
 
@@ -29,11 +29,13 @@ pub(crate) fn add_lane(
         stream,
         mut sealer,
         mut opener,
+        serves_flows,
     } = shaken;
     let lane = Rc::new(Lane::new(id, link, name, stream));
     if !association.enter_lane(&lane) {
         return false;
     }
+    association.meet(serves_flows);
     let (association, this) = (Rc::clone(association), Rc::clone(&lane));
     let task = spawn_local(async move {
         let both = async {
@@ -55,6 +57,9 @@ async fn read(association: &Association, lane: &Lane, opener: &mut Opener) -> io
         while let Some(bytes) = opener.next_frame().map_err(io::Error::other)? {
             lane.rx_bytes.set(lane.rx_bytes.get() + bytes.len() as u64);
             let frame = frame::decode(bytes).map_err(io::Error::other)?;
+            let is_datagram = matches!(frame, Frame::Datagram { .. });
+            let datagrams = &lane.rx_datagrams;
+            datagrams.set(datagrams.get() + u64::from(is_datagram));
             association.handle_frame(lane.id, frame)?;
         }
         association.wake();
@@ -82,6 +87,9 @@ async fn write(association: &Association, lane: &Lane, sealer: &mut Sealer) -> i
                     break;
                 }
                 lane.tx_bytes.set(lane.tx_bytes.get() + plain.len() as u64);
+                let is_datagram = frame::is_datagram(&plain);
+                let datagrams = &lane.tx_datagrams;
+                datagrams.set(datagrams.get() + u64::from(is_datagram));
                 sealer.seal(&plain, &mut sealed);
             }
             mux.dispatch.set_free(lane.id, sealed.is_empty());

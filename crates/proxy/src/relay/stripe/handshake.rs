@@ -26,6 +26,9 @@ pub(crate) struct Shaken {
     pub(crate) stream: TcpStream,
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
+    /// Whether the other end may be sent frames of UDP flows. Always `true` at the answering end, which sends such
+    /// frames only as answers.
+    pub(crate) serves_flows: bool,
 }
 
 impl Shaken {
@@ -78,11 +81,13 @@ pub(crate) async fn ask(
         return Err(io::Error::other("it is not the peer"));
     }
     let second = read_message(&mut stream).await?;
-    let (sealer, opener) = channel::read_response(initiator, &second).map_err(io::Error::other)?;
+    let read = channel::read_response(initiator, &second).map_err(io::Error::other)?;
+    let (sealer, opener, serves_flows) = read;
     Ok(Shaken {
         stream,
         sealer,
         opener,
+        serves_flows,
     })
 }
 
@@ -129,6 +134,7 @@ pub(crate) async fn answer(
         stream,
         sealer,
         opener,
+        serves_flows: true,
     };
     Ok((shaken, who))
 }

@@ -30,6 +30,9 @@ pub(crate) struct Lane {
     /// Bytes of frames sent and received, before encryption.
     pub(crate) tx_bytes: Cell<u64>,
     pub(crate) rx_bytes: Cell<u64>,
+    /// Datagrams of UDP flows sent and received.
+    pub(crate) tx_datagrams: Cell<u64>,
+    pub(crate) rx_datagrams: Cell<u64>,
     /// `seen`: sent and received bytes at the beginning of the estimators' window. `tcp_seen`: TCP segment counters
     /// at that time.
     pub(crate) seen: Cell<(u64, u64)>,
@@ -52,6 +55,8 @@ impl Lane {
             wake: Notify::new(),
             tx_bytes: Cell::new(0),
             rx_bytes: Cell::new(0),
+            tx_datagrams: Cell::new(0),
+            rx_datagrams: Cell::new(0),
             seen: Cell::new((0, 0)),
             tcp_seen: Cell::new((0, 0)),
             share: Cell::new(share),
@@ -87,6 +92,7 @@ impl Lane {
             acked_bytes: info.acked_bytes,
             window_bytes: info.congestion_window_bytes,
             unsent_bytes: info.unsent_bytes.into(),
+            is_in_flight: info.unacked > 0,
         };
         mux.dispatch.observe(now, self.id, sample)
     }

@@ -1,17 +1,12 @@
-use super::*;
-use crate::daemon::hub;
+use rustix::io::Errno;
+
+use super::{client::is_socket_broken, *};
+use crate::daemon::{hub, live::Stop};
 
 /// Returns a UDP association of a client at `from`.
 async fn association(from: SocketAddr) -> Association {
     let inner = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
-    Association {
-        hub: Rc::new(hub::tests::hub()),
-        inner: Rc::new(inner),
-        from,
-        client: Rc::default(),
-        flows: Rc::default(),
-        outer: BTreeMap::new(),
-    }
+    Association::new(&Rc::new(hub::tests::hub()), inner, from)
 }
 
 fn drops(association: &Association, reason: &str) -> u64 {
@@ -34,10 +29,10 @@ fn a_socket_is_renewed_when_its_link_was_lost_or_its_reader_ended() {
     run(async {
         let server = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
         let to = server.local_addr().expect("bound");
-        let mut association = association(([127, 0, 0, 1], 9).into()).await;
+        let association = association(([127, 0, 0, 1], 9).into()).await;
         let mut last = None;
         for round in 0..4 {
-            association.send(&to.into(), &[to.ip()], b"hello");
+            association.flows.send(&to.into(), &[to.ip()], b"hello");
             let (_, source) = server.recv_from(&mut [0; 10]).await.expect("arrives");
             match round {
                 0 => {}
@@ -45,14 +40,16 @@ fn a_socket_is_renewed_when_its_link_was_lost_or_its_reader_ended() {
                 _ => assert_ne!(last, Some(source), "a new socket"),
             }
             last = Some(source);
-            assert_eq!(association.outer.len(), 1);
+            assert_eq!(association.flows.outer.borrow().len(), 1);
             if round == 1 {
-                association.flows.borrow()[&to].live.stop(Stop::LinkLost);
+                association.flows.flows.borrow()[&to]
+                    .live
+                    .stop(Stop::LinkLost);
             }
             if round == 2 {
-                let outer = association.outer.values().next().expect("a socket");
-                outer.reader.abort();
-                while !outer.reader.is_finished() {
+                let outer = || association.flows.outer.borrow();
+                outer().values().for_each(|outer| outer.reader.abort());
+                while !outer().values().all(|outer| outer.reader.is_finished()) {
                     tokio::task::yield_now().await;
                 }
             }
@@ -64,13 +61,13 @@ fn a_socket_is_renewed_when_its_link_was_lost_or_its_reader_ended() {
 #[test]
 fn own_addresses_are_not_for_clients_elsewhere() {
     run(async {
-        let mut association = association(([192, 0, 2, 1], 9).into()).await;
+        let association = association(([192, 0, 2, 1], 9).into()).await;
         for to in ["127.0.0.1:7", "0.0.0.0:7", "[::ffff:127.0.0.1]:7"] {
             let to: SocketAddr = to.parse().expect("address");
-            association.send(&to.into(), &[to.ip()], b"hello");
+            association.flows.send(&to.into(), &[to.ip()], b"hello");
         }
         assert_eq!(drops(&association, "not-allowed"), 3);
-        assert!(association.flows.borrow().is_empty());
+        assert!(association.flows.flows.borrow().is_empty());
     });
 }
 

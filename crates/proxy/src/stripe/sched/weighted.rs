@@ -9,12 +9,12 @@ use super::{super::MAX_LANES, LaneView};
 
 /// Each lane's credit in kbit/s, by slot.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Weighted {
+pub(in crate::stripe) struct Weighted {
     credits: [i64; MAX_LANES],
 }
 
 impl Weighted {
-    pub(super) fn assign(&mut self, lanes: &[LaneView]) -> Option<PathId> {
+    pub(in crate::stripe) fn assign(&mut self, lanes: &[LaneView]) -> Option<PathId> {
         let weight = |lane: &LaneView| {
             i64::try_from(lane.rate.as_bps() / 1000)
                 .unwrap_or(MOST)

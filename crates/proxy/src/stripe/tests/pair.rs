@@ -7,7 +7,7 @@ use pleach_core::time::Instant;
 use crate::stripe::{
     GROWTH, MAX_CONNECTIONS, MAX_PENDING_ALL, Violation,
     connections::State,
-    frame::{self, ConnId, Frame, LaneId, Wanted},
+    frame::{self, ConnId, FlowId, Frame, LaneId, Refusal, Wanted},
     mux::{Event, Mux, Side},
     sched::Striping,
 };
@@ -42,6 +42,10 @@ pub(super) struct Pair {
     pub(super) readers: BTreeMap<(usize, ConnId), bool>,
     /// Connections requested from the answering end, each once.
     pub(super) asked: Vec<ConnId>,
+    /// Datagrams that have arrived, by end.
+    pub(super) datagrams: Vec<(usize, FlowId, Vec<u8>)>,
+    /// Flows that have ended at the other end.
+    pub(super) flow_ends: Vec<(usize, FlowId, Option<Refusal>)>,
     /// Whether the answering end accepts every connection.
     pub(super) is_accepting: bool,
 }
@@ -56,6 +60,8 @@ impl Pair {
             read: BTreeMap::new(),
             readers: BTreeMap::new(),
             asked: Vec::new(),
+            datagrams: Vec::new(),
+            flow_ends: Vec::new(),
             is_accepting: true,
         }
     }
@@ -228,6 +234,11 @@ impl Pair {
                         self.ends[end].accept(conn);
                     }
                 }
+                Event::Datagram { flow, wanted, data } => {
+                    assert_eq!(wanted, (end == ANSWERS).then_some(WANTED));
+                    self.datagrams.push((end, flow, data));
+                }
+                Event::FlowEnd { flow, refusal } => self.flow_ends.push((end, flow, refusal)),
                 Event::LaneGone(id) => {
                     self.ends[end].remove_lane(id);
                     if let Some(gone) = self.wires.iter_mut().find(|wire| wire.id == id) {

@@ -197,6 +197,7 @@ fn apply(pair: &mut Pair, ledger: &mut Ledger, op: &Op) {
                     acked_bytes: acked,
                     window_bytes: acked % (1 << 20),
                     unsent_bytes: acked % 20_000,
+                    is_in_flight: acked % 2 == 1,
                 };
                 let (id, now) = (pair.wires[index].id, pair.now());
                 pair.ends[end].dispatch.observe(now, id, sample);

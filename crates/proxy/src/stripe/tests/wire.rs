@@ -1,6 +1,9 @@
 //! Encrypted frames on a lane.
 
-use pleach_core::{rng::Rng, session::handshake::StaticKeys};
+use pleach_core::{
+    rng::Rng,
+    session::handshake::{NO_PSK, StaticKeys},
+};
 
 use crate::stripe::{
     channel::{self, ChannelError},
@@ -30,7 +33,9 @@ fn channels_carry_frames_and_notice_every_change() {
     let incoming = channel::read_initiation(&bob, &first[2..]).expect("intact");
     assert_eq!(incoming.remote_static, *alice.public());
     let (mut sealer, _, second) = channel::respond(incoming, [6; 32]).expect("same version");
-    let (_, mut opener) = channel::read_response(initiator, &second[2..]).expect("intact");
+    let (_, mut opener, serves_flows) =
+        channel::read_response(initiator, &second[2..]).expect("intact");
+    assert!(serves_flows);
 
     let mut bytes = Vec::new();
     let frames: Vec<Vec<u8>> = [1, 100, frame::MAX_FRAME, 7]
@@ -70,7 +75,7 @@ fn channels_carry_frames_and_notice_every_change() {
         let (initiator, first) = channel::initiate(&alice, bob.public(), [5; 32]).expect("keys");
         let incoming = channel::read_initiation(&bob, &first[2..]).expect("intact");
         let (_, _, second) = channel::respond(incoming, [6; 32]).expect("same version");
-        let (_, mut opener) = channel::read_response(initiator, &second[2..]).expect("intact");
+        let (_, mut opener, _) = channel::read_response(initiator, &second[2..]).expect("intact");
         opener.space()[..2].copy_from_slice(&len.to_be_bytes());
         opener.on_filled(2);
         assert_eq!(opener.next_frame(), Err(ChannelError::Length(len.into())));
@@ -82,4 +87,20 @@ fn channels_carry_frames_and_notice_every_change() {
         // No input may cause a panic.
         let _ = channel::read_initiation(&bob, &wrong[2..]);
     }
+}
+
+#[test]
+fn an_answering_end_without_udp_flows_says_nothing_of_them() {
+    let alice = StaticKeys::from_private([3; 32]);
+    let bob = StaticKeys::from_private([4; 32]);
+    let (initiator, first) = channel::initiate(&alice, bob.public(), [5; 32]).expect("keys");
+    let incoming = channel::read_initiation(&bob, &first[2..]).expect("intact");
+    // Until the capability existed, ends compared the whole message of an initiation with their own, and answered
+    // with the same message.
+    assert_eq!(incoming.hello.capabilities, 0);
+    let same = incoming.hello;
+    let answered = incoming.respond(&NO_PSK, 1, same, [6; 32]);
+    let (_, second) = answered.expect("same version");
+    let (_, _, serves_flows) = channel::read_response(initiator, &second).expect("intact");
+    assert!(!serves_flows);
 }
