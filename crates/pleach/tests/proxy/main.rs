@@ -5,12 +5,15 @@ mod bad_input;
 mod budgets;
 mod cgroup;
 mod client;
+mod confined;
 mod invitations;
 mod links;
 mod peers;
 mod ranges;
 mod relay;
 mod requests;
+#[path = "../common/rights.rs"]
+mod rights;
 mod set;
 mod stripe;
 mod transparent;
