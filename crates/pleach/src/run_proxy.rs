@@ -131,7 +131,9 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
 /// Starts the process that identifies programs, because this process will not be able to. Without it, rules for programs
 /// have no effect.
 fn start_finder() -> Option<Arc<Finder>> {
-    let started = Finder::start(Command::new("/proc/self/exe").arg("find-owners"));
+    let program = std::env::current_exe();
+    let started =
+        program.and_then(|program| Finder::start(Command::new(program).arg("find-owners")));
     started
         .inspect_err(|error| tracing::warn!(%error, "programs of clients are not identified"))
         .map(Arc::new)
