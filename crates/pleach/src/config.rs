@@ -313,12 +313,12 @@ pub(crate) fn load_any(path: &Path) -> Result<AnyLoaded, ConfigError> {
 pub(crate) fn named_files(path: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     fn collect(table: &DeTable<'_>, found: &mut Vec<PathBuf>) {
         for (key, value) in table {
-            match value.get_ref() {
-                DeValue::String(name) if key.get_ref().ends_with("_file") => {
-                    found.push(PathBuf::from(&**name));
-                }
-                value => descend(value, found),
+            if let Some(name) = value.get_ref().as_str()
+                && key.get_ref().ends_with("_file")
+            {
+                found.push(PathBuf::from(name));
             }
+            descend(value.get_ref(), found);
         }
     }
     fn descend(value: &DeValue<'_>, found: &mut Vec<PathBuf>) {
