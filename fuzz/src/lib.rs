@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets, one file each: bytes in, a panic for a fault.
 //!
-//! `fuzz_targets/` gives them to libFuzzer (`./dev fuzz`). The tests replay `corpus/` with the compiler that builds
-//! everything else, with overflow checks (`./dev fuzz replay`). What a target checks stands in the head of its file.
+//! `fuzz_targets/` gives them to libFuzzer (`./dev fuzz`). `crates/proxy/tests/corpus.rs` includes this file and replays
+//! `corpus/` with the compiler that builds everything else. What a target checks stands in the head of its file.
 
 pub mod chunks;
 pub mod compression;
@@ -39,6 +39,3 @@ pub const TARGETS: [Target; 14] = [
     ("sec", sec::run),
     ("stripe", stripe::run),
 ];
-
-#[cfg(test)]
-mod replay;

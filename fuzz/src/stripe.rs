@@ -11,7 +11,7 @@ use pleach_proxy::stripe::{
     sched::Striping,
 };
 
-use crate::heap;
+use super::heap;
 
 /// What an association may take here: its growth, the first windows of the connections, and what this end keeps.
 const MOST_HEAP: i64 = 64 << 20;

@@ -23,6 +23,7 @@ use std::{
 use ipnet::IpNet;
 use pleach_core::session::limiter::Rate;
 use pleach_linux::{clock, poll::Waker};
+use rustls::{ServerConfig, server::Acceptor};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -30,7 +31,7 @@ use tokio::{
     sync::{Mutex, Notify, mpsc},
     time::sleep,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::Role};
 
 use crate::{
@@ -40,7 +41,7 @@ use crate::{
     limits::Limit,
     proof::{GatewayKey, SetId},
     request, socket,
-    strangers::{Places, Rates, Strangers},
+    strangers::{Places, Rates, Stranger, Strangers},
     tls::{self, Certificate},
 };
 
@@ -75,8 +76,18 @@ pub struct Server {
     mailbox: Mailbox<Event>,
     events: mpsc::Receiver<Event>,
     sets: BTreeMap<SocketAddr, mpsc::Sender<Piece>>,
-    /// Signals that stop the two threads: the one for datagrams and the one for handshakes.
-    stops: [Arc<Notify>; 2],
+    _threads: Threads,
+}
+
+/// Signals that stop the two threads: the one for datagrams and the one for handshakes. Dropping the value stops the
+/// threads.
+#[derive(Debug)]
+struct Threads([Arc<Notify>; 2]);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|stop| stop.notify_one());
+    }
 }
 
 impl Server {
@@ -111,16 +122,16 @@ impl Server {
         let tls = tls::server(settings.certificate, &settings.public_key);
         let tls = tls.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let (mailbox, events) = Mailbox::new()?;
-        let stops = [(); 2].map(|()| Arc::new(Notify::new()));
-        let runtime = start_thread("carrier", Arc::clone(&stops[0]))?;
-        let handshakes = start_thread("carrier-hello", Arc::clone(&stops[1]))?;
+        let threads = Threads([(); 2].map(|()| Arc::new(Notify::new())));
+        let runtime = start_thread("carrier", Arc::clone(&threads.0[0]))?;
+        let handshakes = start_thread("carrier-hello", Arc::clone(&threads.0[1]))?;
         let listener = {
             let _entered = runtime.enter();
             socket::listen(settings.listen, settings.fwmark)?
         };
         let address = listener.local_addr()?;
         let desk = Desk {
-            tls: TlsAcceptor::from(Arc::new(tls)),
+            tls: Arc::new(tls),
             key: GatewayKey::new(&settings.private_key),
             proxies: settings.proxies,
             strangers,
@@ -135,7 +146,7 @@ impl Server {
             mailbox,
             events,
             sets: BTreeMap::new(),
-            stops,
+            _threads: threads,
         };
         Ok((this, address))
     }
@@ -182,15 +193,9 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stops.iter().for_each(|stop| stop.notify_one());
-    }
-}
-
 /// State that the connections of a gateway share.
 struct Desk {
-    tls: TlsAcceptor,
+    tls: Arc<ServerConfig>,
     key: GatewayKey,
     proxies: Vec<IpNet>,
     strangers: Strangers,
@@ -234,15 +239,12 @@ async fn serve(tcp: TcpStream, from: SocketAddr, desk: Arc<Desk>) {
     } else {
         &desk.strangers
     };
-    let Some(stranger) = strangers.enter(clock::now(), from.ip()) else {
-        tracing::debug!(%from, "carrier: too many handshakes");
-        return;
-    };
+    let stranger = strangers.enter(from.ip());
     let greeting = {
         let desk = Arc::clone(&desk);
         async move {
             tokio::select! {
-                greeted = greet(tcp, from, is_proxy, &desk) => greeted,
+                greeted = greet(tcp, from, is_proxy, &stranger, &desk) => greeted,
                 () = stranger.leaves() => Err("newer ones take its place".to_owned()),
                 () = sleep(HANDSHAKE_PATIENCE) => Err("it took too long".to_owned()),
             }
@@ -286,14 +288,18 @@ async fn greet(
     tcp: TcpStream,
     from: SocketAddr,
     is_proxy: bool,
+    stranger: &Stranger,
     desk: &Desk,
 ) -> Result<(WebSocketStream<TlsStream<TcpStream>>, SetId, IpAddr), String> {
     socket::tune(&tcp).map_err(|error| error.to_string())?;
-    let tls = desk
-        .tls
-        .accept(tcp)
-        .await
-        .map_err(|error| error.to_string())?;
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await;
+    let hello = hello.map_err(|error| error.to_string())?;
+    // Up to here, the connection has cost little.
+    if !stranger.admit(clock::now()) {
+        return Err("too many handshakes".to_owned());
+    }
+    let tls = hello.into_stream(Arc::clone(&desk.tls)).await;
+    let tls = tls.map_err(|error| error.to_string())?;
     let (_, session) = tls.get_ref();
     let binding = session.export_keying_material([0; 32], EXPORTER_LABEL, None);
     let binding = binding.map_err(|error| error.to_string())?;
@@ -410,11 +416,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 #[cfg(test)]
 mod tests {
     use std::{
+        env, fs,
         io::{ErrorKind, Read as _},
         net::TcpStream as StdStream,
+        process::Command,
     };
 
     use super::*;
+    use crate::tls::Trust;
 
     const MANY: Rate = Rate::new(1000, 1000);
 
@@ -462,6 +471,15 @@ mod tests {
         assert!(!others.iter_mut().any(|other| is_closed(other, false)));
     }
 
+    /// Sends a ClientHello.
+    fn greet(stream: &mut StdStream) {
+        let config = tls::client(&Trust::GatewayKey, &[9; 32]).expect("a valid configuration");
+        let name = "gateway.example".try_into().expect("a name");
+        let client = rustls::ClientConnection::new(Arc::new(config), name);
+        let mut client = client.expect("a client");
+        client.write_tls(stream).expect("writes");
+    }
+
     #[test]
     fn handshakes_beyond_the_rate_are_not_begun() {
         let places = Places {
@@ -470,9 +488,57 @@ mod tests {
             all: 100,
         };
         let (_server, address) = start(places, Rate::new(1, 2));
-        let mut streams = [(); 8].map(|()| StdStream::connect(address).expect("connects"));
-        let is_last_closed = is_closed(&mut streams[7], true);
-        assert!(is_last_closed, "beyond the burst");
-        assert!(!is_closed(&mut streams[0], false) && !is_closed(&mut streams[1], false));
+        // Silent connections use up nothing.
+        let connect = || StdStream::connect(address).expect("connects");
+        let silent = [(); 8].map(|()| connect());
+        let mut streams = [(); 2].map(|()| connect());
+        for stream in &mut streams {
+            greet(stream);
+            assert!(!is_closed(stream, true), "the server answers");
+        }
+        // The bucket gets a token each second.
+        let is_one_closed = (0..8).any(|_| {
+            let mut stream = connect();
+            greet(&mut stream);
+            is_closed(&mut stream, true)
+        });
+        assert!(is_one_closed, "beyond the burst");
+        drop(silent);
+    }
+
+    #[test]
+    fn a_listener_that_cannot_start_leaves_no_thread() {
+        // In a process of its own, because other tests have threads too.
+        let status = Command::new(env::current_exe().expect("this program"))
+            .args(["--exact", "--ignored", "--test-threads=1"])
+            .arg("server::tests::a_listener_cannot_start")
+            .status();
+        assert!(status.expect("runs").success());
+    }
+
+    #[test]
+    #[ignore = "run by another test, in a process of its own"]
+    fn a_listener_cannot_start() {
+        let threads = || {
+            let threads = fs::read_dir("/proc/self/task");
+            threads.expect("readable").count()
+        };
+        let before = threads();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let settings = Settings {
+            listen: taken.local_addr().expect("bound"),
+            private_key: [7; 32].into(),
+            public_key: [9; 32],
+            certificate: Certificate::SelfSigned,
+            proxies: Vec::new(),
+            fwmark: None,
+        };
+        let error = Server::start(settings).expect_err("the port is taken");
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        let end = clock::now() + Duration::from_secs(30);
+        while threads() > before {
+            assert!(clock::now() < end, "a thread is left");
+            std::thread::yield_now();
+        }
     }
 }

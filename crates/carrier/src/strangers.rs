@@ -5,11 +5,11 @@
 //!
 //! - **Places.** [`Places`] limits the number of strangers from one source (an IPv4 address or an IPv6 /64), from the
 //!   network of the source (for IPv6 a /48), and in total. If a limit is reached, a new stranger takes the place of the
-//!   oldest stranger to which this limit applies. A client needs its place for a few RTTs only, so the oldest strangers
-//!   are most likely silent connections.
+//!   oldest stranger to which this limit applies, and first of those whose handshake has not begun. A client needs its
+//!   place for a few RTTs only, so the oldest strangers are most likely silent connections.
 //! - **Rates.** [`Rates`] limits the handshakes by token buckets: one for each source, one for each network, and one
 //!   for all unknown sources together. All known sources together have a separate bucket. A source is known if a client
-//!   has connected from it.
+//!   has connected from it. A token is taken when a whole ClientHello has arrived, so silent connections take none.
 //!
 //! Bounds on memory: there are at most [`Places::all`] strangers, [`MOST_SOURCES`] buckets of sources and networks (the
 //! fullest bucket is removed first), and [`MOST_KNOWN`] known sources (the oldest is removed first).
@@ -74,12 +74,15 @@ struct Desk {
 struct Entry {
     source: IpAddr,
     network: IpAddr,
+    /// Whether its handshake has begun.
+    is_admitted: bool,
     leave: Arc<Notify>,
 }
 
 /// A stranger's place. Dropping the value frees the place.
 #[derive(Debug)]
 pub(crate) struct Stranger {
+    rates: Rates,
     desk: Arc<Mutex<Desk>>,
     leave: Arc<Notify>,
 }
@@ -99,12 +102,10 @@ impl Strangers {
         }
     }
 
-    /// Returns a place for a connection from `address`. Returns `None` if handshakes exceed the rate of its source, of
-    /// its network, or of all.
-    pub(crate) fn enter(&self, now: Instant, address: IpAddr) -> Option<Stranger> {
+    /// Returns a place for a connection from `address`.
+    pub(crate) fn enter(&self, address: IpAddr) -> Stranger {
         let (source, network) = (source(address), network(address));
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        desk.admit(now, (source, network), &self.rates)?;
         let is_of_source = |entry: &Entry| entry.source == source;
         let is_of_network = |entry: &Entry| entry.network == network;
         desk.make_room(self.places.each, is_of_source);
@@ -114,13 +115,15 @@ impl Strangers {
         desk.present.push_back(Entry {
             source,
             network,
+            is_admitted: false,
             leave: Arc::clone(&leave),
         });
         drop(desk);
-        Some(Stranger {
+        Stranger {
+            rates: self.rates,
             desk: Arc::clone(&self.desk),
             leave,
-        })
+        }
     }
 
     /// Marks the source of `address` as known, because a client has connected from it.
@@ -166,13 +169,16 @@ impl Desk {
         all.take(now, rates.all).ok()
     }
 
-    /// Removes the oldest stranger for which `counted` is true, if there are at least `most` such strangers.
+    /// Removes a stranger for which `counted` is true, if there are at least `most` such strangers: the oldest whose
+    /// handshake has not begun, or else the oldest.
     fn make_room(&mut self, most: usize, counted: impl Fn(&Entry) -> bool) {
         let count = self.present.iter().filter(|entry| counted(entry)).count();
         if count < most.max(1) {
             return;
         }
-        let oldest = self.present.iter().position(counted);
+        let is_silent = |entry: &Entry| counted(entry) && !entry.is_admitted;
+        let oldest = self.present.iter().position(is_silent);
+        let oldest = oldest.or_else(|| self.present.iter().position(counted));
         if let Some(oldest) = oldest.and_then(|at| self.present.remove(at)) {
             oldest.leave.notify_one();
         }
@@ -180,6 +186,20 @@ impl Desk {
 }
 
 impl Stranger {
+    /// Takes the tokens for a handshake. Returns whether it may begin: `false` if handshakes exceed the rate of its
+    /// source, of its network, or of all, or if the place was given to a newer stranger.
+    pub(crate) fn admit(&self, now: Instant) -> bool {
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = desk.present.iter();
+        let Some(at) = present.position(|entry| Arc::ptr_eq(&entry.leave, &self.leave)) else {
+            return false;
+        };
+        let key = (desk.present[at].source, desk.present[at].network);
+        let is_admitted = desk.admit(now, key, &self.rates).is_some();
+        desk.present[at].is_admitted = is_admitted;
+        is_admitted
+    }
+
     /// Waits until the place is given to a newer stranger.
     pub(crate) async fn leaves(&self) {
         self.leave.notified().await;
@@ -237,8 +257,7 @@ mod tests {
             all: 4,
         };
         let strangers = Strangers::new(places, OFTEN);
-        let now = Instant::from_millis(1);
-        let enter = |text: &str| strangers.enter(now, ip(text)).expect("often enough");
+        let enter = |text: &str| strangers.enter(ip(text));
         let mut all = vec![
             enter("192.0.2.1"),
             enter("2001:db8::1"),
@@ -274,8 +293,8 @@ mod tests {
         let mut now = Instant::from_millis(1);
         strangers.on_client(ip("192.0.2.9"));
         let admitted = |now, text: &str| {
-            let places: Vec<_> = (0..10).map(|_| strangers.enter(now, ip(text))).collect();
-            places.iter().flatten().count()
+            let places: Vec<_> = (0..10).map(|_| strangers.enter(ip(text))).collect();
+            places.iter().filter(|place| place.admit(now)).count()
         };
         assert_eq!(admitted(now, "2001:db8::1"), 2);
         assert_eq!(admitted(now, "2001:db8:0:1::1"), 2);
@@ -285,6 +304,31 @@ mod tests {
         assert_eq!(admitted(now, "192.0.2.9"), 2, "clients come from there");
         now += core::time::Duration::from_secs(1);
         assert_eq!(admitted(now, "192.0.2.2"), 1);
+    }
+
+    #[test]
+    fn silent_strangers_take_no_tokens_and_leave_first() {
+        let places = Places {
+            each: 4,
+            network: 4,
+            all: 4,
+        };
+        let one = Rate::new(1, 1);
+        let rates = Rates {
+            each: one,
+            network: one,
+            all: one,
+        };
+        let strangers = Strangers::new(places, rates);
+        let now = Instant::from_millis(1);
+        let enter = || strangers.enter(ip("192.0.2.1"));
+        let silent = enter();
+        let client = enter();
+        assert!(client.admit(now), "nothing was taken before");
+        assert!(!silent.admit(now), "the only token is taken");
+        let others = [enter(), enter(), enter(), enter()];
+        assert!(leaves(&silent) && leaves(&others[0]) && !leaves(&client));
+        assert!(!others[0].admit(now + core::time::Duration::from_secs(9)));
     }
 
     #[test]
@@ -298,7 +342,9 @@ mod tests {
         let mut entered = Vec::new();
         for number in 0..5000_u32 {
             let now = Instant::from_millis(u64::from(number) + 1);
-            entered.push(strangers.enter(now, IpAddr::V4(number.into())));
+            let stranger = strangers.enter(IpAddr::V4(number.into()));
+            assert!(stranger.admit(now));
+            entered.push(stranger);
             strangers.on_client(IpAddr::V4(number.into()));
         }
         let desk = strangers.desk.lock().expect("no panic");

@@ -13,6 +13,7 @@
 mod bpf;
 pub mod cgroup_connect;
 pub mod clock;
+pub mod confine;
 pub mod entropy;
 pub mod equalize;
 pub mod ethtool;

@@ -1,20 +1,31 @@
 //! Finds the process that owns a local connection: `sock_diag(7)` gives the socket's inode and user, `/proc/*/fd` the
 //! process that has it open.
 //!
-//! The search in `/proc` takes some milliseconds. It needs the permission to see the process: root sees all
-//! processes, other users only their own. Programs of other users, in other PID namespaces, or already ended, are not
-//! found.
+//! The search in `/proc` takes some milliseconds. It needs the permission to see the process: a process sees those of its own
+//! user, and with [`RIGHTS`] all. Programs in other PID namespaces, or already ended, are not found.
+//!
+//! [`RIGHTS`] give power over all processes, and a process confined by landlock sees no other process. So [`Finder`] is another
+//! process that does only this: it reads numbers of inodes, and answers with names.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Write},
     net::{IpAddr, SocketAddr},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
+    process::{Child, Command},
+    sync::Mutex,
+    time::Duration,
 };
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
+
+use crate::confine::CapabilitySet;
+
+/// Capabilities with which processes of all users are found.
+pub const RIGHTS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
 /// Inode and user of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +77,86 @@ pub fn process_name(inode: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{owner}/comm")).ok()?;
     Some(name.trim_end().to_owned())
 }
+
+/// A process that runs [`serve`]. Dropping the value ends it.
+#[derive(Debug)]
+pub struct Finder {
+    socket: Mutex<UnixStream>,
+    process: Child,
+}
+
+impl Finder {
+    /// Starts `program`, which must call [`serve`] with its standard input.
+    ///
+    /// # Errors
+    /// If the program cannot be started.
+    pub fn start(program: &mut Command) -> io::Result<Self> {
+        let (socket, other) = UnixStream::pair()?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let process = program.stdin(OwnedFd::from(other)).spawn()?;
+        Ok(Self {
+            socket: Mutex::new(socket),
+            process,
+        })
+    }
+
+    /// As [`process_name`]. After a failure of the process, no name is found any more.
+    #[must_use]
+    pub fn process_name(&self, inode: u32) -> Option<String> {
+        let mut socket = self.socket.lock().ok()?;
+        let asked = ask(&mut *socket, inode);
+        if let Err(error) = &asked {
+            tracing::debug!(%error, "programs are not found any more");
+            // A late answer would be taken for the answer to the next question.
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+        asked.ok()?
+    }
+}
+
+impl Drop for Finder {
+    fn drop(&mut self) {
+        if let Ok(socket) = self.socket.get_mut() {
+            // The process ends at the end of its input.
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+        let _ = self.process.wait();
+    }
+}
+
+/// Sends the number of an inode. The answer is the length of a name in one byte, 0 for none, and the name.
+fn ask(socket: &mut (impl Read + Write), inode: u32) -> io::Result<Option<String>> {
+    socket.write_all(&inode.to_ne_bytes())?;
+    let mut len = [0];
+    socket.read_exact(&mut len)?;
+    let mut name = vec![0; usize::from(len[0])];
+    socket.read_exact(&mut name)?;
+    let name = String::from_utf8(name).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok((!name.is_empty()).then_some(name))
+}
+
+/// Answers the questions of a [`Finder`] until `socket` ends.
+///
+/// # Errors
+/// If the socket fails.
+pub fn serve(socket: &mut (impl Read + Write)) -> io::Result<()> {
+    loop {
+        let mut inode = [0; 4];
+        match socket.read_exact(&mut inode) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        }
+        let name = process_name(u32::from_ne_bytes(inode)).unwrap_or_default();
+        let mut answer = vec![u8::try_from(name.len()).unwrap_or(0)];
+        if answer[0] > 0 {
+            answer.extend_from_slice(name.as_bytes());
+        }
+        socket.write_all(&answer)?;
+    }
+}
+
+/// Longest wait for an answer: a search on a host with tens of thousands of processes.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns a `SOCK_DIAG_BY_FAMILY` request for exactly one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
 fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
@@ -148,6 +239,13 @@ mod tests {
             assert_eq!(found.uid, rustix::process::getuid().as_raw());
             let own = fs::read_to_string("/proc/self/comm").expect("a name");
             assert_eq!(process_name(found.inode).as_deref(), Some(own.trim_end()));
+            let (mut asker, mut finder) = UnixStream::pair().expect("a pair");
+            let serving = std::thread::spawn(move || serve(&mut finder));
+            let asked = ask(&mut asker, found.inode).expect("an answer");
+            assert_eq!(asked.as_deref(), Some(own.trim_end()));
+            assert_eq!(ask(&mut asker, 1).expect("an answer"), None);
+            drop(asker);
+            serving.join().expect("no panic").expect("ends");
             let nobody = SocketAddr::new(local.ip(), 1);
             assert!(socket(nobody, remote).is_err());
         }

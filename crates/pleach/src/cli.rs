@@ -91,6 +91,9 @@ enum Command {
         /// Directory, which must exist
         dir: PathBuf,
     },
+    /// Find the programs of sockets, for a proxy that has started this process
+    #[command(hide = true)]
+    FindOwners,
     /// Find what keeps a tunnel from working, and what to do; exit code 1 if a problem is found
     Doctor(Doctor),
     /// Check the configuration FILE, and whether its devices and ports are available on this host
@@ -299,6 +302,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Leave(options) => print(&onboard::leave::run(&options)?),
         Command::Recover(options) => print(&recover::run(&options)?),
         Command::Doctor(options) => diagnose(&options),
+        Command::FindOwners => {
+            start_logging();
+            Ok(run_proxy::find_owners()?)
+        }
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file, trace } => up(&file, trace.as_deref()),
@@ -437,7 +444,7 @@ fn equalize(file: &std::path::Path) -> Result<(), Failure> {
     start_logging();
     let loaded = config::load_equalizer(file)?;
     tell(&loaded.notes, &check::absent_equalizer_devices(&loaded));
-    Ok(run_equalizer::run(&loaded.config)?)
+    Ok(run_equalizer::run(&loaded.config, file)?)
 }
 
 fn tell(notes: &[Note], absent_devices: &[ConfigError]) {

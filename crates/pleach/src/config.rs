@@ -31,7 +31,10 @@ use ipnet::IpNet;
 use pleach_carrier::{choice::Mode, http_proxy::HttpProxy};
 use pleach_core::{class::Class, units::Bitrate};
 use pleach_proxy::budget::Budget;
-use toml::{Spanned, de::DeTable};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 pub(crate) use budget::AtLimit;
 pub(crate) use carrier::{ClientCarrier, GatewayCarrier, TrustConfig};
@@ -83,6 +86,8 @@ pub(crate) struct TunnelConfig {
     pub(crate) classes: Vec<Class>,
     /// Where dashboard and metrics of this end listen.
     pub(crate) view: ViewConfig,
+    /// Whether the daemon gives up rights that it does not need.
+    pub(crate) confine: bool,
     /// Client or gateway, with its own settings.
     pub(crate) role: Role,
 }
@@ -299,6 +304,38 @@ pub(crate) fn load_equalizer(path: &Path) -> Result<LoadedEqualizer, ConfigError
 /// The first mistake in the file.
 pub(crate) fn load_any(path: &Path) -> Result<AnyLoaded, ConfigError> {
     read(path, |_, loaded| Ok(loaded))
+}
+
+/// Returns the files that the configuration file `path` names under keys that end in `_file`, wherever they are in it.
+///
+/// # Errors
+/// If the file cannot be read or is not TOML.
+pub(crate) fn named_files(path: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    fn collect(table: &DeTable<'_>, found: &mut Vec<PathBuf>) {
+        for (key, value) in table {
+            if let Some(name) = value.get_ref().as_str()
+                && key.get_ref().ends_with("_file")
+            {
+                found.push(PathBuf::from(name));
+            }
+            descend(value.get_ref(), found);
+        }
+    }
+    fn descend(value: &DeValue<'_>, found: &mut Vec<PathBuf>) {
+        if let Some(table) = value.as_table() {
+            collect(table, found);
+        }
+        for value in value.as_array().into_iter().flatten() {
+            descend(value.get_ref(), found);
+        }
+    }
+    let source = Source::read(path)?;
+    let mut names = Vec::new();
+    collect(parse(&source)?.get_ref(), &mut names);
+    Ok(names
+        .iter()
+        .map(|name| source.directory().join(name))
+        .collect())
 }
 
 fn read<T>(

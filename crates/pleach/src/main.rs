@@ -7,6 +7,7 @@
 //! | `api` | HTTP over the control socket and TCP: JSON, live values, dashboard, metrics |
 //! | [`check`] | checks a configuration against this host: devices, ports |
 //! | [`keys`] | X25519 keys and preshared keys as text |
+//! | [`confine`] | the rights that a daemon keeps |
 //! | [`control`] | the control socket: protocol, server, client |
 //! | `events` | the latest log messages, for the API |
 //! | [`rates`] | rates of links, from two statuses |
@@ -30,6 +31,7 @@ mod api;
 mod check;
 mod cli;
 mod config;
+mod confine;
 mod control;
 mod doctor;
 #[cfg(feature = "dashboard")]

@@ -14,12 +14,13 @@ use pleach_equalizer::{
 use pleach_linux::{
     clock,
     poll::{Poller, Signals, Token, Waker},
-    state::DEFAULT_STATE_DIR,
+    state::{DEFAULT_STATE_DIR, StateDir},
     watch::LinkWatch,
 };
 
 use crate::{
     config::EqualizerConfig,
+    confine,
     control::{
         ControlRequest, HoldStatus, LinkState, LinkStatus, SchedulerStatus, SplitStatus,
         SplitterStatus, StatusReport, server::ControlServer,
@@ -27,13 +28,18 @@ use crate::{
     reasons,
 };
 
-/// Runs the equalizer that `config` describes until SIGTERM or SIGINT.
+/// Runs the equalizer that `config`, read from `file`, describes until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// The error because of which the daemon cannot start or continue.
-pub(crate) fn run(config: &EqualizerConfig) -> anyhow::Result<()> {
+pub(crate) fn run(config: &EqualizerConfig, file: &Path) -> anyhow::Result<()> {
     // Signals are blocked before any thread starts, so that all threads leave signals to the poller.
     let mut signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
+    // The directory of state files and sockets must exist before it can be granted.
+    StateDir::open(DEFAULT_STATE_DIR.as_ref()).context("state directory")?;
+    let _confined = config
+        .confine
+        .then(|| confine::equalizer(config, file).apply());
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
     let (_server, requests) =

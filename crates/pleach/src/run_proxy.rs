@@ -6,11 +6,20 @@
 mod set;
 pub(crate) mod store;
 
-use std::{io, path::Path, time::Duration};
+use std::{
+    io,
+    os::{fd::AsFd as _, unix::net::UnixStream},
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use pleach_core::session::handshake::StaticKeys;
 use pleach_linux::{
+    confine::Confinement,
+    owner::{self, Finder},
     poll::{Signals, Waker},
     readiness::Readiness,
     state::DEFAULT_STATE_DIR,
@@ -26,6 +35,7 @@ use tokio::{task::LocalSet, time};
 
 use crate::{
     config::{self, ProxyConfig, StripeConfig},
+    confine,
     control::{
         ApplicationStatus, BudgetStatus, ConnectionStatus, ControlRequest, LaneStatus, LinkState,
         LinkStatus, ReloadReport, SchedulerStatus, StatusReport, StripedStatus,
@@ -56,9 +66,15 @@ pub(crate) fn run(config: ProxyConfig, file: &Path) -> anyhow::Result<()> {
 
 async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow::Result<()> {
     let signalled = Readiness::of(&signals).context("signals")?;
-    let settings = settings(&config)?;
+    let mut settings = settings(&config)?;
     let file = std::path::absolute(file).context("configuration")?;
+    if config.confine {
+        settings.finder = start_finder();
+    }
     let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
+    let _confined = config
+        .confine
+        .then(|| confine::proxy(&config, &file).apply());
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
     let control = match ControlServer::start(&config.control, &config.view, move || wake.wake()) {
@@ -110,6 +126,34 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
     save(store.as_mut(), &daemon);
     tracing::info!(listen = name, "stopped");
     Ok(())
+}
+
+/// Starts the process that identifies programs, because this process will not be able to. Without it, rules for programs
+/// have no effect.
+fn start_finder() -> Option<Arc<Finder>> {
+    let program = std::env::current_exe();
+    let started =
+        program.and_then(|program| Finder::start(Command::new(program).arg("find-owners")));
+    started
+        .inspect_err(|error| tracing::warn!(%error, "programs of clients are not identified"))
+        .map(Arc::new)
+        .ok()
+}
+
+/// Runs the process that [`start_finder`] starts.
+///
+/// # Errors
+/// If standard input is no socket.
+pub(crate) fn find_owners() -> anyhow::Result<()> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let rights = Confinement {
+        capabilities: owner::RIGHTS,
+        bpf: false,
+        // Landlock hides other processes.
+        files: None,
+    };
+    let _confined = rights.apply();
+    Ok(owner::serve(&mut UnixStream::from(socket))?)
 }
 
 /// Opens the database and passes its contents to `daemon`. Without a database the proxy works as well.
@@ -230,6 +274,7 @@ fn settings(config: &ProxyConfig) -> anyhow::Result<Settings> {
         short_queues: config.short_queues,
         ranges: config.ranges,
         state_dir: DEFAULT_STATE_DIR.into(),
+        finder: None,
     })
 }
 

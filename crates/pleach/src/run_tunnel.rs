@@ -49,6 +49,7 @@ use pleach_linux::{
 
 use crate::{
     config::{Nat, Role, SchedulerConfig, TunnelConfig},
+    confine,
     trace::TraceFile,
 };
 use data_path::DataPath;
@@ -92,6 +93,9 @@ pub(crate) fn run(
     if let Err(error) = dns::recover(&config.name) {
         tracing::warn!(%error, "the resolvers of an earlier run are not undone");
     }
+    let _confined = config
+        .confine
+        .then(|| confine::tunnel(&config, file, trace).apply());
     let resolvers = match &config.role {
         Role::Client(client) => Resolvers::set(&config.name, &client.dns)
             .with_context(|| format!("tunnel {}: [tunnel] dns", config.name))?,

@@ -14,8 +14,8 @@ use pleach_core::{
     tunnel::Incoming,
 };
 
+use super::super::heap;
 use super::client::Client;
-use crate::heap;
 
 /// Private keys, as bytes that all are the same.
 pub(super) const GATEWAY_KEY: u8 = 200;

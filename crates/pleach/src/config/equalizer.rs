@@ -42,6 +42,8 @@ pub(crate) struct EqualizerConfig {
     pub(crate) control: PathBuf,
     /// Where dashboard and metrics of this equalizer listen.
     pub(crate) view: ViewConfig,
+    /// Whether the daemon gives up rights that it does not need.
+    pub(crate) confine: bool,
     /// 1 to [`MAX_LINKS`] links with distinct names and devices.
     pub(crate) links: Vec<LinkConfig>,
 }
@@ -71,6 +73,7 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
             "weights",
             "interval",
             "control",
+            "confine",
             "spread",
             "probe",
             "interleave",
@@ -132,6 +135,7 @@ pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError
     Ok(LoadedEqualizer {
         config: EqualizerConfig {
             view: view::read(root)?,
+            confine: flag(&table, "confine", true)?,
             destinations,
             backend,
             mode: Mode {

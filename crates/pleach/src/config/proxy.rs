@@ -58,6 +58,8 @@ pub(crate) struct ProxyConfig {
     pub(crate) stripe: Option<StripeConfig>,
     /// Where dashboard and metrics of this proxy listen.
     pub(crate) view: ViewConfig,
+    /// Whether the daemon gives up rights that it does not need.
+    pub(crate) confine: bool,
 }
 
 /// How connections to other proxies are striped, and which proxies may use this one.
@@ -120,6 +122,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             "peer_port",
             "state",
             "control",
+            "confine",
             "allow",
             "max_connections",
             "idle",
@@ -237,6 +240,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             links,
             stripe,
             view: view::read(root)?,
+            confine: tunnel::switch(&table, "confine", true)?,
         },
         notes,
         listen_place: listen_value.place(),

@@ -220,7 +220,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "split TCP sometimes": CLIENT, "[scheduler]" => "split_tcp = \"sometimes\"\n[scheduler]",
         "f.toml:8: [tunnel] split_tcp: expected \"auto\", \"on\" or \"off\", found \"sometimes\"; remedy: write \"auto\" to split TCP connections if the RTTs of the links differ much, or \"off\"";
     "kill switch at a gateway": GATEWAY, "nat = true" => "kill_switch = true",
-        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `split_tcp` (others here: name, address, private_key, private_key_file, control, mtu, compression, parity, remember, listen, nat, isolate, speedtest)";
+        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `split_tcp` (others here: name, address, confine, private_key, private_key_file, control, mtu, compression, parity, remember, listen, nat, isolate, speedtest)";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
         "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
     "target delay too long": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"11s\"",
@@ -235,6 +235,8 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:10: [scheduler] share: has no effect without \"hold\"; remedy: add hold = \"NAME\", or remove it";
     "share above all": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\nhold = \"dsl\"\nshare = 101",
         "f.toml:11: [scheduler] share: expected a whole number from 1 to 100, found 101; remedy: write a share of the link's capacity in percent, for example 50";
+    "confine of another type": CLIENT, "mtu = 1400" => "mtu = 1400\nconfine = 1",
+        "f.toml:8: [tunnel] confine: expected true or false, found 1; remedy: write true, or remove it";
     "remember of another type": CLIENT, "mtu = 1400" => "mtu = 1400\nremember = 1",
         "f.toml:8: [tunnel] remember: expected true or false, found 1; remedy: write true, or remove it";
     "rate bad": CLIENT, "\"20Mbit\"" => "\"20 MB\"",
@@ -525,7 +527,7 @@ fn optional_parts_may_be_left_out() {
     let Role::Client(client) = &loaded.config.role else {
         panic!("a client")
     };
-    assert!(!client.kill_switch);
+    assert!(!client.kill_switch && loaded.config.confine);
     assert_eq!(loaded.config.scheduler, SchedulerConfig::default());
     assert_eq!(loaded.notes, []);
     let Role::Client(client) = loaded.config.role else {
@@ -772,6 +774,21 @@ fn keys_come_from_files_beside_the_configuration() {
     );
     let loaded = files.load(&text).expect("good file");
     assert_eq!(loaded.config.private_key.to_base64().as_str(), PRIVATE);
+}
+
+#[test]
+fn the_files_that_a_configuration_names_are_found_in_all_tables() {
+    let directory = TempDir::new().expect("directory");
+    let file = directory.path().join("f.toml");
+    let text = "mode = \"client\"\n[tunnel]\nprivate_key_file = \"a.key\"\n\
+        [[link]]\nhttp_proxy_password_file = \"/etc/b\"\n[[link]]\nname = \"x_file\"\n";
+    fs::write(&file, text).expect("written");
+    let mut found = named_files(&file).expect("valid");
+    found.sort();
+    assert_eq!(
+        found,
+        [PathBuf::from("/etc/b"), directory.path().join("a.key")]
+    );
 }
 
 #[test]

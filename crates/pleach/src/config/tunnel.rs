@@ -40,6 +40,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         &[
             "name",
             "address",
+            "confine",
             "private_key",
             "private_key_file",
             "control",
@@ -117,6 +118,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         &[
             "name",
             "address",
+            "confine",
             "private_key",
             "private_key_file",
             "control",
@@ -187,6 +189,7 @@ struct Common {
     split_tcp: SplitTcp,
     scheduler: SchedulerConfig,
     view: ViewConfig,
+    confine: bool,
 }
 
 impl Common {
@@ -203,6 +206,7 @@ impl Common {
             split_tcp,
             scheduler,
             view,
+            confine,
         } = self;
         TunnelConfig {
             name,
@@ -217,6 +221,7 @@ impl Common {
             scheduler,
             classes,
             view,
+            confine,
             role,
         }
     }
@@ -259,11 +264,15 @@ fn common(
             .map_or(Ok(SplitTcp::default()), split_tcp)?,
         scheduler: scheduler::read(root)?,
         view: view::read(root)?,
+        confine: switch(tunnel, "confine", true)?,
     })
 }
 
 /// Reads a boolean; returns `usual` if the key is missing.
-fn switch(table: &Table<'_>, key: &str, usual: bool) -> Result<bool, ConfigError> {
+///
+/// # Errors
+/// If the value is no boolean.
+pub(super) fn switch(table: &Table<'_>, key: &str, usual: bool) -> Result<bool, ConfigError> {
     let switch = table.optional(key).map(|value| {
         value
             .as_bool()

@@ -34,7 +34,7 @@ use std::{
     time::Duration,
 };
 
-use pleach_linux::{clock, netlink::Netlink, program};
+use pleach_linux::{clock, confine::Access, netlink::Netlink, program};
 
 use crate::onboard::durable::{self, Existing};
 
@@ -190,6 +190,36 @@ pub(crate) fn recover(tunnel: &str) -> io::Result<()> {
         run("resolvconf", &["-d", &interface(tunnel)], "")?;
     }
     restored
+}
+
+/// Returns the files that are needed to read the host's resolvers, and, if the host gets resolvers of a tunnel (`is_set`),
+/// to set and restore them.
+pub(crate) fn files(is_set: bool) -> Vec<(PathBuf, Access)> {
+    let file = Path::new(FILE);
+    let mut files = vec![
+        (file.to_owned(), Access::Read),
+        (RESOLVED.into(), Access::Read),
+    ];
+    // A link leads to a file that its owner replaces. The directory of the file itself contains much else.
+    if file.is_symlink() {
+        files.push((directory_of(file), Access::Read));
+    }
+    if !is_set {
+        return files;
+    }
+    match way() {
+        Way::File => {
+            files.push((file.to_owned(), Access::Set));
+            files.push((directory_of(file), Access::Change));
+        }
+        // The program runs scripts, which change files of other resolvers.
+        Way::Resolvconf => {
+            files.push(("/etc".into(), Access::Run));
+            files.extend(["/etc", "/run", "/var"].map(|path| (path.into(), Access::Change)));
+        }
+        Way::Resolved => {}
+    }
+    files
 }
 
 fn way() -> Way {

@@ -419,6 +419,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         ("[tunnel] parity", old.parity != wanted.parity),
         ("[tunnel] remember", old.remember != wanted.remember),
         ("[tunnel] split_tcp", old.split_tcp != wanted.split_tcp),
+        ("[tunnel] confine", old.confine != wanted.confine),
         ("[dashboard] or [metrics]", old.view != wanted.view),
     ];
     let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());

@@ -4,6 +4,7 @@
 mod budgets;
 mod carrier;
 mod closed;
+mod confined;
 #[cfg(feature = "dashboard")]
 mod dashboard;
 mod dns;
@@ -16,6 +17,8 @@ mod peers;
 mod process;
 mod recovery;
 mod reload;
+#[path = "../common/rights.rs"]
+mod rights;
 mod speedtest;
 mod split_tcp;
 mod status;

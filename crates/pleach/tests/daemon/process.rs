@@ -324,6 +324,11 @@ impl Daemon {
         &self.file
     }
 
+    /// Number of the daemon's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to the daemon.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("the daemon runs");

@@ -277,6 +277,11 @@ impl Equalizer {
     }
 
     /// Returns the equalizer's log so far.
+    /// Number of the equalizer's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

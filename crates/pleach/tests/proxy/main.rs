@@ -5,6 +5,7 @@ mod bad_input;
 mod budgets;
 mod cgroup;
 mod client;
+mod confined;
 mod datagrams;
 mod invitations;
 mod links;
@@ -13,6 +14,8 @@ mod quic;
 mod ranges;
 mod relay;
 mod requests;
+#[path = "../common/rights.rs"]
+mod rights;
 mod set;
 mod stripe;
 mod transparent;

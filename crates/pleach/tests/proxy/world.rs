@@ -239,6 +239,16 @@ impl Proxy {
             .expect("a number")
     }
 
+    /// Number of the proxy's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The proxy's log so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// Returns the number of open file descriptors of the proxy.
     pub(crate) fn descriptors(&self) -> usize {
         let directory = format!("/proc/{}/fd", self.child.id());

@@ -3,19 +3,31 @@
 //! A look-up takes milliseconds, so it runs on another thread, and at most [`PER_WINDOW`] look-ups begin in
 //! [`LENGTH`]. A client beyond this limit remains unknown and is classified by its port.
 
-use std::{cell::Cell, net::SocketAddr, time::Duration};
+use std::{cell::Cell, net::SocketAddr, sync::Arc, time::Duration};
 
 use pleach_core::time::Instant;
-use pleach_linux::{clock, owner};
+use pleach_linux::{
+    clock,
+    owner::{self, Finder},
+};
 use tokio::{task::spawn_blocking, time};
 
-/// Limits the number of look-ups.
+/// Identifies programs, and limits the number of look-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Apps {
+    /// Process that looks up programs; `None`: this process does.
+    finder: Option<Arc<Finder>>,
     window: Cell<(Instant, u32)>,
 }
 
 impl Apps {
+    pub(crate) fn new(finder: Option<Arc<Finder>>) -> Self {
+        Self {
+            finder,
+            ..Self::default()
+        }
+    }
+
     /// Returns the name of the local program whose socket at `client` is connected to `proxy`, as the proxy sees both
     /// addresses.
     pub(crate) async fn find(&self, client: SocketAddr, proxy: SocketAddr) -> Option<String> {
@@ -27,7 +39,11 @@ impl Apps {
         if !self.may_look(clock::now()) {
             return None;
         }
-        let look = move || owner::process_name(socket.inode);
+        let finder = self.finder.clone();
+        let look = move || match finder {
+            Some(finder) => finder.process_name(socket.inode),
+            None => owner::process_name(socket.inode),
+        };
         let found = time::timeout(PATIENCE, spawn_blocking(look)).await;
         found.ok()?.ok().flatten()
     }

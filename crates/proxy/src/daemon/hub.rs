@@ -137,6 +137,7 @@ impl Hub {
         }
         Self {
             uplinks: Uplinks::new(&settings.links),
+            apps: Apps::new(settings.finder.clone()),
             settings,
             placer: RefCell::new(placer),
             table: Table::default(),
@@ -147,7 +148,6 @@ impl Hub {
                 ahead: Cell::new(0),
             },
             resolver: Resolver::default(),
-            apps: Apps::default(),
             drops: Rc::default(),
             kept: RefCell::default(),
             cautions: RefCell::default(),

@@ -9,6 +9,7 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_core::session::handshake::StaticKeys;
+use pleach_linux::owner::Finder;
 
 use super::known::{Enrolment, Known};
 use crate::placer::{LinkSettings, PlacerConfig};
@@ -44,6 +45,8 @@ pub struct Settings {
     pub ranges: bool,
     /// Directory for the record of changes to the host, normally [`pleach_linux::state::DEFAULT_STATE_DIR`].
     pub state_dir: PathBuf,
+    /// Process that identifies the programs of clients. `None`: this process does.
+    pub finder: Option<Arc<Finder>>,
 }
 
 /// How connections to other hosts that run pleach are striped, and which peers may connect to this host.

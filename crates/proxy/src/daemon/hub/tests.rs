@@ -38,6 +38,7 @@ pub(crate) fn hub() -> Hub {
         ranges: true,
         probes: Vec::new(),
         state_dir: "/nowhere".into(),
+        finder: None,
     });
     hub.uplinks
         .locals
