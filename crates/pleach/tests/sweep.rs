@@ -340,7 +340,11 @@ fn mistakes_on_the_command_line_and_in_files_are_one_line() {
     let merge = ["merge", "none", "--out", "rows.jsonl"];
     assert!(files.fail(1, &merge).contains("cannot read none"));
     fs::create_dir(files.path("none")).expect("a directory");
-    assert!(files.fail(1, &merge).contains("none: there is no shard file"));
+    assert!(
+        files
+            .fail(1, &merge)
+            .contains("none: there is no shard file")
+    );
 }
 
 #[test]

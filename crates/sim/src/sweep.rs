@@ -449,11 +449,17 @@ fn trace_names<'a>(table: &'a toml::Table, names: &mut BTreeSet<&'a str>) {
     for (key, value) in table {
         let inner: &[toml::Value] = match value {
             toml::Value::Array(values) => values,
-            toml::Value::String(name) if TRACE_KEYS.contains(&key.as_str()) => {
-                names.insert(name);
+            toml::Value::String(name) => {
+                if TRACE_KEYS.contains(&key.as_str()) {
+                    names.insert(name);
+                }
                 &[]
             }
-            other => std::slice::from_ref(other),
+            toml::Value::Table(_) => std::slice::from_ref(value),
+            toml::Value::Boolean(_)
+            | toml::Value::Datetime(_)
+            | toml::Value::Float(_)
+            | toml::Value::Integer(_) => &[],
         };
         for table in inner.iter().filter_map(toml::Value::as_table) {
             trace_names(table, names);

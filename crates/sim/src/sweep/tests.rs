@@ -101,10 +101,10 @@ fn drawn_values_are_in_range_and_chance_leaves_the_base_value() {
             drawn += 1;
         }
         let case = sweep.case(draw * 12).expect("valid");
-        let rate = match &case.scenario.links[0].down.rate {
-            crate::link::trace::Rate::Constant(rate) => rate.as_bps(),
-            other => panic!("{other:?}"),
+        let crate::link::trace::Rate::Constant(rate) = case.scenario.links[0].down.rate else {
+            panic!("the rate is not constant: {case:?}");
         };
+        let rate = rate.as_bps();
         assert!((1_000_000..=100_000_000).contains(&rate), "{rate}");
         below_ten += u32::from(rate < 10_000_000);
     }
