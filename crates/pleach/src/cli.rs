@@ -229,6 +229,10 @@ enum SimCommand {
         #[arg(long)]
         trace: bool,
     },
+    /// Run many variants of a scenario, or a part of them; writes one row per case
+    Sweep(crate::sim::sweep::SweepOptions),
+    /// Join the rows of all parts of a sweep, and print a table by policy
+    Merge(crate::sim::merge::MergeOptions),
 }
 
 /// Why a command ends without success.
@@ -384,6 +388,10 @@ fn run(command: Command) -> Result<(), Failure> {
             seed,
             trace,
         }) => Ok(crate::sim::run(&scenario, &out, seed, trace)?),
+        #[cfg(feature = "sim")]
+        Command::Sim(SimCommand::Sweep(options)) => Ok(crate::sim::sweep::run(&options)?),
+        #[cfg(feature = "sim")]
+        Command::Sim(SimCommand::Merge(options)) => Ok(crate::sim::merge::run(&options)?),
     }
 }
 

@@ -1,6 +1,14 @@
 //! Connects the command line to the simulator.
 
-use std::{path::Path, sync::Arc};
+pub(crate) mod merge;
+mod shard_file;
+pub(crate) mod sweep;
+
+use std::{
+    io::{self, Write as _},
+    path::Path,
+    sync::Arc,
+};
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -115,6 +123,12 @@ impl Program for Daemon {
         // The status contains only numbers and text, so serialising cannot fail.
         serde_json::to_value(status).unwrap_or_default()
     }
+}
+
+/// Prints a note to the user on stderr.
+fn note(text: &str) {
+    // If this fails, the note cannot be reported anywhere.
+    let _ = writeln!(io::stderr(), "note: {text}");
 }
 
 /// Makes a progress bar with one step per phase, hidden unless stderr is a terminal.

@@ -575,7 +575,7 @@ fn all_lateness(report: &PhaseReport) -> Option<HdrHistogram<u64>> {
     Some(all)
 }
 
-fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
+pub(crate) fn is_bulk(traffic: &Traffic, tcp_only: bool) -> bool {
     match traffic.kind {
         TrafficKind::Tcp { .. } => true,
         TrafficKind::Quic | TrafficKind::Udp { .. } | TrafficKind::Video(_) => !tcp_only,

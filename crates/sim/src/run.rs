@@ -195,6 +195,18 @@ pub fn run(scenario: &Scenario, options: &Options<'_>) -> Result<Results, RunErr
     Ok(results)
 }
 
+/// Checks that `scenario` can be simulated, without simulating it.
+///
+/// # Errors
+/// Fails if the scenario requires a feature that the simulator or the program does not have.
+pub fn check(scenario: &Scenario, options: &Options<'_>) -> Result<(), RunError> {
+    let setups = phases(scenario, options.skip_baselines);
+    setups.iter().try_for_each(|setup| {
+        let phase = phase::Phase::new(scenario, setup, options.program)?;
+        phase.check()
+    })
+}
+
 /// Runs one phase of `scenario`, with the seed of its repetition.
 ///
 /// # Errors

@@ -111,7 +111,7 @@
 //! recorded links that the caller passes.
 
 mod check;
-mod locate;
+pub(crate) mod locate;
 mod raw;
 
 use std::{
@@ -131,6 +131,8 @@ use crate::{
     link::{LinkChange, LinkConfig, bundle::SharedConfig},
     pattern::{Profile, Rates},
 };
+
+pub(crate) use raw::{Span, parse_span};
 
 /// Highest number of segments of reordering that TCP learns to tolerate, if the scenario does not set it: the default
 /// of Linux's `tcp_max_reordering`, which was a constant of 127 until 2014.
@@ -575,6 +577,18 @@ pub struct Files<'a> {
     pub traces: Option<PathBuf>,
     /// Reads a text file.
     pub read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+}
+
+impl Files<'_> {
+    /// Returns the path of the trace file `name`, as a scenario writes it. `None` if it is `"traces:NAME"` and the
+    /// directory of recorded links is not known.
+    #[must_use]
+    pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+        match name.strip_prefix("traces:") {
+            None => Some(self.scenario.parent().unwrap_or(Path::new("")).join(name)),
+            Some(name) => Some(self.traces.as_ref()?.join(name)),
+        }
+    }
 }
 
 /// An error in a scenario file.

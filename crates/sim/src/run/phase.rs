@@ -13,6 +13,7 @@ use crate::{
     phases::Setup,
     results::StatusSample,
     scenario::{DaemonAction, End, Family, Scenario, Traffic, TrafficKind, TunnelSpec},
+    tcp::CongestionControl,
     traffic::{self, Ends, GRACE},
     world::{Host, Line, NodeId, UPLINK_MTU, World, WorldError},
 };
@@ -64,6 +65,25 @@ impl<'a> Phase<'a> {
             classes: classes.unwrap_or_default(),
             seed: scenario.seed.wrapping_add(u64::from(setup.repeat)),
         })
+    }
+
+    /// Checks the traffic of the phase, as far as this does not depend on the MTU of the tunnel.
+    ///
+    /// # Errors
+    /// Fails if the simulator does not model the traffic.
+    pub(super) fn check(&self) -> Result<(), RunError> {
+        let traffic = self.scenario.traffic.iter();
+        for traffic in traffic.filter(|traffic| self.setup.runs(traffic)) {
+            check_traffic(traffic, UPLINK_MTU)?;
+            if let TrafficKind::Tcp { cc: Some(cc), .. } = &traffic.kind {
+                let known = cc.parse::<CongestionControl>();
+                known.map_err(|error| RunError::CongestionControl {
+                    traffic: traffic.name.clone(),
+                    error,
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs the phase and returns its measurements.

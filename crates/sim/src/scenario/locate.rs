@@ -7,13 +7,13 @@ use crate::scenario::ScenarioError;
 
 /// A section of the file: the name of a table and, in an array of tables, its index from 0.
 #[derive(Clone, Copy)]
-pub(super) struct Section(pub(super) &'static str, pub(super) usize);
+pub(crate) struct Section(pub(crate) &'static str, pub(crate) usize);
 
 /// The part of the file before all sections.
-pub(super) const TOP: Section = Section("", 0);
+pub(crate) const TOP: Section = Section("", 0);
 
 /// Converts an error of the TOML parser.
-pub(super) fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> ScenarioError {
+pub(crate) fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> ScenarioError {
     let span = error.span().unwrap_or(0..0);
     let message = error.message().trim();
     let (problem, remedy) = match message.split_once(", expected ") {
@@ -36,7 +36,7 @@ pub(super) fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> Scenar
 /// is found.
 ///
 /// This parses lines, not TOML: for a section written as an inline table, it returns the line of its first key.
-pub(super) fn line_of(text: &str, section: Section, key: &str) -> usize {
+pub(crate) fn line_of(text: &str, section: Section, key: &str) -> usize {
     let Section(name, index) = section;
     let mut inside = name.is_empty();
     let (mut seen, mut head) = (0, 1);

@@ -325,7 +325,7 @@ impl<'de> Deserialize<'de> for Cost {
 
 /// A duration such as `"250ms"` or `"6.5ms"`.
 #[derive(Clone, Copy)]
-pub(super) struct Span(pub(super) Duration);
+pub(crate) struct Span(pub(crate) Duration);
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -338,7 +338,8 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-fn parse_span(text: &str) -> Option<Duration> {
+/// Parses a duration such as `250ms`. `None` if `text` is not a duration of at most 1000 hours.
+pub(crate) fn parse_span(text: &str) -> Option<Duration> {
     let units = [
         ("ns", 1e-9),
         ("us", 1e-6),

@@ -2,7 +2,11 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use pleach_sim::scenario::{Files, Scenario};
+use pleach_sim::{
+    run::EngineOnly,
+    scenario::{Files, Scenario},
+    sweep::Sweep,
+};
 
 use crate::main_phase;
 
@@ -43,4 +47,28 @@ fn scenario_files_run() {
         count += 1;
     }
     assert!(count >= 23);
+}
+
+#[test]
+fn sweep_files_are_valid() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/sweeps");
+    let mut count = 0;
+    for entry in fs::read_dir(dir).expect("the sweeps") {
+        let path = entry.expect("an entry").path();
+        let text = fs::read_to_string(&path).expect("text");
+        let mut files = Files {
+            scenario: &path,
+            traces: None,
+            read: &mut |path: &Path| fs::read_to_string(path),
+        };
+        let sweep = Sweep::parse(&text, &mut files).expect("a valid sweep");
+        for number in 0..sweep.cases() {
+            let case = sweep.case(number).expect("a valid case");
+            sweep
+                .check_case(&case, &EngineOnly)
+                .expect("a known policy");
+        }
+        count += 1;
+    }
+    assert!(count >= 2);
 }

@@ -1,10 +1,7 @@
 //! Links and shared bottlenecks: parameters, overrides, trace files.
 
 use core::time::Duration;
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use pleach_core::units::Bytes;
 
@@ -203,20 +200,12 @@ fn rate(raw: &raw::Params, files: &mut Files<'_>) -> Result<Option<Rate>, Proble
 }
 
 fn read(key: &'static str, name: &str, files: &mut Files<'_>) -> Result<String, Problem> {
-    let path: PathBuf = match name.strip_prefix("traces:") {
-        None => files.scenario.parent().unwrap_or(Path::new("")).join(name),
-        Some(name) => match &files.traces {
-            Some(traces) => traces.join(name),
-            None => {
-                return Err(problem(
-                    key,
-                    format!(
-                        "the directory of recorded links is not set, so \"traces:{name}\" cannot be found"
-                    ),
-                    "set PLEACH_TRACES to this directory",
-                ));
-            }
-        },
+    let Some(path) = files.path_of(name) else {
+        return Err(problem(
+            key,
+            format!("the directory of recorded links is not set, so {name:?} cannot be found"),
+            "set PLEACH_TRACES to this directory",
+        ));
     };
     (files.read)(&path).map_err(|error| {
         problem(
