@@ -137,8 +137,7 @@ mod tests {
         daemon::{
             answering,
             hub::tests::{add_link, hub, striping},
-            known::Known,
-            settings::KnownPeer,
+            known::{Known, KnownPeer},
         },
         handshake::Protocol,
         relay::{stripe::tests::run, udp::client::Client},

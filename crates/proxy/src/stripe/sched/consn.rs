@@ -12,8 +12,8 @@
 use pleach_core::{
     ids::PathId,
     sched::{
-        PacketInfo, PathView, Placement,
-        consn::{BLOCK, Consn as Policy, ConsnSettings},
+        BLOCK, PacketInfo, PathView, Placement,
+        consn::{Consn as Policy, ConsnSettings},
     },
     units::Bytes,
 };
