@@ -71,7 +71,7 @@ pub(super) struct Datagrams {
     queued_bytes: usize,
     /// Datagrams that are assigned to a lane, by slot.
     staged: [Option<Queued>; MAX_LANES],
-    /// Bytes of datagrams sent since the last item, by slot.
+    /// Bytes of datagrams sent, minus [`SHARE`] times the bytes of items sent, by slot; at least 0.
     lead: [usize; MAX_LANES],
     scheduler: Weighted,
 }
@@ -212,10 +212,10 @@ impl Datagrams {
         self.lead.get(slot.index()).is_none_or(|lead| *lead < LEAD)
     }
 
-    /// Notes that the lane in `slot` has sent an item, or has none to send.
-    pub(super) fn on_item(&mut self, slot: PathId) {
+    /// Notes that the lane in `slot` has sent an item of `bytes`. `None`: it has no item to send.
+    pub(super) fn on_item(&mut self, slot: PathId, bytes: Option<usize>) {
         if let Some(lead) = self.lead.get_mut(slot.index()) {
-            *lead = 0;
+            *lead = bytes.map_or(0, |bytes| lead.saturating_sub(SHARE * bytes));
         }
     }
 
@@ -246,7 +246,7 @@ impl Datagrams {
             self.queued_bytes += queued.cost();
             self.queue.push_front(queued);
         }
-        self.on_item(slot);
+        self.on_item(slot, None);
     }
 }
 
@@ -257,7 +257,9 @@ pub const MAX_QUEUED: usize = 1 << 20;
 /// Maximum time in the queue. After this time most applications have given a datagram up.
 pub const MAX_AGE: Duration = Duration::from_millis(200);
 /// Number of bytes of datagrams after which a lane sends an item: connections keep at least a quarter of a lane.
-const LEAD: usize = 3 * super::CHUNK;
+const LEAD: usize = SHARE * super::CHUNK;
+/// Number of bytes of datagrams for each byte of items, if both wait.
+const SHARE: usize = 3;
 /// Number of bytes that a queued frame costs beyond its own bytes. It bounds the number of empty datagrams.
 const OVERHEAD: usize = 64;
 /// Number of ended flows that are remembered.

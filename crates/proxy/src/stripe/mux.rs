@@ -394,14 +394,16 @@ impl Mux {
     }
 
     fn poll_item(&mut self, now: Instant, id: LaneId, out: &mut Vec<u8>) -> bool {
+        let before = out.len();
         let item = self.dispatch.poll_item(now, id, &mut self.connections);
-        if let Some(slot) = self.dispatch.slot(id) {
-            self.datagrams.on_item(slot);
-        }
-        item.is_some_and(|item| {
+        if let Some(item) = &item {
             item.encode(out);
-            true
-        })
+        }
+        if let Some(slot) = self.dispatch.slot(id) {
+            let bytes = item.is_some().then(|| out.len() - before);
+            self.datagrams.on_item(slot, bytes);
+        }
+        item.is_some()
     }
 
     /// Returns the time at which `lane` must send an acknowledgement. `None` if nothing has arrived since the last

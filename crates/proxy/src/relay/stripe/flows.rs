@@ -183,6 +183,8 @@ impl Association {
             (None, Some(wanted)) => {
                 let mut asked = self.flows.asked.borrow_mut();
                 if asked.len() >= MAX_ASKED {
+                    // The next datagram of the flow requests it again.
+                    self.mux.borrow_mut().forget_flow(flow);
                     return self.drops.count("too-many-peer-flows");
                 }
                 asked.push_back(Asked { flow, wanted, data });
@@ -201,6 +203,9 @@ impl Association {
     }
 
     pub(super) fn handle_flow_end(&self, flow: FlowId, refusal: Option<Refusal>) {
+        // A flow that ends before it is served must not be served.
+        let is_other = |asked: &Asked| asked.flow != flow;
+        self.flows.asked.borrow_mut().retain(is_other);
         let handler = self.flows.handlers.borrow_mut().remove(&flow);
         if let Some(handler) = handler {
             handler(FlowEvent::Ended(refusal));
