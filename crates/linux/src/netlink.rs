@@ -329,15 +329,30 @@ impl Netlink {
     /// # Errors
     /// Returns the error of the kernel.
     pub fn delete_rules(&self, priorities: RangeInclusive<u32>, table: u32) -> io::Result<()> {
-        let is_ours = |rule: &RuleMessage| {
-            let mut attributes = rule.attributes.iter();
-            let suppresses = |attribute| matches!(attribute, &RuleAttribute::SuppressPrefixLen(len) if len != u32::MAX);
-            attributes
-                .clone()
-                .any(|attribute| *attribute == RuleAttribute::Table(table))
-                || attributes.any(suppresses)
-        };
-        for rule in self.rules(&priorities)?.into_iter().rev().filter(is_ours) {
+        self.delete_matching(&priorities, |rule| {
+            let suppresses = |attribute: &RuleAttribute| matches!(attribute, &RuleAttribute::SuppressPrefixLen(len) if len != u32::MAX);
+            looks_up(rule, table) || rule.attributes.iter().any(suppresses)
+        })
+    }
+
+    /// Removes the rules with a priority in `priorities` that look up `table`, of both families, the last first.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel.
+    pub fn delete_rules_of_table(
+        &self,
+        priorities: RangeInclusive<u32>,
+        table: u32,
+    ) -> io::Result<()> {
+        self.delete_matching(&priorities, |rule| looks_up(rule, table))
+    }
+
+    fn delete_matching(
+        &self,
+        priorities: &RangeInclusive<u32>,
+        is_ours: impl Fn(&RuleMessage) -> bool,
+    ) -> io::Result<()> {
+        for rule in self.rules(priorities)?.into_iter().rev().filter(is_ours) {
             let request = self.handle.rule().del(rule);
             absent_is_none(self.runtime.block_on(request.execute()))?;
         }
@@ -412,6 +427,10 @@ fn to_io(error: rtnetlink::Error) -> io::Error {
     } else {
         io::Error::other(error)
     }
+}
+
+fn looks_up(rule: &RuleMessage, table: u32) -> bool {
+    rule.attributes.contains(&RuleAttribute::Table(table))
 }
 
 /// Converts the errors for objects that do not exist, or that belong to a family this host does not have, to `None`.

@@ -216,9 +216,11 @@ table inet {table} {{
 /// Returns the chains that divert datagrams to `port`. `divert` is the mark that leads them there, and `own` the mark
 /// of the proxy's own datagrams.
 fn divert_chains(port: u16, divert: u32, own: u32, direct: &[IpNet], uplinks: &[String]) -> String {
-    // A datagram that answers an outside client must leave by the link of that client.
+    // A datagram that answers an outside client must leave by the link of that client. Without connection tracking, answers
+    // are not known. DHCP belongs to one device.
     let leave = format!(
-        "    meta l4proto != udp return\n    ct direction reply return\n{}",
+        "    meta l4proto != udp return\n    ct direction reply return\n    ct state untracked return\n    \
+         udp sport {{ 68, 546 }} return\n    udp dport {{ 67, 547 }} return\n{}",
         exempt_destinations(direct)
     );
     let inbound = exempt_devices(uplinks);

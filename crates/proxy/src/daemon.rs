@@ -99,15 +99,15 @@ impl Daemon {
         let listener = listen(settings.listen, false)?;
         let name = listener.local_addr()?.port();
         let base = settings.state_dir.as_path();
-        let transparent = if settings.transparent == Transparency::Redirect {
-            Some(Transparent::start(base, name)?)
+        let transparent = if let Transparency::Redirect { udp } = settings.transparent {
+            Some(Transparent::start(base, name, udp)?)
         } else {
             redirect::recover(base, name)?;
             None
         };
         let cgroup = match &settings.transparent {
             Transparency::Cgroup(path) => Some(Cgroup::start(path.as_deref())?),
-            Transparency::Off | Transparency::Redirect => None,
+            Transparency::Off | Transparency::Redirect { .. } => None,
         };
         let asked = settings.stripe.as_ref().and_then(|stripe| stripe.listen);
         let peers = asked

@@ -7,7 +7,7 @@
 //! ([`reply_socket`]).
 
 use std::{
-    io,
+    fs, io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     os::fd::{AsFd, AsRawFd},
     thread,
@@ -35,10 +35,35 @@ pub(super) fn add_routes(port: u16) -> io::Result<()> {
     })
 }
 
+/// Checks that this host delivers diverted datagrams and that this process may answer them.
+///
+/// # Errors
+/// - With `src_valid_mark`, which some VPNs set, the kernel would drop the datagrams that this host forwards.
+/// - Without `CAP_NET_BIND_SERVICE`, answers from ports below 1024 could not be sent.
+pub fn check_host() -> io::Result<()> {
+    let setting = fs::read_to_string("/proc/sys/net/ipv4/conf/all/src_valid_mark");
+    if setting.is_ok_and(|value| value.trim() != "0") {
+        return Err(io::Error::other(
+            "net.ipv4.conf.all.src_valid_mark is 1, so that the kernel would drop forwarded datagrams; \
+             remedy: set it to 0, or remove transparent_udp",
+        ));
+    }
+    // The address is for documentation: no host has it.
+    let answer = SocketAddr::from(([192, 0, 2, 1], 53));
+    match reply_socket(answer, super::MARK) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(io::Error::new(
+            error.kind(),
+            "answers from ports below 1024 need CAP_NET_ADMIN and CAP_NET_BIND_SERVICE",
+        )),
+        // The port may be in use.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Removes the rules and routes of the proxy on `port`, if there are any.
 pub(super) fn remove_routes(port: u16) -> io::Result<()> {
     in_thread(|netlink| {
-        netlink.delete_rules(PRIORITY..=PRIORITY, mark(port))?;
+        netlink.delete_rules_of_table(PRIORITY..=PRIORITY, mark(port))?;
         netlink.flush_table(mark(port))
     })
 }

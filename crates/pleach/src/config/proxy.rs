@@ -116,6 +116,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         &[
             "listen",
             "transparent",
+            "transparent_udp",
             "cgroup",
             "scheduler",
             "striping",
@@ -574,7 +575,7 @@ fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
         None => Transparency::Off,
         Some(value) if value.as_text() == Some("cgroup") => Transparency::Cgroup(None),
         Some(value) => match value.as_bool() {
-            Some(true) => Transparency::Redirect,
+            Some(true) => Transparency::Redirect { udp: false },
             Some(false) => Transparency::Off,
             None => {
                 return Err(value.expected(
@@ -583,6 +584,23 @@ fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
                 ));
             }
         },
+    };
+    let transparent = match (transparent, table.optional("transparent_udp")) {
+        (transparent, None) => transparent,
+        (Transparency::Redirect { .. }, Some(value)) => Transparency::Redirect {
+            udp: value.as_bool().ok_or_else(|| {
+                value.expected(
+                    "true or false",
+                    "write true to redirect UDP as well, or remove it",
+                )
+            })?,
+        },
+        (Transparency::Off | Transparency::Cgroup(_), Some(value)) => {
+            return Err(value.wrong(
+                "it has no effect unless transparent = true",
+                "write transparent = true, or remove it",
+            ));
+        }
     };
     let Some(cgroup) = table.optional("cgroup") else {
         return Ok(transparent);

@@ -1229,7 +1229,7 @@ fn cgroup_mode_says_which_rules_it_cannot_follow() {
     let config = proxy_text(&with("transparent = true"))
         .expect("good file")
         .config;
-    assert_eq!(config.transparent, Transparency::Redirect);
+    assert_eq!(config.transparent, Transparency::Redirect { udp: false });
 }
 
 #[test]

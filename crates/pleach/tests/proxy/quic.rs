@@ -90,7 +90,7 @@ fn a_download_over_quic_takes_the_link_that_tcp_leaves_idle() {
         .run(|| Ok(UdpSocket::bind((SERVER, QUIC_PORT))?));
     let socket = socket.expect("server");
     let serving = thread::spawn(move || run(serve(socket, server_config)));
-    let mut proxy = world.proxy("transparent = true", "");
+    let mut proxy = world.proxy("transparent = true\ntransparent_udp = true", "");
     let is_there = || {
         let output = world
             .client()

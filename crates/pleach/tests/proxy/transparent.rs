@@ -76,7 +76,7 @@ fn programs_that_know_no_proxy_use_both_links_and_all_is_undone() {
 
     let mut proxy = world.proxy(
         // `allow` applies only to clients that connect to the proxy's port.
-        "transparent = true\nscheduler = \"round-robin\"\nallow = [\"127.0.0.0/8\"]",
+        "transparent = true\ntransparent_udp = true\nscheduler = \"round-robin\"\nallow = [\"127.0.0.0/8\"]",
         "",
     );
     let is_there = || {
@@ -113,7 +113,7 @@ fn programs_that_know_no_proxy_use_both_links_and_all_is_undone() {
     assert!(!tables(world.client()).contains("pleach_proxy"));
 
     // After a crash the next start removes the leftover table, even if the next proxy does not redirect connections.
-    let crashed = world.proxy("transparent = true", "");
+    let crashed = world.proxy("transparent = true\ntransparent_udp = true", "");
     within(PATIENCE, is_there).expect("the table is made");
     drop(crashed);
     assert!(
@@ -183,7 +183,7 @@ fn datagrams_take_a_link_that_tcp_leaves_idle_and_all_is_undone() {
     });
     let before = diversion(world.client());
     assert!(!before.contains("fwmark"), "{before}");
-    let mut proxy = world.proxy("transparent = true", "");
+    let mut proxy = world.proxy("transparent = true\ntransparent_udp = true", "");
     let is_there = || {
         tables(world.client())
             .contains("pleach_proxy_1080")
@@ -238,7 +238,7 @@ fn datagrams_take_a_link_that_tcp_leaves_idle_and_all_is_undone() {
     assert_eq!(diversion(world.client()), before);
 
     // After a crash the next start removes the rules and routes, even if the next proxy does not divert datagrams.
-    let crashed = world.proxy("transparent = true", "");
+    let crashed = world.proxy("transparent = true\ntransparent_udp = true", "");
     within(PATIENCE, is_there).expect("the table is made");
     drop(crashed);
     let left = diversion(world.client());

@@ -230,7 +230,7 @@ pub(crate) fn outgoing(
         socket2::Domain::IPV6
     };
     let socket = socket2::Socket::new(domain, kind.nonblocking().cloexec(), None)?;
-    if hub.settings.transparent == Transparency::Redirect {
+    if matches!(hub.settings.transparent, Transparency::Redirect { .. }) {
         // The mark keeps this connection from being redirected to the proxy.
         socket.set_mark(redirect::MARK)?;
     }

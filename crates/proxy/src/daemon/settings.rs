@@ -77,7 +77,10 @@ pub enum Transparency {
     #[default]
     Off,
     /// Connections of this host, and connections that it forwards, are redirected to the proxy.
-    Redirect,
+    Redirect {
+        /// Whether UDP datagrams are redirected as well.
+        udp: bool,
+    },
     /// The kernel binds sockets of programs in this cgroup to links. `None`: the root cgroup, which contains all
     /// programs.
     Cgroup(Option<PathBuf>),

@@ -36,21 +36,23 @@ pub(crate) struct Transparent {
 
 impl Transparent {
     /// Opens the listeners and reserves the redirect of the proxy on port `name`. Nothing is redirected before
-    /// [`Self::apply`].
+    /// [`Self::apply`]. `udp`: whether datagrams are redirected as well.
     ///
     /// # Errors
     /// Fails as [`Redirect::begin`] does.
-    pub(crate) fn start(base: &Path, name: u16) -> io::Result<Self> {
+    pub(crate) fn start(base: &Path, name: u16, udp: bool) -> io::Result<Self> {
         let redirect = Redirect::begin(base, name)?;
         let v4 = listen((Ipv4Addr::UNSPECIFIED, 0).into(), false)?;
         let port = v4.local_addr()?.port();
         let v6 = listen((Ipv6Addr::UNSPECIFIED, port).into(), true).ok();
-        let (datagrams, udp) = match prepare_datagrams(&redirect) {
-            Ok((datagrams, port)) => (datagrams, Some(port)),
-            Err(error) => {
+        let prepared = udp.then(|| prepare_datagrams(&redirect));
+        let (datagrams, udp) = match prepared {
+            Some(Ok((datagrams, port))) => (datagrams, Some(port)),
+            Some(Err(error)) => {
                 tracing::error!(%error, "UDP goes past the proxy");
                 ([None, None], None)
             }
+            None => ([None, None], None),
         };
         Ok(Self {
             v4,
@@ -119,6 +121,7 @@ impl Transparent {
 
 /// Opens the sockets for datagrams, and adds the routes that lead datagrams to them. Also returns the port.
 fn prepare_datagrams(redirect: &Redirect) -> io::Result<([Option<UdpSocket>; 2], u16)> {
+    redirect::divert::check_host()?;
     let v4 = Diverted::bind(false, 0)?;
     let port = v4.port()?;
     let open = |diverted: Diverted| {
