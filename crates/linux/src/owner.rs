@@ -18,14 +18,24 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+use rustix::{
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
+        socket_with,
+    },
+    thread::capabilities,
 };
 
 use crate::confine::CapabilitySet;
 
 /// Capabilities with which processes of all users are found.
 pub const RIGHTS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
+
+/// Whether this process has [`RIGHTS`], or may give them to a child.
+#[must_use]
+pub fn sees_all() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.permitted.contains(RIGHTS))
+}
 
 /// Inode and user of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +116,7 @@ impl Finder {
         let mut socket = self.socket.lock().ok()?;
         let asked = ask(&mut *socket, inode);
         if let Err(error) = &asked {
-            tracing::debug!(%error, "programs are not found any more");
+            tracing::warn!(%error, "programs of clients are not found any more: rules with `app` do not match until a restart");
             // A late answer would be taken for the answer to the next question.
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }

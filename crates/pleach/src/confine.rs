@@ -3,11 +3,11 @@
 //! | mode | capabilities |
 //! | --- | --- |
 //! | tunnel | `NET_ADMIN` (routes, nftables, marks, sysctls), `NET_RAW` (sockets are bound to devices again); `NET_BIND_SERVICE` if it listens on a port below 1024 |
-//! | proxy | `NET_ADMIN` with `transparent = true`, otherwise none |
+//! | proxy | `NET_ADMIN` with `transparent = true`, `NET_BIND_SERVICE` with `transparent_udp = true` (answers from ports below 1024), otherwise none |
 //! | equalizer | `NET_ADMIN`, and with BPF programs `BPF` and `PERFMON`; `NET_RAW` with `spread = "delay"` (pings) |
 //!
-//! A daemon also keeps `DAC_OVERRIDE` if one of its files belongs to another user than the daemon runs as, for example to
-//! the user who started it with `sudo`.
+//! A daemon also keeps `DAC_OVERRIDE` if a directory in which it writes belongs to another user than the daemon runs as, for
+//! example to the user who started it with `sudo`; or `DAC_READ_SEARCH` if a directory that leads to its files does.
 //!
 //! Files: those of [`basic_files`], the directory of the configuration (a reload reads it) and of files that it names, and the
 //! directories in which the daemon keeps state and sockets. A daemon that resolves names reads all of `/etc`, because
@@ -63,8 +63,11 @@ pub(crate) fn proxy(config: &ProxyConfig, file: &Path) -> Confinement {
     kept.may_resolve();
     let uses_bpf = match &config.transparent {
         Transparency::Off => false,
-        Transparency::Redirect => {
+        Transparency::Redirect { udp } => {
             kept.capabilities |= CapabilitySet::NET_ADMIN;
+            if *udp {
+                kept.capabilities |= CapabilitySet::NET_BIND_SERVICE;
+            }
             false
         }
         // The programs are in place; the kernel lets everybody change maps that he has open (5.19).
@@ -116,9 +119,20 @@ impl Kept {
 
     #[cfg(feature = "dashboard")]
     fn of_view(&mut self, view: &ViewConfig) {
-        if let Some(directory) = view.history.as_ref().and_then(|file| file.parent()) {
-            make(directory, 0o700);
-            self.may_change(directory);
+        if let Some(history) = &view.history {
+            if let Some(directory) = history.parent() {
+                make(directory, 0o700);
+                self.may_change(directory);
+            }
+            // The file may be a link.
+            if let Some(directory) = history
+                .canonicalize()
+                .ok()
+                .as_deref()
+                .and_then(Path::parent)
+            {
+                self.may_change(directory);
+            }
         }
         for listen in view.dashboard.iter().chain(&view.metrics) {
             self.may_listen(listen.address.port());
@@ -131,9 +145,8 @@ impl Kept {
     fn of_client(&mut self, client: &ClientConfig) {
         let state = client.state.as_ref().and_then(|file| file.parent());
         let state = state.unwrap_or(Path::new(STATE_DIRECTORY));
-        if client.links.iter().any(|link| link.budget.is_some()) {
-            make(state, 0o700);
-        }
+        // A reload may add a budget.
+        make(state, 0o700);
         self.may_change(state);
         let mut proxies = client
             .links
@@ -191,11 +204,14 @@ impl Kept {
 
     fn finish(mut self, bpf: bool) -> Confinement {
         let user = rustix::process::geteuid().as_raw();
-        let is_foreign = |(path, access): &(PathBuf, Access)| {
-            *access == Access::Change && path.metadata().is_ok_and(|found| found.uid() != user)
-        };
-        if self.files.iter().any(is_foreign) {
+        let is_foreign = |path: &Path| path.metadata().is_ok_and(|found| found.uid() != user);
+        let basic = basic_files();
+        let own = || self.files.iter().filter(|file| !basic.contains(file));
+        if own().any(|(path, access)| *access == Access::Change && is_foreign(path)) {
             self.capabilities |= CapabilitySet::DAC_OVERRIDE;
+        } else if own().any(|(path, _)| path.ancestors().any(is_foreign)) {
+            // Its user may have closed a directory on the way to others.
+            self.capabilities |= CapabilitySet::DAC_READ_SEARCH;
         }
         Confinement {
             capabilities: self.capabilities,

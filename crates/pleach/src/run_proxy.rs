@@ -69,6 +69,13 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
     let mut settings = settings(&config)?;
     let file = std::path::absolute(file).context("configuration")?;
     if config.confine {
+        let names_programs = settings.placer.rules.iter().any(|rule| rule.app.is_some());
+        if names_programs && !owner::sees_all() {
+            tracing::warn!(
+                "rules with `app` match no programs of other users, and few of root: \
+                 permit CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (docs/proxy.md, Privileges)"
+            );
+        }
         settings.finder = start_finder();
     }
     let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
