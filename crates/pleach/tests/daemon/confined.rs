@@ -75,6 +75,24 @@ fn a_confined_daemon_reads_no_file_outside_its_directories() {
 }
 
 #[test]
+fn a_confined_daemon_reaches_its_configuration_in_the_closed_directory_of_another_user() {
+    let Some(world) = World::new() else { return };
+    let home = tempfile::tempdir().expect("directory");
+    let file = Client::default().write(&world);
+    let own = home.path().join("client.toml");
+    fs::rename(&file, &own).expect("moved");
+    std::os::unix::fs::chown(home.path(), Some(1000), Some(1000)).expect("root");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).expect("root");
+    let control = file.with_extension("sock");
+    let client = crate::process::Daemon::with_file(&world.client, own, control);
+    client.until("it runs", |_| true);
+    let output = client.command("reload", &[]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert_confined(client.pid(), TUNNEL | CapabilitySet::DAC_READ_SEARCH);
+}
+
+#[test]
 fn confinement_can_be_switched_off() {
     let Some(world) = World::new() else { return };
     let file = Client::default().write(&world);

@@ -363,6 +363,27 @@ mod tests {
     }
 
     #[test]
+    fn connections_get_a_quarter_of_a_lane_with_frames_of_any_length() {
+        for len in [21, 1000, super::super::CHUNK] {
+            let mut datagrams = Datagrams::default();
+            let flow = datagrams.open().expect("room");
+            let slot = PathId(0);
+            let mut bytes = [0; 2];
+            while bytes[0] + bytes[1] < 2_000_000 {
+                let _ = datagrams.push(Instant::ZERO, flow, None, &[1; 1000]);
+                if datagrams.is_first(slot) {
+                    let frame = datagrams.poll(slot, &mut lanes(&[20])).expect("there");
+                    bytes[0] += frame.len() + OVERHEAD;
+                } else {
+                    datagrams.on_item(slot, Some(len));
+                    bytes[1] += len;
+                }
+            }
+            assert!((440_000..=520_000).contains(&bytes[1]), "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn flows_are_bounded_and_an_ended_flow_does_not_begin_again() {
         let mut asks = Datagrams::default();
         let flows: Vec<FlowId> = core::iter::from_fn(|| asks.open()).collect();
