@@ -276,6 +276,16 @@ impl Sweep {
                 (error.problem, error.remedy),
             )
         })?;
+        if self.warm_up >= scenario.duration {
+            let mistake = (
+                format!(
+                    "it leaves out the whole run of {:?} in case {number}",
+                    scenario.duration
+                ),
+                "use a shorter time".to_owned(),
+            );
+            return Err(self.place().error(TOP, "warm_up", mistake));
+        }
         Ok(Case {
             number,
             parameters,

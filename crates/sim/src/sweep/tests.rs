@@ -203,6 +203,10 @@ fn mistakes_name_file_line_key_and_remedy() {
             "dir/sweep.toml:3: draws: the sweep has more than 1000000 cases; use fewer",
         ),
         (
+            change("draws = 3\n", "draws = 3\nwarm_up = \"1h\"\n"),
+            "dir/sweep.toml:4: warm_up: it leaves out the whole run of",
+        ),
+        (
             change("chance = 0.5", "chance = 1.5"),
             "dir/sweep.toml:7: link.lte.loss: `chance` is out of range; use 0 to 1",
         ),
