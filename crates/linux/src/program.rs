@@ -2,8 +2,8 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _, Seek as _, Write as _},
-    os::unix::process::CommandExt as _,
+    io::{self, Write as _},
+    os::unix::{fs::FileExt as _, process::CommandExt as _},
     process::{Command, Output, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
@@ -26,7 +26,7 @@ use rustix::{
 /// - The error of the start of the program.
 /// - [`io::ErrorKind::TimedOut`] if the program was killed after `patience`.
 pub fn run(command: &mut Command, input: &str, patience: Duration) -> io::Result<Output> {
-    let (mut stdout, mut stderr) = (file_in_memory()?, file_in_memory()?);
+    let (stdout, stderr) = (file_in_memory()?, file_in_memory()?);
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(stdout.try_clone()?)
@@ -55,8 +55,8 @@ pub fn run(command: &mut Command, input: &str, patience: Duration) -> io::Result
     }
     Ok(Output {
         status,
-        stdout: content(&mut stdout)?,
-        stderr: content(&mut stderr)?,
+        stdout: content(&stdout)?,
+        stderr: content(&stderr)?,
     })
 }
 
@@ -64,10 +64,11 @@ fn file_in_memory() -> io::Result<File> {
     Ok(memfd_create("output", MemfdFlags::CLOEXEC)?.into())
 }
 
-fn content(file: &mut File) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut bytes)?;
+/// Returns the content of `file`. Does not use its position, because a descendant that runs on writes there.
+fn content(file: &File) -> io::Result<Vec<u8>> {
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
 
