@@ -95,6 +95,8 @@ pub(crate) fn equalizer(config: &EqualizerConfig, file: &Path) -> Confinement {
 struct Kept {
     capabilities: CapabilitySet,
     files: Vec<(PathBuf, Access)>,
+    /// Files that a reload reads.
+    read: Vec<PathBuf>,
 }
 
 impl Kept {
@@ -103,6 +105,7 @@ impl Kept {
         let mut this = Self {
             capabilities: CapabilitySet::empty(),
             files: basic_files(),
+            read: Vec::new(),
         };
         this.may_read_beside(file);
         for named in config::named_files(file).unwrap_or_default() {
@@ -189,6 +192,7 @@ impl Kept {
             if let Some(directory) = file.parent() {
                 self.files.push((directory.to_owned(), Access::Read));
             }
+            self.read.push(file);
         }
     }
 
@@ -209,9 +213,19 @@ impl Kept {
         let own = || self.files.iter().filter(|file| !basic.contains(file));
         if own().any(|(path, access)| *access == Access::Change && is_foreign(path)) {
             self.capabilities |= CapabilitySet::DAC_OVERRIDE;
-        } else if own().any(|(path, _)| path.ancestors().any(is_foreign)) {
-            // Its user may have closed a directory on the way to others.
-            self.capabilities |= CapabilitySet::DAC_READ_SEARCH;
+        } else {
+            // Its user may have closed a directory on the way to others; root does not.
+            let is_users = |path: &Path| {
+                let found = path.metadata();
+                found.is_ok_and(|found| ![user, 0].contains(&found.uid()))
+            };
+            let directories = own().map(|(path, _)| path);
+            if directories
+                .chain(&self.read)
+                .any(|path| path.ancestors().any(is_users))
+            {
+                self.capabilities |= CapabilitySet::DAC_READ_SEARCH;
+            }
         }
         Confinement {
             capabilities: self.capabilities,
