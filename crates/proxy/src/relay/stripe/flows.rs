@@ -183,8 +183,10 @@ impl Association {
             (None, Some(wanted)) => {
                 let mut asked = self.flows.asked.borrow_mut();
                 if asked.len() >= MAX_ASKED {
-                    // The next datagram of the flow requests it again.
-                    self.mux.borrow_mut().forget_flow(flow);
+                    if asked.iter().all(|other| other.flow != flow) {
+                        // The next datagram of the flow requests it again.
+                        self.mux.borrow_mut().forget_flow(flow);
+                    }
                     return self.drops.count("too-many-peer-flows");
                 }
                 asked.push_back(Asked { flow, wanted, data });
