@@ -31,18 +31,18 @@ use crate::{
         self, ClientConfig, EqualizerConfig, GatewayConfig, ProxyConfig, RUN_DIRECTORY, Role,
         TunnelConfig, ViewConfig,
     },
-    run_tunnel::dns,
+    run_tunnel::{budgets, dns},
 };
 
 /// Returns the rights of the tunnel that `config`, read from `file`, describes. `trace`: its trace file.
 pub(crate) fn tunnel(config: &TunnelConfig, file: &Path, trace: Option<&Path>) -> Confinement {
     let mut kept = Kept::new(file, &config.control, &config.view);
     kept.capabilities |= CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
-    if let Some(directory) = trace.and_then(Path::parent) {
-        kept.may_change(directory);
+    if let Some(trace) = trace {
+        kept.may_change_beside(trace);
     }
     match &config.role {
-        Role::Client(client) => kept.of_client(client),
+        Role::Client(client) => kept.of_client(client, &config.name),
         Role::Gateway(gateway) => kept.of_gateway(gateway),
     }
     kept.finish(false)
@@ -51,9 +51,9 @@ pub(crate) fn tunnel(config: &TunnelConfig, file: &Path, trace: Option<&Path>) -
 /// Returns the rights of the proxy that `config`, read from `file`, describes.
 pub(crate) fn proxy(config: &ProxyConfig, file: &Path) -> Confinement {
     let mut kept = Kept::new(file, &config.control, &config.view);
-    if let Some(state) = config.state.as_ref().and_then(|state| state.parent()) {
-        make(state, 0o700);
-        kept.may_change(state);
+    if let Some(state) = &config.state {
+        make_beside(state, 0o700);
+        kept.may_change_beside(state);
     }
     let stripe = config.stripe.as_ref();
     if let Some(store) = stripe.and_then(|stripe| stripe.store.as_ref()) {
@@ -112,10 +112,8 @@ impl Kept {
             this.may_read_beside(&named);
         }
         this.may_change(Path::new(RUN_DIRECTORY));
-        if let Some(directory) = control.parent() {
-            make(directory, 0o755);
-            this.may_change(directory);
-        }
+        make_beside(control, 0o755);
+        this.may_change_beside(control);
         this.of_view(view);
         this
     }
@@ -123,19 +121,8 @@ impl Kept {
     #[cfg(feature = "dashboard")]
     fn of_view(&mut self, view: &ViewConfig) {
         if let Some(history) = &view.history {
-            if let Some(directory) = history.parent() {
-                make(directory, 0o700);
-                self.may_change(directory);
-            }
-            // The file may be a link.
-            if let Some(directory) = history
-                .canonicalize()
-                .ok()
-                .as_deref()
-                .and_then(Path::parent)
-            {
-                self.may_change(directory);
-            }
+            make_beside(history, 0o700);
+            self.may_change_beside(history);
         }
         for listen in view.dashboard.iter().chain(&view.metrics) {
             self.may_listen(listen.address.port());
@@ -145,12 +132,11 @@ impl Kept {
     #[cfg(not(feature = "dashboard"))]
     fn of_view(&mut self, _: &ViewConfig) {}
 
-    fn of_client(&mut self, client: &ClientConfig) {
-        let state = client.state.as_ref().and_then(|file| file.parent());
-        let state = state.unwrap_or(Path::new(STATE_DIRECTORY));
+    fn of_client(&mut self, client: &ClientConfig, tunnel: &str) {
         // A reload may add a budget.
-        make(state, 0o700);
-        self.may_change(state);
+        let state = budgets::file(client, tunnel);
+        make_beside(&state, 0o700);
+        self.may_change_beside(&state);
         let mut proxies = client
             .links
             .iter()
@@ -196,6 +182,18 @@ impl Kept {
         }
     }
 
+    /// Grants changes in the directory of `file`, and in that of the file to which `file` is a link.
+    fn may_change_beside(&mut self, file: &Path) {
+        let real = file.canonicalize().ok();
+        for directory in [Some(file), real.as_deref()]
+            .into_iter()
+            .flatten()
+            .filter_map(Path::parent)
+        {
+            self.may_change(directory);
+        }
+    }
+
     fn may_change(&mut self, directory: &Path) {
         // A path without a directory is in the working directory.
         let directory = if directory.as_os_str().is_empty() {
@@ -235,6 +233,13 @@ impl Kept {
     }
 }
 
+/// Makes the directory of `file`, if it has one: see [`make`].
+fn make_beside(file: &Path, mode: u32) {
+    if let Some(directory) = file.parent() {
+        make(directory, mode);
+    }
+}
+
 /// Makes `directory`, because only an existing directory can be granted. A failure shows when the daemon writes there.
 fn make(directory: &Path, mode: u32) {
     let _ = DirBuilder::new()
@@ -243,7 +248,5 @@ fn make(directory: &Path, mode: u32) {
         .create(directory);
 }
 
-/// Directory of state files, as in systemd's units.
-const STATE_DIRECTORY: &str = "/var/lib/pleach";
 /// First port on which every user may listen, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
 const FIRST_FREE_PORT: u16 = 1024;

@@ -13,7 +13,7 @@
 //! All changes of the host's configuration are undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
-mod budgets;
+pub(crate) mod budgets;
 mod carried;
 mod data_path;
 pub(crate) mod dns;

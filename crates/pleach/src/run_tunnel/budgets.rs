@@ -45,8 +45,7 @@ impl Budgets {
     /// `client` has a budget.
     pub(super) fn load(now: Instant, client: &ClientConfig, tunnel: &str) -> Option<Self> {
         client.links.iter().find(|link| link.budget.is_some())?;
-        let usual = || Path::new(DIRECTORY).join(format!("{tunnel}.budgets"));
-        let file = client.state.clone().unwrap_or_else(usual);
+        let file = file(client, tunnel);
         let accounts = read(&file).unwrap_or_else(|error| {
             tracing::warn!(file = %file.display(), %error, "what links have carried of their budgets is not known");
             BTreeMap::new()
@@ -237,6 +236,12 @@ impl DataPath {
         let budgets = self.budgets.as_ref().filter(|_| self.solo.is_none());
         budgets.map(Budgets::next_at)
     }
+}
+
+/// Returns the file that stores the used bytes of the links of the tunnel called `tunnel`.
+pub(crate) fn file(client: &ClientConfig, tunnel: &str) -> PathBuf {
+    let usual = || Path::new(DIRECTORY).join(format!("{tunnel}.budgets"));
+    client.state.clone().unwrap_or_else(usual)
 }
 
 fn put_aside(link: &mut Link, at_limit: AtLimit) {
