@@ -211,12 +211,7 @@ async fn take_on(hub: &Rc<Hub>, who: usize, from: SocketAddr, wanted: Wanted, ca
 }
 
 /// Checks whether the peer `name` may connect to `to`, or send datagrams to it. A refusal is logged.
-pub(super) fn check(
-    hub: &Hub,
-    settings: &StripeSettings,
-    name: &str,
-    to: SocketAddr,
-) -> Result<(), Refusal> {
+fn check(hub: &Hub, settings: &StripeSettings, name: &str, to: SocketAddr) -> Result<(), Refusal> {
     if is_allowed(hub, settings, to) {
         return Ok(());
     }
@@ -253,6 +248,31 @@ fn lists(net: &IpNet, ip: IpAddr) -> bool {
     net.contains(&ip) && within.is_none_or(|within| within.contains(net))
 }
 
+/// Checks whether peer `who`, which connected from `from`, may use `to`, and takes places for it, which are free again
+/// when they are dropped. Returns the places and the purpose.
+pub(super) fn admit(
+    hub: &Rc<Hub>,
+    settings: &StripeSettings,
+    (from, who): (SocketAddr, usize),
+    to: SocketAddr,
+) -> Result<(impl Sized + use<>, Purpose), Refusal> {
+    let peer = settings.known.get(who).ok_or(Refusal::NotAllowed)?;
+    check(hub, settings, &peer.name, to)?;
+    let places = (
+        StripePlace::take(hub, settings).ok_or(Refusal::Busy)?,
+        hub.admit_redirected().ok_or(Refusal::Busy)?,
+    );
+    let purpose = Purpose {
+        dscp: None,
+        client: from,
+        app: Some(peer.name.clone()),
+        target: Target::from(to),
+        protocol: Protocol::Striped,
+        warm: Vec::new(),
+    };
+    Ok((places, purpose))
+}
+
 /// Connects to the address `to` that peer `who` requests, if the peer is allowed to. Stops when the peer closes the
 /// connection.
 async fn open_target(
@@ -262,26 +282,8 @@ async fn open_target(
     to: SocketAddr,
     carried: &Carried,
 ) -> Result<(impl Sized + use<>, Rc<Live>, TcpStream), Refusal> {
-    let name = settings
-        .known
-        .get(who)
-        .ok_or(Refusal::NotAllowed)?
-        .name
-        .clone();
-    check(hub, settings, &name, to)?;
+    let (places, purpose) = admit(hub, settings, (from, who), to)?;
     let addresses = [to.ip()];
-    let places = (
-        StripePlace::take(hub, settings).ok_or(Refusal::Busy)?,
-        hub.admit_redirected().ok_or(Refusal::Busy)?,
-    );
-    let purpose = Purpose {
-        dscp: None,
-        client: from,
-        app: Some(name),
-        target: Target::from(to),
-        protocol: Protocol::Striped,
-        warm: Vec::new(),
-    };
     let (live, links) = hub
         .begin(purpose, &addresses)
         .map_err(|_| Refusal::Unreachable)?;

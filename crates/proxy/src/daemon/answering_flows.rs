@@ -10,15 +10,8 @@ use pleach_linux::{clock, udp};
 use socket2::SockRef;
 use tokio::{net::UdpSocket, sync::Notify, task::spawn_local, time};
 
-use super::{
-    answering, connect,
-    hub::Hub,
-    live::{Live, Purpose},
-    settings::StripeSettings,
-    stripe_place::StripePlace,
-};
+use super::{answering, connect, hub::Hub, live::Live, settings::StripeSettings};
 use crate::{
-    handshake::Protocol,
     relay::{
         stripe::{
             association::Association,
@@ -27,7 +20,6 @@ use crate::{
         udp::{BUFFER_LEN, FLOW_IDLE},
     },
     stripe::frame::Refusal,
-    target::Target,
 };
 
 /// A flow of a peer, at the end that answers.
@@ -73,8 +65,7 @@ fn open(
         .or(association.local)
         .ok_or(Refusal::Unreachable)?;
     let to = SocketAddr::new(ip.to_canonical(), wanted.port);
-    let name = settings.known.get(who).ok_or(Refusal::NotAllowed)?;
-    answering::check(hub, settings, &name.name, to)?;
+    let (places, purpose) = answering::admit(hub, settings, (from, who), to)?;
     let of_peer = {
         let answered = hub.peering.answered.borrow();
         let of_peer = answered.iter().filter(|((peer, _), _)| *peer == who);
@@ -83,18 +74,6 @@ fn open(
     if of_peer > MAX_PEER_FLOWS {
         return Err(Refusal::Busy);
     }
-    let places = (
-        StripePlace::take(hub, settings).ok_or(Refusal::Busy)?,
-        hub.admit_redirected().ok_or(Refusal::Busy)?,
-    );
-    let purpose = Purpose {
-        dscp: None,
-        client: from,
-        app: Some(name.name.clone()),
-        target: Target::from(to),
-        protocol: Protocol::Striped,
-        warm: Vec::new(),
-    };
     let begun = hub.begin(purpose, &[to.ip()]);
     let (live, links) = begun.map_err(|_| Refusal::Unreachable)?;
     let socket = match socket(hub, &live, to) {
