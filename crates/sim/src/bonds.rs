@@ -11,14 +11,17 @@
 mod link;
 mod sweep;
 
-use core::fmt::{self, Write as _};
+use core::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use serde::Serialize;
 
 pub use link::{Link, Rate, Up};
 pub use sweep::Sweep;
 
-use crate::results::Results;
+use crate::results::{Results, mean_after};
 
 /// Size of a full packet in bytes, the unit of queue lengths.
 pub const PACKET_BYTES: f64 = 1500.0;
@@ -124,16 +127,9 @@ impl Case {
     /// Returns the mean of the samples after the warm-up. Each sample covers `interval_ms`. `None` if there is no such
     /// sample.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a number of samples")]
     pub fn after_warm_up(&self, interval_ms: f64, samples: &[f64]) -> Option<f64> {
-        let begin_ms = f64::from(self.warm_up_s) * 1e3;
-        let times = (0_u32..).map(|index| f64::from(index) * interval_ms);
-        let counted: Vec<f64> = times
-            .zip(samples)
-            .filter(|(time_ms, _)| *time_ms >= begin_ms - interval_ms / 2.0)
-            .map(|(_, sample)| if sample.is_finite() { *sample } else { 0.0 })
-            .collect();
-        (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
+        let warm_up = Duration::from_secs(self.warm_up_s.into());
+        mean_after(warm_up, interval_ms, samples)
     }
 
     /// Returns the keys that precede all sections.

@@ -12,7 +12,7 @@
 //! Known limit: the sizes here are not bounded, because the scenario (duration, interval) bounds the number of records
 //! of a run.
 
-use core::fmt;
+use core::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -556,6 +556,20 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (q.clamp(0.0, 1.0) * sorted.len() as f64).ceil() as usize;
     let last = sorted.len().checked_sub(1)?;
     sorted.get(rank.saturating_sub(1).min(last)).copied()
+}
+
+/// Returns the mean of the samples that begin at `warm_up` or later. Each sample covers `interval_ms`; a sample that is
+/// not finite counts as 0. `None` if there is no such sample.
+#[must_use]
+pub fn mean_after(warm_up: Duration, interval_ms: f64, samples: &[f64]) -> Option<f64> {
+    let begin_ms = warm_up.as_secs_f64() * 1e3 - interval_ms / 2.0;
+    let times = (0_u32..).map(|index| f64::from(index) * interval_ms);
+    let (mut sum, mut count) = (0.0, 0.0);
+    for (_, sample) in times.zip(samples).filter(|(time, _)| *time >= begin_ms) {
+        sum += if sample.is_finite() { *sample } else { 0.0 };
+        count += 1.0;
+    }
+    (count > 0.0).then(|| sum / count)
 }
 
 /// Returns the median of the finite `values`, which is the mean of the middle two if their number is even. `None` if no

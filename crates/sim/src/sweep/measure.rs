@@ -4,18 +4,19 @@
 //! differ only in parameters of the tunnel have the same runs over single links, so these runs are simulated once and
 //! their rates are stored.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use core::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use rayon::prelude::*;
-
-use core::time::Duration;
-use std::collections::BTreeMap;
 
 use super::{Case, Row, Sweep};
 use crate::{
     collect::{self, is_bulk},
     phases::{Setup, setups},
-    results::{FlowResult, Results, Transport, World},
+    results::{FlowResult, Results, Transport, World, mean_after},
     run::{Program, RunError, run_phase},
     scenario::{Scenario, ScenarioError, Traffic, TrafficKind},
 };
@@ -221,24 +222,11 @@ fn rate_mbps(scenario: &Scenario, results: &Results, warm_up: Duration) -> Optio
     let mut means = series
         .map(|series| {
             let interval_ms = results.series.interval_ms;
-            mean_after(warm_up, interval_ms, &series.goodput_mbps)
+            mean_after(warm_up, interval_ms, &series.goodput_mbps).unwrap_or_default()
         })
         .peekable();
     means.peek()?;
     Some(means.sum())
-}
-
-/// Returns the mean of the samples that begin after the warm-up. Each covers `interval_ms`. 0 if there is no sample.
-fn mean_after(warm_up: Duration, interval_ms: f64, samples: &[f64]) -> f64 {
-    let begin_ms = warm_up.as_secs_f64() * 1e3 - interval_ms / 2.0;
-    let times = (0_u32..).map(|index| f64::from(index) * interval_ms);
-    let counted = times.zip(samples).filter(|(time, _)| *time >= begin_ms);
-    let (mut sum, mut count) = (0.0, 0.0);
-    for (_, sample) in counted {
-        sum += if sample.is_finite() { *sample } else { 0.0 };
-        count += 1.0;
-    }
-    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 /// Returns the share of `sent` packets that is missing among `received` packets. `None` if nothing was sent.
