@@ -5,7 +5,7 @@
 //! follows from the scenario's duration.
 
 mod ping;
-mod quic;
+pub mod quic;
 mod requests;
 mod tcp;
 mod udp;

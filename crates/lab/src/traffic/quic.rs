@@ -26,7 +26,7 @@ use crate::{
 type Threads = Vec<JoinHandle<anyhow::Result<FlowReport>>>;
 
 /// Name of the server in its certificate.
-const NAME: &str = "lab.invalid";
+pub const NAME: &str = "lab.invalid";
 
 pub(super) fn start(
     ends: &Ends,
@@ -62,8 +62,11 @@ pub(super) fn start(
     Ok(vec![far, near])
 }
 
-/// Creates a certificate for this run, and a client configuration that trusts it.
-fn configs() -> anyhow::Result<(ServerConfig, ClientConfig)> {
+/// Creates a certificate for [`NAME`] for this run, and a client configuration that trusts it.
+///
+/// # Errors
+/// If no key can be made.
+pub fn configs() -> anyhow::Result<(ServerConfig, ClientConfig)> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     let certificate = made.cert.der().clone();
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
@@ -92,7 +95,11 @@ fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
         .block_on(work)
 }
 
-fn endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> anyhow::Result<Endpoint> {
+/// Creates an endpoint on `socket`. With `server` it accepts connections. Call it inside a runtime.
+///
+/// # Errors
+/// If the socket cannot be used.
+pub fn endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> anyhow::Result<Endpoint> {
     let config = EndpointConfig::default();
     Ok(Endpoint::new(
         config,

@@ -3,16 +3,13 @@
 use std::{
     io::{Read as _, Write as _},
     net::{TcpStream, UdpSocket},
-    sync::Arc,
     thread,
     time::Duration,
 };
 
+use pleach_lab::traffic::quic;
 use pleach_linux::udp;
-use quinn::{
-    ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime,
-    rustls::{RootCertStore, pki_types::PrivatePkcs8KeyDer},
-};
+use quinn::{ClientConfig, Endpoint, ServerConfig};
 use socket2::SockRef;
 
 use crate::{
@@ -21,21 +18,8 @@ use crate::{
 };
 
 const QUIC_PORT: u16 = 443;
-const NAME: &str = "quic.invalid";
 /// Length of the download over QUIC in bytes: more than a second at 10 Mbit/s.
 const LEN: usize = 2_000_000;
-
-/// Creates a certificate for this run, and a client configuration that trusts it.
-fn configs() -> anyhow::Result<(ServerConfig, ClientConfig)> {
-    let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
-    let certificate = made.cert.der().clone();
-    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let server = ServerConfig::with_single_cert(vec![certificate.clone()], key.into())?;
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate)?;
-    let client = ClientConfig::with_root_certificates(Arc::new(roots))?;
-    Ok((server, client))
-}
 
 fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -46,13 +30,7 @@ fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
 
 fn endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> anyhow::Result<Endpoint> {
     udp::set_buffers(&SockRef::from(&socket), 4 << 20);
-    let config = EndpointConfig::default();
-    Ok(Endpoint::new(
-        config,
-        server,
-        socket,
-        Arc::new(TokioRuntime),
-    )?)
+    quic::endpoint(socket, server)
 }
 
 /// Sends [`LEN`] bytes to one client that opens a stream.
@@ -71,7 +49,7 @@ async fn download(socket: UdpSocket, config: ClientConfig) -> anyhow::Result<Vec
     let mut endpoint = endpoint(socket, None)?;
     endpoint.set_default_client_config(config);
     let server = (SERVER.parse::<std::net::IpAddr>()?, QUIC_PORT);
-    let connection = endpoint.connect(server.into(), NAME)?.await?;
+    let connection = endpoint.connect(server.into(), quic::NAME)?.await?;
     let (mut request, mut answer) = connection.open_bi().await?;
     request.write_all(b"?").await?;
     let body = answer.read_to_end(2 * LEN).await?;
@@ -83,7 +61,7 @@ async fn download(socket: UdpSocket, config: ClientConfig) -> anyhow::Result<Vec
 #[test]
 fn a_download_over_quic_takes_the_link_that_tcp_leaves_idle() {
     let Some(world) = World::new() else { return };
-    let (server_config, client_config) = configs().expect("keys");
+    let (server_config, client_config) = quic::configs().expect("keys");
     let socket = world
         .topology
         .server
