@@ -86,12 +86,19 @@ impl Files {
         errors
     }
 
-    /// Runs a command that fails with exit code `code`, and returns its only line on stderr.
+    /// Runs a command that fails with exit code `code`, and returns its stderr.
     #[track_caller]
-    fn fail(&self, code: i32, args: &[&str]) -> String {
+    fn refuse(&self, code: i32, args: &[&str]) -> String {
         let output = self.run(args);
         let errors = String::from_utf8(output.stderr).expect("text");
         assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+        errors
+    }
+
+    /// As [`Self::refuse`], with a single line on stderr.
+    #[track_caller]
+    fn fail(&self, code: i32, args: &[&str]) -> String {
+        let errors = self.refuse(code, args);
         assert_eq!(errors.lines().count(), 1, "{args:?}: {errors}");
         errors
     }
@@ -155,9 +162,7 @@ fn merged_rows_do_not_depend_on_shards_jobs_or_interruptions() {
     assert!(has_rows, "no row was written");
     let whole = fs::read(&shard).expect("rows");
     fs::write(&shard, &whole[..whole.len() - 40]).expect("write");
-    let output = files.run(&["merge", "four", "--out", "rows.jsonl"]);
-    let errors = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let errors = files.refuse(1, &["merge", "four", "--out", "rows.jsonl"]);
     assert!(
         errors.contains("the last line is incomplete and is left out"),
         "{errors}"
@@ -257,9 +262,7 @@ fn incomplete_lines_are_left_out_by_merge() {
     let path = files.path("rows/shard-12-of-12.jsonl");
     let good = fs::read(&path).expect("rows");
     fs::write(&path, &good[..good.len() - 1]).expect("write");
-    let output = files.run(&["merge", "rows", "--out", "rows.jsonl"]);
-    let errors = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let errors = files.refuse(1, &["merge", "rows", "--out", "rows.jsonl"]);
     assert!(
         errors.contains("the last line is incomplete and is left out"),
         "{errors}"
