@@ -7,8 +7,8 @@
 //!
 //! Datagrams wait in one queue, in the order of their arrival. When a lane can send, the next datagram is assigned to
 //! one of the lanes that can send at this moment, by DBAS's packet-oriented weighted round robin with the lanes'
-//! estimated rates as weights. So a lane whose socket is full gets none. Datagrams precede the chunks of connections;
-//! but after 24 KiB of datagrams in a row, a lane sends one item if there is any.
+//! estimated rates as weights. So a lane whose socket is full gets none. Datagrams precede the frames of
+//! connections; but while both wait, these frames get a quarter of a lane's bytes.
 //!
 //! Bounds: [`MAX_FLOWS`] flows; [`MAX_QUEUED`] bytes in the queue, none of them for longer than [`MAX_AGE`].
 
