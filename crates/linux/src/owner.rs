@@ -10,6 +10,7 @@
 use std::{
     fs,
     io::{self, Read, Write},
+    iter::successors,
     net::{IpAddr, SocketAddr},
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
@@ -65,27 +66,43 @@ pub fn socket(local: SocketAddr, remote: SocketAddr) -> io::Result<Socket> {
 
 /// Returns the name of the process that has the socket `inode` open, as in `/proc/PID/comm`. `None` if none is found.
 ///
+/// Children inherit open sockets, at least until they start their program: of a process and its parent, the parent is returned.
 /// The search takes some milliseconds.
 #[must_use]
 pub fn process_name(inode: u32) -> Option<String> {
-    let link = format!("socket:[{inode}]");
     let mut pids: Vec<u32> = fs::read_dir("/proc")
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     // Usually a recently started process is searched for.
     pids.sort_unstable_by(|a, b| b.cmp(a));
-    let owner = pids.into_iter().find(|pid| {
-        let directory = format!("/proc/{pid}/fd");
-        fs::read_dir(directory).is_ok_and(|mut entries| {
-            entries.any(|entry| {
-                let target = entry.and_then(|entry| fs::read_link(entry.path()));
-                target.is_ok_and(|target| target == Path::new(&link))
-            })
+    let mut opened = pids.into_iter().filter(|pid| has_open(*pid, inode));
+    // A process may end before its name is read.
+    opened.find_map(|pid| {
+        let holders = successors(Some(pid), |pid| {
+            parent(*pid).filter(|parent| has_open(*parent, inode))
+        });
+        let name = fs::read_to_string(format!("/proc/{}/comm", holders.last()?)).ok()?;
+        Some(name.trim_end().to_owned())
+    })
+}
+
+/// Whether the process `pid` has the socket `inode` open. No, if this process may not see it.
+fn has_open(pid: u32, inode: u32) -> bool {
+    let link = format!("socket:[{inode}]");
+    fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut entries| {
+        entries.any(|entry| {
+            let target = entry.and_then(|entry| fs::read_link(entry.path()));
+            target.is_ok_and(|target| target == Path::new(&link))
         })
-    })?;
-    let name = fs::read_to_string(format!("/proc/{owner}/comm")).ok()?;
-    Some(name.trim_end().to_owned())
+    })
+}
+
+/// Returns the parent of the process `pid`: in `/proc/PID/stat`, behind the name in parentheses and the state (`proc(5)`).
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, behind_the_name) = stat.rsplit_once(')')?;
+    behind_the_name.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// A process that runs [`serve`]. Dropping the value ends it.
@@ -248,12 +265,21 @@ mod tests {
             let found = socket(local, remote).expect("it exists");
             assert_eq!(found.uid, rustix::process::getuid().as_raw());
             let own = fs::read_to_string("/proc/self/comm").expect("a name");
+            // A child that has the connection open as well.
+            let inherited = client.try_clone().expect("a descriptor");
+            let mut child = Command::new("sleep")
+                .arg("60")
+                .stdin(OwnedFd::from(inherited))
+                .spawn()
+                .expect("sleep starts");
             assert_eq!(process_name(found.inode).as_deref(), Some(own.trim_end()));
             let (mut asker, mut finder) = UnixStream::pair().expect("a pair");
             let serving = std::thread::spawn(move || serve(&mut finder));
             let asked = ask(&mut asker, found.inode).expect("an answer");
             assert_eq!(asked.as_deref(), Some(own.trim_end()));
             assert_eq!(ask(&mut asker, 1).expect("an answer"), None);
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
             drop(asker);
             serving.join().expect("no panic").expect("ends");
             let nobody = SocketAddr::new(local.ip(), 1);
