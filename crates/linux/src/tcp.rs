@@ -1,7 +1,7 @@
-//! Statistics of a TCP connection from the kernel (`TCP_INFO`), and limits of its receive window.
+//! Statistics of a TCP connection from the kernel (`TCP_INFO`), limits of its receive window, and its send buffer.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, AsRawFd},
     time::Duration,
 };
@@ -104,6 +104,36 @@ pub fn bound_window(fd: impl AsFd, bytes: Option<u32>) -> io::Result<()> {
         libc::IPPROTO_TCP,
         libc::TCP_WINDOW_CLAMP,
         number(bytes).max(1),
+    )
+}
+
+/// Lets the send buffer of the TCP socket `fd` hold `bytes`, also above the host's limit (`tcp_wmem`). At most `unsent` bytes
+/// in it wait to be sent; the other bytes are in flight. The kernel no longer chooses the size itself, so nothing is changed
+/// if its limit is not below `bytes`.
+///
+/// # Errors
+/// If `fd` is not a TCP socket, or without `CAP_NET_ADMIN`. Nothing is changed in this case.
+pub fn raise_send_buffer(fd: impl AsFd, bytes: u32, unsent: u32) -> io::Result<()> {
+    let limits = fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap_or_default();
+    let limit = limits
+        .split_whitespace()
+        .nth(2)
+        .and_then(|limit| limit.parse().ok());
+    if limit.is_some_and(|limit: u64| limit >= u64::from(bytes)) {
+        return Ok(());
+    }
+    // The kernel doubles the number (socket(7)).
+    set_number(
+        &fd,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        number(bytes / 2),
+    )?;
+    set_number(
+        &fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_NOTSENT_LOWAT,
+        number(unsent),
     )
 }
 
@@ -321,5 +351,27 @@ mod tests {
 
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
         assert!(bound_window(&udp, Some(8_000)).is_err());
+    }
+
+    #[test]
+    fn a_send_buffer_exceeds_the_limit_of_the_host_and_holds_little_that_waits() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let mut client =
+            TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+        let _server = listener.accept().expect("accepts");
+        // Above any limit of a host.
+        let bytes = 1 << 30;
+        if let Err(error) = raise_send_buffer(&client, bytes, 100_000) {
+            requirement::skip(format_args!("no CAP_NET_ADMIN: {error}"));
+            return;
+        }
+        let size = socket2::SockRef::from(&client).send_buffer_size();
+        assert_eq!(size.expect("a socket"), 1 << 30);
+        // The other end reads nothing, so that the client soon has nothing in flight that it may send.
+        client.set_nonblocking(true).expect("a socket");
+        while client.write(&[7; 4000]).is_ok() {}
+        let info = raw_info(&client).expect("a TCP socket");
+        let unsent = info[144..].first_chunk::<4>().expect("Linux 4.6");
+        assert!(u32::from_ne_bytes(*unsent) < 200_000);
     }
 }

@@ -17,6 +17,8 @@
 //! | [`protocol`] | requests of the near end and answers of the far end |
 //! | [`near`] | at the client: accepts redirected connections |
 //! | [`far`] | at the gateway: connects to servers |
+//! | [`places`] | limited numbers of connections, in total and for each client |
+//! | [`send_buffer`] | larger send buffers for links with long RTTs |
 //! | [`socket`] | settings of sockets; how a connection ends |
 //!
 //! The connection to the far end is opened when the application's connection is accepted. So the first data need as
@@ -25,7 +27,9 @@
 pub(crate) mod decision;
 pub(crate) mod far;
 pub(crate) mod near;
+mod places;
 mod protocol;
+mod send_buffer;
 mod socket;
 
 /// Value of the key `split_tcp`: when connections are split.

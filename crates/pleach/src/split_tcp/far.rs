@@ -6,14 +6,13 @@
 //!   Further connections are reset.
 //! - A request must arrive within [`REQUEST_TIME`]. A server must answer within [`CONNECT_TIME`].
 //! - Each connection has two sockets, whose buffers the kernel limits (`tcp_rmem`, `tcp_wmem`). A direction whose
-//!   receiver is slow also has a pipe. The first pipes hold 512 KiB each, further pipes 64 KiB.
+//!   receiver is slow also has a pipe. The first pipes hold 512 KiB each, further pipes 64 KiB. Some connections have a
+//!   larger send buffer ([`send_buffer`]).
 //!
 //! The server sees the gateway's address, as it does when the gateway translates addresses (`nat`). Where it does not
 //! translate, the request is answered with [`Answer::Untranslated`].
 
 use std::{
-    cell::RefCell,
-    collections::BTreeMap,
     io,
     net::IpAddr,
     rc::Rc,
@@ -33,7 +32,9 @@ use tokio::{
 };
 
 use super::{
+    places::Places,
     protocol::{self, Answer, Request},
+    send_buffer::{self, Sent},
     socket,
 };
 
@@ -74,7 +75,8 @@ async fn accept(listener: TcpListener, settings: FarSettings, translated: Transl
         translated,
         pool: PipePool::default(),
         moved: Arc::default(),
-        by_client: RefCell::default(),
+        places: Places::new(MAX_CONNECTIONS, MAX_PER_CLIENT),
+        large_buffers: send_buffer::places(),
     });
     loop {
         match listener.accept().await {
@@ -98,14 +100,16 @@ struct Far {
     translated: Translated,
     pool: PipePool,
     moved: Arc<AtomicU64>,
-    /// Number of connections of each client network.
-    by_client: RefCell<BTreeMap<IpNet, usize>>,
+    /// Connections of each client network.
+    places: Arc<Places>,
+    large_buffers: Arc<Places>,
 }
 
 impl Far {
     async fn serve(self: &Rc<Self>, mut lane: TcpStream, client: IpAddr) -> io::Result<()> {
         socket::through_tunnel(&lane);
-        let Some(place) = self.place(client) else {
+        let client = self.network_of(client);
+        let Some(place) = self.places.take(client) else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         let mut request = [0; protocol::REQUEST_LEN];
@@ -129,7 +133,8 @@ impl Far {
             let _ = timeout(LINGER, drain).await;
             return Ok(());
         };
-        socket::relay(&self.pool, &lane, &server, &self.moved).await?;
+        let sent = Sent::new(&lane, client, &self.large_buffers, &self.moved);
+        socket::relay(&self.pool, &lane, &server, &sent).await?;
         drop(place);
         Ok(())
     }
@@ -189,41 +194,6 @@ impl Far {
         });
         known.map_or_else(|| IpNet::from(address), |net| net.trunc())
     }
-
-    /// Returns a place for one more connection of `client`, which is released on drop. `None` if a limit is reached.
-    fn place(self: &Rc<Self>, client: IpAddr) -> Option<Place> {
-        let client = self.network_of(client);
-        let mut by_client = self.by_client.borrow_mut();
-        let total: usize = by_client.values().sum();
-        let own = by_client.get(&client).copied().unwrap_or_default();
-        if total >= MAX_CONNECTIONS || own >= MAX_PER_CLIENT {
-            return None;
-        }
-        by_client.insert(client, own + 1);
-        drop(by_client);
-        Some(Place {
-            far: Rc::clone(self),
-            client,
-        })
-    }
-}
-
-/// One of the limited number of connections of a client.
-struct Place {
-    far: Rc<Far>,
-    client: IpNet,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut by_client = self.far.by_client.borrow_mut();
-        if let Some(own) = by_client.get_mut(&self.client) {
-            *own -= 1;
-            if *own == 0 {
-                by_client.remove(&self.client);
-            }
-        }
-    }
 }
 
 /// Maximum number of connections of all clients.
@@ -254,14 +224,18 @@ mod tests {
             translated: Arc::new(Mutex::new(networks(&["10.77.0.0/24", "2001:db8:7::/48"]))),
             pool: PipePool::default(),
             moved: Arc::default(),
-            by_client: RefCell::default(),
+            places: Places::new(MAX_CONNECTIONS, MAX_PER_CLIENT),
+            large_buffers: send_buffer::places(),
         })
     }
 
     #[test]
     fn a_client_with_a_network_has_the_places_of_one() {
         let far = far();
-        let place = |text: &str| far.place(text.parse().expect("literal"));
+        let place = |text: &str| {
+            let client = far.network_of(text.parse().expect("literal"));
+            far.places.take(client)
+        };
         let host = |number: usize| format!("2001:db8:7::{number:x}");
         let taken: Vec<_> = (0..MAX_PER_CLIENT)
             .map(|number| place(&host(number)))

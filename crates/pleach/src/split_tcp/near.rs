@@ -37,7 +37,9 @@ use tokio::{
 };
 
 use super::{
+    places::Places,
     protocol::{self, Answer, Request},
+    send_buffer::{self, Sent},
     socket,
 };
 use crate::control::SplitTcpStatus;
@@ -101,6 +103,7 @@ impl Near {
             tunnel: tunnel.to_owned(),
             own: own.to_vec(),
             pool: PipePool::default(),
+            large_buffers: send_buffer::places(),
             counts: Arc::clone(&counts),
         };
         let thread = thread::Builder::new()
@@ -176,6 +179,7 @@ struct NearEnd {
     tunnel: String,
     own: Vec<IpNet>,
     pool: PipePool,
+    large_buffers: Arc<Places>,
     counts: Arc<Counts>,
 }
 
@@ -417,7 +421,10 @@ impl NearEnd {
         // The application's first bytes are sent immediately after the request. The far end's answer precedes the
         // server's data.
         let carried = &self.counts.carried;
-        let end = socket::relay_when(&self.pool, client, &lane, &self.counts.moved, || {
+        let application = client.peer_addr().map_err(|_| None)?.ip().to_canonical();
+        let large = &self.large_buffers;
+        let sent = Sent::new(&lane, application.into(), large, &self.counts.moved);
+        let end = socket::relay_when(&self.pool, client, &lane, &sent, || {
             carried.fetch_add(1, Ordering::Relaxed);
         });
         end.await

@@ -1,18 +1,9 @@
 //! Sockets of both ends: their options, and the end of connections.
 
-use std::{
-    cell::Cell,
-    io,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{cell::Cell, io, pin::pin, time::Duration};
 
 use pleach_linux::tcp_listener;
-use pleach_proxy::relay::pipe::{self, Meter, PipePool};
+use pleach_proxy::relay::pipe::{self, PipePool};
 use rustix::{
     net::sockopt::set_tcp_congestion,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -23,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::protocol::Answer;
+use super::{protocol::Answer, send_buffer::Sent};
 
 /// Opens a listener for IPv6 and IPv4, bound to `device` if given. With port 0, the kernel chooses a port.
 ///
@@ -59,25 +50,24 @@ fn finish(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(None);
 }
 
-/// Relays bytes between `a` and `b` until both directions have ended. The end of one direction is passed on as the end
+/// Relays bytes between `lane` and `server` until both directions have ended. The end of one direction is passed on as the end
 /// of that direction.
 ///
 /// # Errors
 /// One of the connections broke. Both are reset when dropped.
 pub(super) async fn relay(
     pool: &PipePool,
-    a: &TcpStream,
-    b: &TcpStream,
-    moved: &Arc<AtomicU64>,
+    lane: &TcpStream,
+    server: &TcpStream,
+    sent: &Sent<'_>,
 ) -> io::Result<()> {
-    let meter = Counter(Arc::clone(moved));
     both(
-        pipe::pump(pool, a, b, &meter),
-        pipe::pump(pool, b, a, &meter),
+        pipe::pump(pool, lane, server, &sent.received()),
+        pipe::pump(pool, server, lane, sent),
     )
     .await?;
-    finish(a);
-    finish(b);
+    finish(lane);
+    finish(server);
     Ok(())
 }
 
@@ -112,13 +102,13 @@ pub(super) async fn relay_when(
     pool: &PipePool,
     client: &TcpStream,
     lane: &TcpStream,
-    moved: &Arc<AtomicU64>,
+    sent: &Sent<'_>,
     on_connected: impl Fn(),
 ) -> Result<(), Option<Answer>> {
-    let meter = Counter(Arc::clone(moved));
+    let received = sent.received();
     let is_connected = Cell::new(false);
     let up = async {
-        let moved = pipe::pump(pool, client, lane, &meter).await;
+        let moved = pipe::pump(pool, client, lane, sent).await;
         moved.map_err(|_| None)
     };
     let down = async {
@@ -130,7 +120,7 @@ pub(super) async fn relay_when(
             }
             answer => return Err(answer),
         }
-        let moved = pipe::pump(pool, lane, client, &meter).await;
+        let moved = pipe::pump(pool, lane, client, &received).await;
         moved.map_err(|_| None)
     };
     match both(up, down).await {
@@ -170,17 +160,6 @@ pub(super) fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Counter of relayed bytes.
-struct Counter(Arc<AtomicU64>);
-
-impl Meter for Counter {
-    fn moved(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn held_up(&self, _is_held_up: bool) {}
-}
-
 /// Maximum time for one direction to deliver received data after the other direction is broken.
 const DRAIN: Duration = Duration::from_secs(1);
 /// Idle time before the first keep-alive probe. A connection whose other end is gone is detected after this time and
@@ -193,7 +172,10 @@ const BACKLOG: i32 = 512;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::split_tcp::send_buffer;
 
     /// Returns both ends of a new connection.
     async fn pair() -> (TcpStream, TcpStream) {
@@ -226,8 +208,10 @@ mod tests {
                     application
                 };
                 let pool = PipePool::default();
-                let moved = Arc::default();
-                let end = relay_when(&pool, &client, &lane, &moved, || {}).await;
+                let (places, moved) = (send_buffer::places(), Arc::default());
+                let user = "10.77.0.2/32".parse().expect("literal");
+                let sent = Sent::new(&lane, user, &places, &moved);
+                let end = relay_when(&pool, &client, &lane, &sent, || {}).await;
                 drop(kept);
                 end
             });
