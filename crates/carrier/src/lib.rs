@@ -11,6 +11,7 @@
 //! | [`meter`] | whether UDP is throttled on a link |
 //! | [`client`] | the connections of a client's links |
 //! | [`server`] | the listener of a gateway, with its limits |
+//! | [`limits`] | bounds for connections, in total and per source |
 //! | [`proof`] | how client and gateway authenticate each other without certificates of an authority |
 //! | [`http_proxy`] | connections through an HTTP proxy (`CONNECT`) |
 //!
@@ -27,7 +28,7 @@ pub mod client;
 mod connection;
 pub mod error;
 pub mod http_proxy;
-mod limits;
+pub mod limits;
 pub mod meter;
 pub mod proof;
 mod request;

@@ -1,4 +1,4 @@
-//! Limits the number of a gateway's connections, in total and per source.
+//! Limits the number of connections, in total and per source.
 
 use std::{
     collections::BTreeMap,
@@ -6,34 +6,39 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Counts connections of one kind.
+/// Counts connections of one kind. `K` says where they come from: a source, or the network of a client.
 #[derive(Clone, Debug)]
-pub(crate) struct Limit {
+pub struct Limit<K> {
     each: usize,
     all: usize,
-    counts: Arc<Mutex<Counts>>,
+    counts: Arc<Mutex<Counts<K>>>,
 }
 
-#[derive(Debug, Default)]
-struct Counts {
+#[derive(Debug)]
+struct Counts<K> {
     all: usize,
-    by_source: BTreeMap<IpAddr, usize>,
+    by_source: BTreeMap<K, usize>,
 }
 
-impl Limit {
+impl<K: Copy + Ord> Limit<K> {
     /// Creates a limit of `all` connections in total and `each` per source.
-    pub(crate) fn new(each: usize, all: usize) -> Self {
+    #[must_use]
+    pub fn new(each: usize, all: usize) -> Self {
+        let counts = Counts {
+            all: 0,
+            by_source: BTreeMap::new(),
+        };
         Self {
             each,
             all,
-            counts: Arc::default(),
+            counts: Arc::new(Mutex::new(counts)),
         }
     }
 
-    /// Reserves a place for a connection from `address`. The place is released when the value is dropped. `None` if
+    /// Reserves a place for a connection from `source`. The place is released when the value is dropped. `None` if
     /// there is no free place.
-    pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
-        let source = source(address);
+    #[must_use]
+    pub fn take(&self, source: K) -> Option<Place<K>> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let from_it = counts.by_source.get(&source).copied().unwrap_or(0);
         if counts.all >= self.all || from_it >= self.each {
@@ -50,12 +55,12 @@ impl Limit {
 
 /// A connection's place under a [`Limit`].
 #[derive(Debug)]
-pub(crate) struct Place {
-    source: IpAddr,
-    counts: Arc<Mutex<Counts>>,
+pub struct Place<K: Ord> {
+    source: K,
+    counts: Arc<Mutex<Counts<K>>>,
 }
 
-impl Drop for Place {
+impl<K: Ord> Drop for Place<K> {
     fn drop(&mut self) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.all -= 1;
@@ -83,7 +88,7 @@ mod tests {
     #[test]
     fn one_source_does_not_take_all_places() {
         let limit = Limit::new(2, 3);
-        let take = |text: &str| limit.take(text.parse().expect("literal"));
+        let take = |text: &str| limit.take(source(text.parse().expect("literal")));
         let first = take("2001:db8::1").expect("room");
         let _second = take("2001:db8::2").expect("room");
         assert!(take("2001:db8::3").is_none());

@@ -203,7 +203,7 @@ struct Desk {
     forwarded: Strangers,
     /// Runtime of the thread for handshakes.
     handshakes: Handle,
-    guests: Limit,
+    guests: Limit<IpAddr>,
     sets: StdMutex<BTreeMap<(SetId, IpAddr), Joined>>,
     mailbox: Mailbox<Event>,
 }

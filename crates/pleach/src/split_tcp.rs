@@ -17,7 +17,6 @@
 //! | [`protocol`] | requests of the near end and answers of the far end |
 //! | [`near`] | at the client: accepts redirected connections |
 //! | [`far`] | at the gateway: connects to servers |
-//! | [`places`] | limited numbers of connections, in total and for each client |
 //! | [`send_buffer`] | larger send buffers for links with long RTTs |
 //! | [`socket`] | settings of sockets; how a connection ends |
 //!
@@ -27,7 +26,6 @@
 pub(crate) mod decision;
 pub(crate) mod far;
 pub(crate) mod near;
-mod places;
 mod protocol;
 mod send_buffer;
 mod socket;

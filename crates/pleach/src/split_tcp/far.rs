@@ -22,6 +22,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use pleach_carrier::limits::Limit;
 use pleach_linux::split_tcp::may_reach;
 use pleach_proxy::relay::pipe::PipePool;
 use tokio::{
@@ -32,7 +33,6 @@ use tokio::{
 };
 
 use super::{
-    places::Places,
     protocol::{self, Answer, Request},
     send_buffer::{self, Sent},
     socket,
@@ -75,8 +75,8 @@ async fn accept(listener: TcpListener, settings: FarSettings, translated: Transl
         translated,
         pool: PipePool::default(),
         moved: Arc::default(),
-        places: Places::new(MAX_CONNECTIONS, MAX_PER_CLIENT),
-        large_buffers: send_buffer::places(),
+        limit: Limit::new(MAX_PER_CLIENT, MAX_CONNECTIONS),
+        large_buffers: send_buffer::limit(),
     });
     loop {
         match listener.accept().await {
@@ -101,15 +101,15 @@ struct Far {
     pool: PipePool,
     moved: Arc<AtomicU64>,
     /// Connections of each client network.
-    places: Arc<Places>,
-    large_buffers: Arc<Places>,
+    limit: Limit<IpNet>,
+    large_buffers: Limit<IpNet>,
 }
 
 impl Far {
     async fn serve(self: &Rc<Self>, mut lane: TcpStream, client: IpAddr) -> io::Result<()> {
         socket::through_tunnel(&lane);
         let client = self.network_of(client);
-        let Some(place) = self.places.take(client) else {
+        let Some(place) = self.limit.take(client) else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         let mut request = [0; protocol::REQUEST_LEN];
@@ -224,8 +224,8 @@ mod tests {
             translated: Arc::new(Mutex::new(networks(&["10.77.0.0/24", "2001:db8:7::/48"]))),
             pool: PipePool::default(),
             moved: Arc::default(),
-            places: Places::new(MAX_CONNECTIONS, MAX_PER_CLIENT),
-            large_buffers: send_buffer::places(),
+            limit: Limit::new(MAX_PER_CLIENT, MAX_CONNECTIONS),
+            large_buffers: send_buffer::limit(),
         })
     }
 
@@ -234,7 +234,7 @@ mod tests {
         let far = far();
         let place = |text: &str| {
             let client = far.network_of(text.parse().expect("literal"));
-            far.places.take(client)
+            far.limit.take(client)
         };
         let host = |number: usize| format!("2001:db8:7::{number:x}");
         let taken: Vec<_> = (0..MAX_PER_CLIENT)

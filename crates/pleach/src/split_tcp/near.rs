@@ -22,6 +22,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use pleach_carrier::limits::Limit;
 use pleach_linux::{
     redirect::original_destination,
     split_tcp::{Exclusions, Families, Interception},
@@ -37,7 +38,6 @@ use tokio::{
 };
 
 use super::{
-    places::Places,
     protocol::{self, Answer, Request},
     send_buffer::{self, Sent},
     socket,
@@ -103,7 +103,7 @@ impl Near {
             tunnel: tunnel.to_owned(),
             own: own.to_vec(),
             pool: PipePool::default(),
-            large_buffers: send_buffer::places(),
+            large_buffers: send_buffer::limit(),
             counts: Arc::clone(&counts),
         };
         let thread = thread::Builder::new()
@@ -179,7 +179,7 @@ struct NearEnd {
     tunnel: String,
     own: Vec<IpNet>,
     pool: PipePool,
-    large_buffers: Arc<Places>,
+    large_buffers: Limit<IpNet>,
     counts: Arc<Counts>,
 }
 

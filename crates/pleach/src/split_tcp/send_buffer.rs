@@ -18,15 +18,14 @@ use std::{
 };
 
 use ipnet::IpNet;
+use pleach_carrier::limits::{Limit, Place};
 use pleach_linux::tcp::raise_send_buffer;
 use pleach_proxy::relay::pipe::Meter;
 use tokio::net::TcpStream;
 
-use super::places::{Place, Places};
-
-/// Returns the places of connections with a large send buffer.
-pub(super) fn places() -> Arc<Places> {
-    Places::new(MAX_LARGE, MAX_LARGE_EACH)
+/// Returns the limit of connections with a large send buffer.
+pub(super) fn limit() -> Limit<IpNet> {
+    Limit::new(MAX_LARGE_EACH, MAX_LARGE)
 }
 
 /// Counts the bytes sent into `lane`, and raises its send buffer when it is too small.
@@ -34,25 +33,25 @@ pub(super) struct Sent<'a> {
     lane: &'a TcpStream,
     /// Who sends.
     user: IpNet,
-    places: &'a Arc<Places>,
+    limit: &'a Limit<IpNet>,
     /// Bytes of all connections.
     total: &'a Arc<AtomicU64>,
     bytes: Cell<u64>,
     /// Set once the buffer is raised, or could not be.
-    raised: OnceCell<Option<Place>>,
+    raised: OnceCell<Option<Place<IpNet>>>,
 }
 
 impl<'a> Sent<'a> {
     pub(super) fn new(
         lane: &'a TcpStream,
         user: IpNet,
-        places: &'a Arc<Places>,
+        limit: &'a Limit<IpNet>,
         total: &'a Arc<AtomicU64>,
     ) -> Self {
         Self {
             lane,
             user,
-            places,
+            limit,
             total,
             bytes: Cell::new(0),
             raised: OnceCell::new(),
@@ -64,8 +63,8 @@ impl<'a> Sent<'a> {
         Received(self.total)
     }
 
-    fn raise(&self) -> Option<Place> {
-        let place = self.places.take(self.user)?;
+    fn raise(&self) -> Option<Place<IpNet>> {
+        let place = self.limit.take(self.user)?;
         let raised = raise_send_buffer(self.lane, BUFFER_BYTES, UNSENT_BYTES);
         if let Err(error) = &raised {
             tracing::debug!(%error, "the send buffer of a split connection keeps the kernel's limit");

@@ -208,9 +208,9 @@ mod tests {
                     application
                 };
                 let pool = PipePool::default();
-                let (places, moved) = (send_buffer::places(), Arc::default());
+                let (limit, moved) = (send_buffer::limit(), Arc::default());
                 let user = "10.77.0.2/32".parse().expect("literal");
-                let sent = Sent::new(&lane, user, &places, &moved);
+                let sent = Sent::new(&lane, user, &limit, &moved);
                 let end = relay_when(&pool, &client, &lane, &sent, || {}).await;
                 drop(kept);
                 end
