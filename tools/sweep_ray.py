@@ -63,7 +63,8 @@ def compute(job, shard, known):
     """Computes `shard` on this node. `known` is the content of the shard's file that the driver has, or empty.
     Returns the content of the complete file and the name of the node."""
     name = "shard-{}-of-{}.jsonl".format(*shard.split("/"))
-    rows = pathlib.Path(job["work"]) / job["digest"]
+    # One directory for each shard: the program refuses a directory with rows that do not belong to its own.
+    rows = pathlib.Path(job["work"]) / job["digest"] / name.removesuffix(".jsonl")
     rows.mkdir(parents=True, exist_ok=True)
     if known and not (rows / name).exists():
         (rows / name).write_bytes(known)
@@ -83,7 +84,7 @@ def compute(job, shard, known):
         raise ShardRefused(f"shard {shard} on {host}: {lines[-1]}")
     notes = [line for line in ended.stderr.splitlines() if line.startswith("note: ")]
     content = (rows / name).read_bytes()
-    (rows / name).unlink()
+    shutil.rmtree(rows)
     return content, host, notes
 
 
@@ -98,6 +99,12 @@ def store(path, content):
     partial = path.with_name(f".{path.name}.new")
     partial.write_bytes(content)
     partial.replace(path)
+
+
+def begun(out):
+    """Returns the number of shards of the files in `out`, as an earlier call has divided the sweep. 0 if there are none."""
+    counts = {int(path.stem.rsplit("-", 1)[1]) for path in out.glob("shard-*-of-*.jsonl")}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def collect(job, options, shards):
@@ -134,7 +141,7 @@ def main():
     parser.add_argument("sweep", help="sweep file")
     parser.add_argument("--out", required=True, type=pathlib.Path, help="directory for the shard files")
     parser.add_argument("--address", default="auto", help="Ray cluster [default: the one of this node]")
-    parser.add_argument("--shards", type=int, help="number of shards [default: 4 for each task that runs at once]")
+    parser.add_argument("--shards", type=int, help="number of shards [default: that of the files in DIR, or 4 for each task that runs at once]")
     parser.add_argument("--jobs", type=int, default=1, help="cores for each shard [default: 1]")
     parser.add_argument("--retries", type=int, default=3, help="times that a stopped shard is taken up again [default: 3]")
     parser.add_argument("--program", default=shutil.which("pleach"), help="path of pleach on all nodes")
@@ -165,7 +172,8 @@ def main():
     cores = int(ray.cluster_resources().get("CPU", 0))
     if cores < options.jobs:
         raise SystemExit(f"sweep_ray.py: the cluster has {cores} cores, but --jobs asks for {options.jobs}")
-    errors = collect(job, options, options.shards or 4 * (cores // options.jobs))
+    shards = options.shards or begun(options.out) or 4 * (cores // options.jobs)
+    errors = collect(job, options, shards)
     ray.shutdown()
     for error in errors:
         print(f"sweep_ray.py: {error}", file=sys.stderr)

@@ -355,8 +355,8 @@ impl Sweep {
         }
     }
 
-    /// Returns an error about the parameters of a case. The parameter whose last word is `key` is named if there is one,
-    /// otherwise the case.
+    /// Returns an error about the parameters of a case. The parameter whose last word is `key` is named if there is exactly
+    /// one, otherwise the case.
     fn in_case(
         &self,
         number: u64,
@@ -369,8 +369,11 @@ impl Sweep {
             .filter_map(|(key, value)| Some(format!("{key} = {}", value.as_ref()?)))
             .collect();
         let problem = format!("case {number} ({}): {problem}", values.join(", "));
-        let named = parameters.keys().find(|name| last_word(name) == key);
-        let key = named.map_or("vary", String::as_str);
+        let mut named = parameters.keys().filter(|name| last_word(name) == key);
+        let key = match (named.next(), named.next()) {
+            (Some(only), None) => only,
+            _ => "vary",
+        };
         self.place().error(VARY, key, (problem, remedy))
     }
 }

@@ -85,7 +85,8 @@ fn nested(section: &mut toml::Value, keys: &[&str], value: toml::Value) -> Optio
 
 /// Converts the queue lengths of the links that are written as multiples of the bandwidth-delay product (`"1.5bdp"`) to
 /// bytes. The product is that of the direction's rate and of the RTT: twice the delay, plus the jitter, whose mean each
-/// way is half of its upper bound. The result is at least eight full packets.
+/// way is half of its upper bound. The result is at least eight full packets. A length for both directions of a link becomes
+/// a length for each, because their rates can differ.
 ///
 /// # Errors
 /// Returns what is wrong if a link has no rate or delay that can be read.
@@ -95,9 +96,20 @@ pub(super) fn queues(scenario: &mut toml::Table) -> Result<(), Mistake> {
         let Some(link) = link.as_table_mut() else {
             continue;
         };
+        let is_in_bdps =
+            |queue: &mut toml::Value| queue.as_str().is_some_and(|text| bdps(text).is_some());
+        let shared = link.get_mut("queue").is_some_and(is_in_bdps);
+        let shared = if shared { link.remove("queue") } else { None };
         let general = link.clone();
-        queue(link, &general)?;
         for direction in ["down", "up"] {
+            if let Some(length) = &shared {
+                let own = link
+                    .entry(direction)
+                    .or_insert_with(|| toml::Value::Table(toml::Table::new()));
+                if let Some(own) = own.as_table_mut() {
+                    own.entry("queue").or_insert_with(|| length.clone());
+                }
+            }
             if let Some(own) = link.get_mut(direction).and_then(toml::Value::as_table_mut) {
                 queue(own, &general)?;
             }
@@ -179,8 +191,15 @@ mod tests {
         set(&mut table, "link.dsl.up.queue", text("0.5bdp")).expect("a parameter");
         queues(&mut table).expect("a rate");
         // 10 Mbit/s × 40 ms = 50 kB.
-        assert_eq!(table["link"][0]["queue"], text("75000B"));
+        assert_eq!(table["link"][0]["down"]["queue"], text("75000B"));
         assert_eq!(table["link"][0]["up"]["queue"], text("12000B"));
+        // A length for both directions follows the rate of each.
+        let mut table = base();
+        set(&mut table, "link.dsl.queue", text("2bdp")).expect("a parameter");
+        set(&mut table, "link.dsl.up.rate", text("4Mbit")).expect("a parameter");
+        queues(&mut table).expect("a rate");
+        assert_eq!(table["link"][0]["down"]["queue"], text("100000B"));
+        assert_eq!(table["link"][0]["up"]["queue"], text("40000B"));
         set(&mut table, "link.lte.queue", text("1bdp")).expect("a parameter");
         assert!(queues(&mut table).is_err(), "no rate");
     }

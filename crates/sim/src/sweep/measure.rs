@@ -7,6 +7,7 @@
 use core::time::Duration;
 use std::{
     collections::BTreeMap,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
@@ -94,7 +95,7 @@ impl Sweep {
                 .collect(),
             ..Row::default()
         };
-        match self.figures(case, program) {
+        match without_panic(|| self.figures(case, program)) {
             Ok(figures) => Row {
                 sweep: row.sweep,
                 case: row.case,
@@ -106,7 +107,7 @@ impl Sweep {
             }
             .rounded(),
             Err(error) => Row {
-                error: Some(error.to_string()),
+                error: Some(error),
                 ..row
             },
         }
@@ -179,6 +180,22 @@ impl Sweep {
             (0..scenario.links.len()).map(alone).collect()
         });
         rates.clone()
+    }
+}
+
+/// Returns the result of `simulate`. A panic is an error of this case, so that the other cases of the sweep still run.
+fn without_panic<T>(simulate: impl FnOnce() -> Result<T, RunError>) -> Result<T, String> {
+    // What a case shares with others is the rates over single links, which a panic leaves empty.
+    match panic::catch_unwind(AssertUnwindSafe(simulate)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(cause) => {
+            let text = cause.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+            Err(format!(
+                "the program panicked: {}",
+                text.unwrap_or("without a message")
+            ))
+        }
     }
 }
 

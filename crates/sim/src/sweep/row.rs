@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::quantity::significant;
+use super::{MAX_CASES, quantity::significant};
 use crate::results::Quantiles;
 
 /// The figures of one case. Numbers are rounded to six significant digits. A figure that was not measured is `None`.
@@ -74,7 +74,7 @@ impl Row {
             line,
             reason: error.to_string(),
         })?;
-        if row.case >= row.cases {
+        if row.case >= row.cases || row.cases > MAX_CASES {
             return Err(NotARow {
                 line,
                 reason: format!("case {} of {}", row.case, row.cases),

@@ -1,7 +1,9 @@
 //! Tests of sweep files: the cases they describe, and mistakes in them.
 
+use pleach_core::{endpoint::Endpoint, sched::SchedulerSettings};
+
 use super::*;
-use crate::run::EngineOnly;
+use crate::{run::EngineOnly, scenario::End};
 
 const BASE: &str = r#"name = "base"
 duration = "1s"
@@ -171,6 +173,14 @@ fn mistakes_name_file_line_key_and_remedy() {
             "dir/sweep.toml:5: link.dsl.rate: `from` and `to` have different units; write",
         ),
         (
+            // Which of the two rates is wrong is not known.
+            change(
+                "draws = 3\n[vary]\n",
+                "draws = 3\n[vary]\nlink.lte.rate = [\"fast\"]\n",
+            ),
+            "dir/sweep.toml:4: vary: case 0 (",
+        ),
+        (
             change("to = \"100Mbit\"", "too = \"100ms\""),
             "dir/sweep.toml:5: link.dsl.rate: unknown field `too`; expected one of",
         ),
@@ -260,6 +270,38 @@ fn a_case_that_fails_has_a_row_with_an_error() {
             .is_some_and(|error| error.contains("did not come up"))
     );
     assert_eq!((row.rate_mbps, row.case, row.cases), (None, 0, 36));
+}
+
+/// A program with a defect.
+struct Defective;
+
+impl Program for Defective {
+    fn scheduler(&self, _: &toml::Table) -> Result<SchedulerSettings<String>, String> {
+        panic!("index out of bounds")
+    }
+
+    fn status(&self, _: End, _: &SchedulerSettings<String>, _: &Endpoint) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+#[test]
+fn a_panic_ends_only_its_case() {
+    let sweep = parse(SWEEP).expect("valid");
+    let row = sweep.measure(&sweep.case(0).expect("valid"), &Defective);
+    let error = row.error.expect("an error");
+    assert_eq!(error, "the program panicked: index out of bounds");
+    let row = sweep.measure(&sweep.case(0).expect("valid"), &EngineOnly);
+    assert_eq!(row.error, None);
+}
+
+#[test]
+fn a_row_with_an_impossible_number_of_cases_is_refused() {
+    let row = Row {
+        cases: MAX_CASES + 1,
+        ..Row::default()
+    };
+    assert!(Row::parse(1, &row.line()).is_err());
 }
 
 #[test]
