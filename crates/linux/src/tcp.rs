@@ -107,34 +107,43 @@ pub fn bound_window(fd: impl AsFd, bytes: Option<u32>) -> io::Result<()> {
     )
 }
 
-/// Lets the send buffer of the TCP socket `fd` hold `bytes`, also above the host's limit (`tcp_wmem`). At most `unsent` bytes
-/// in it wait to be sent; the other bytes are in flight. The kernel no longer chooses the size itself, so nothing is changed
-/// if its limit is not below `bytes`.
+/// Sets the size of the send buffer of the TCP socket `fd` to `bytes`, also above the host's limit ([`send_buffer_limit`]). At
+/// most `unsent` bytes in it wait to be sent; the other bytes are in flight. The kernel no longer chooses the size itself.
 ///
 /// # Errors
-/// If `fd` is not a TCP socket, or without `CAP_NET_ADMIN`. Nothing is changed in this case.
+/// If `fd` is not a TCP socket, or without `CAP_NET_ADMIN`. The size is not changed in this case.
 pub fn raise_send_buffer(fd: impl AsFd, bytes: u32, unsent: u32) -> io::Result<()> {
-    let limits = fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap_or_default();
-    let limit = limits
-        .split_whitespace()
-        .nth(2)
-        .and_then(|limit| limit.parse().ok());
-    if limit.is_some_and(|limit: u64| limit >= u64::from(bytes)) {
-        return Ok(());
-    }
+    set_number(
+        &fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_NOTSENT_LOWAT,
+        number(unsent),
+    )?;
     // The kernel doubles the number (socket(7)).
     set_number(
         &fd,
         libc::SOL_SOCKET,
         libc::SO_SNDBUFFORCE,
         number(bytes / 2),
-    )?;
-    set_number(
-        &fd,
-        libc::IPPROTO_TCP,
-        libc::TCP_NOTSENT_LOWAT,
-        number(unsent),
     )
+}
+
+/// Returns the size in bytes above which the kernel does not enlarge the send buffer of a connection: the third number of
+/// `tcp_wmem` (tcp(7)). `None` if it cannot be read.
+#[must_use]
+pub fn send_buffer_limit() -> Option<u64> {
+    let limits = fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").ok()?;
+    limits.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// Returns the number of bytes in all TCP sockets above which the kernel saves memory: the second number of `tcp_mem`
+/// (tcp(7)). `None` if it cannot be read.
+#[must_use]
+pub fn memory_pressure_bytes() -> Option<u64> {
+    let limits = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").ok()?;
+    let pages: u64 = limits.split_whitespace().nth(1)?.parse().ok()?;
+    let page = u64::try_from(rustix::param::page_size()).ok()?;
+    pages.checked_mul(page)
 }
 
 /// Returns the DSCP, 0 to 63, of the SYN with which the other end opened the TCP connection `fd`. `None` if the
@@ -356,15 +365,18 @@ mod tests {
     #[test]
     fn a_send_buffer_exceeds_the_limit_of_the_host_and_holds_little_that_waits() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        let mut client =
-            TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+        let address = listener.local_addr().expect("bound");
+        let mut client = TcpStream::connect(address).expect("connects");
         let _server = listener.accept().expect("accepts");
-        // Above any limit of a host.
-        let bytes = 1 << 30;
-        if let Err(error) = raise_send_buffer(&client, bytes, 100_000) {
-            requirement::skip(format_args!("no CAP_NET_ADMIN: {error}"));
-            return;
+        match raise_send_buffer(&client, 1 << 30, 100_000) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                requirement::skip(format_args!("no CAP_NET_ADMIN: {error}"));
+                return;
+            }
+            raised => raised.expect("a TCP socket"),
         }
+        assert!(send_buffer_limit().is_some_and(|limit| limit < 1 << 30));
+        assert!(memory_pressure_bytes().is_some_and(|bytes| bytes > 1 << 20));
         let size = socket2::SockRef::from(&client).send_buffer_size();
         assert_eq!(size.expect("a socket"), 1 << 30);
         // The other end reads nothing, so that the client soon has nothing in flight that it may send.
@@ -373,5 +385,8 @@ mod tests {
         let info = raw_info(&client).expect("a TCP socket");
         let unsent = info[144..].first_chunk::<4>().expect("Linux 4.6");
         assert!(u32::from_ne_bytes(*unsent) < 200_000);
+
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("binds");
+        assert!(raise_send_buffer(&udp, 1 << 30, 100_000).is_err());
     }
 }

@@ -34,7 +34,7 @@ use tokio::{
 
 use super::{
     protocol::{self, Answer, Request},
-    send_buffer::{self, Sent},
+    send_buffer::{SendBuffers, Sent},
     socket,
 };
 
@@ -76,7 +76,7 @@ async fn accept(listener: TcpListener, settings: FarSettings, translated: Transl
         pool: PipePool::default(),
         moved: Arc::default(),
         limit: Limit::new(MAX_PER_CLIENT, MAX_CONNECTIONS),
-        large_buffers: send_buffer::limit(),
+        buffers: SendBuffers::new(),
     });
     loop {
         match listener.accept().await {
@@ -102,7 +102,7 @@ struct Far {
     moved: Arc<AtomicU64>,
     /// Connections of each client network.
     limit: Limit<IpNet>,
-    large_buffers: Limit<IpNet>,
+    buffers: SendBuffers,
 }
 
 impl Far {
@@ -133,7 +133,7 @@ impl Far {
             let _ = timeout(LINGER, drain).await;
             return Ok(());
         };
-        let sent = Sent::new(&lane, client, &self.large_buffers, &self.moved);
+        let sent = Sent::new(&lane, client, &self.buffers, &self.moved);
         socket::relay(&self.pool, &lane, &server, &sent).await?;
         drop(place);
         Ok(())
@@ -225,7 +225,7 @@ mod tests {
             pool: PipePool::default(),
             moved: Arc::default(),
             limit: Limit::new(MAX_PER_CLIENT, MAX_CONNECTIONS),
-            large_buffers: send_buffer::limit(),
+            buffers: SendBuffers::new(),
         })
     }
 

@@ -22,7 +22,6 @@ use std::{
 };
 
 use ipnet::IpNet;
-use pleach_carrier::limits::Limit;
 use pleach_linux::{
     redirect::original_destination,
     split_tcp::{Exclusions, Families, Interception},
@@ -39,7 +38,7 @@ use tokio::{
 
 use super::{
     protocol::{self, Answer, Request},
-    send_buffer::{self, Sent},
+    send_buffer::{SendBuffers, Sent},
     socket,
 };
 use crate::control::SplitTcpStatus;
@@ -103,7 +102,7 @@ impl Near {
             tunnel: tunnel.to_owned(),
             own: own.to_vec(),
             pool: PipePool::default(),
-            large_buffers: send_buffer::limit(),
+            buffers: SendBuffers::new(),
             counts: Arc::clone(&counts),
         };
         let thread = thread::Builder::new()
@@ -179,7 +178,7 @@ struct NearEnd {
     tunnel: String,
     own: Vec<IpNet>,
     pool: PipePool,
-    large_buffers: Limit<IpNet>,
+    buffers: SendBuffers,
     counts: Arc<Counts>,
 }
 
@@ -422,8 +421,7 @@ impl NearEnd {
         // server's data.
         let carried = &self.counts.carried;
         let application = client.peer_addr().map_err(|_| None)?.ip().to_canonical();
-        let large = &self.large_buffers;
-        let sent = Sent::new(&lane, application.into(), large, &self.counts.moved);
+        let sent = Sent::new(&lane, application.into(), &self.buffers, &self.counts.moved);
         let end = socket::relay_when(&self.pool, client, &lane, &sent, || {
             carried.fetch_add(1, Ordering::Relaxed);
         });

@@ -175,7 +175,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::split_tcp::send_buffer;
+    use crate::split_tcp::send_buffer::SendBuffers;
 
     /// Returns both ends of a new connection.
     async fn pair() -> (TcpStream, TcpStream) {
@@ -208,9 +208,9 @@ mod tests {
                     application
                 };
                 let pool = PipePool::default();
-                let (limit, moved) = (send_buffer::limit(), Arc::default());
+                let (buffers, moved) = (SendBuffers::new(), Arc::default());
                 let user = "10.77.0.2/32".parse().expect("literal");
-                let sent = Sent::new(&lane, user, &limit, &moved);
+                let sent = Sent::new(&lane, user, &buffers, &moved);
                 let end = relay_when(&pool, &client, &lane, &sent, || {}).await;
                 drop(kept);
                 end
