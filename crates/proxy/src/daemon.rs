@@ -14,6 +14,7 @@
 //! | `peers` | connections through other pleach proxies |
 //! | `dialing` | dials the lanes to peers |
 //! | `answering` | answers the connections of peers |
+//! | `admission` | checks what peers may reach |
 //! | `peer_flows` | UDP flows through other pleach proxies |
 //! | `answering_flows` | answers the UDP flows of peers |
 //! | [`known`] | list of trusted peers |
@@ -29,6 +30,7 @@
 //! | [`cgroup`] | sockets of programs that the kernel binds to links |
 //! | [`report`] | report for `pleach status` |
 
+mod admission;
 mod answering;
 mod answering_flows;
 mod apps;

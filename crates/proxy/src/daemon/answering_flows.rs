@@ -10,7 +10,7 @@ use pleach_linux::{clock, udp};
 use socket2::SockRef;
 use tokio::{net::UdpSocket, sync::Notify, task::spawn_local, time};
 
-use super::{answering, connect, hub::Hub, live::Live, settings::StripeSettings};
+use super::{admission, connect, hub::Hub, live::Live, settings::StripeSettings};
 use crate::{
     relay::{
         stripe::{
@@ -65,7 +65,7 @@ fn open(
         .or(association.local)
         .ok_or(Refusal::Unreachable)?;
     let to = SocketAddr::new(ip.to_canonical(), wanted.port);
-    let (places, purpose) = answering::admit(hub, settings, (from, who), to)?;
+    let (places, purpose) = admission::admit(hub, settings, (from, who), to)?;
     let of_peer = {
         let answered = hub.peering.answered.borrow();
         let of_peer = answered.iter().filter(|((peer, _), _)| *peer == who);
