@@ -15,7 +15,8 @@ use crate::{
     relay::{
         stripe::{
             association::Association,
-            flows::{Asked, Flow, FlowEvent},
+            flow_table::{Asked, FlowEvent},
+            flows::Flow,
         },
         udp::{BUFFER_LEN, FLOW_IDLE},
     },

@@ -19,10 +19,7 @@ use super::{
     stripe_place::StripePlace,
 };
 use crate::{
-    relay::stripe::{
-        association::Association,
-        flows::{Flow, FlowEvent},
-    },
+    relay::stripe::{association::Association, flow_table::FlowEvent, flows::Flow},
     sched::LinkId,
     stripe::{
         frame::{Refusal, Wanted},

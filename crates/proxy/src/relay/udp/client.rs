@@ -36,7 +36,7 @@ use crate::{
         peer_flows::{self, PeerFlow},
     },
     handshake::Protocol,
-    relay::stripe::flows::FlowEvent,
+    relay::stripe::flow_table::FlowEvent,
     sched::LinkId,
     stripe::{datagrams::Dropped, frame::Refusal},
     target::Target,
