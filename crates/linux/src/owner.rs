@@ -7,16 +7,15 @@
 //! [`RIGHTS`] give power over all processes, and a process confined by landlock sees no other process. So [`Finder`] is another
 //! process that does only this: it reads numbers of inodes, and answers with names.
 
+mod finder;
+
 use std::{
     fs,
-    io::{self, Read, Write},
+    io,
     iter::successors,
     net::{IpAddr, SocketAddr},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::fd::OwnedFd,
     path::Path,
-    process::{Child, Command},
-    sync::Mutex,
-    time::Duration,
 };
 
 use rustix::{
@@ -28,6 +27,8 @@ use rustix::{
 };
 
 use crate::confine::CapabilitySet;
+
+pub use finder::{Finder, serve};
 
 /// Capabilities with which processes of all users are found.
 pub const RIGHTS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
@@ -105,86 +106,6 @@ fn parent(pid: u32) -> Option<u32> {
     behind_the_name.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A process that runs [`serve`]. Dropping the value ends it.
-#[derive(Debug)]
-pub struct Finder {
-    socket: Mutex<UnixStream>,
-    process: Child,
-}
-
-impl Finder {
-    /// Starts `program`, which must call [`serve`] with its standard input.
-    ///
-    /// # Errors
-    /// If the program cannot be started.
-    pub fn start(program: &mut Command) -> io::Result<Self> {
-        let (socket, other) = UnixStream::pair()?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let process = program.stdin(OwnedFd::from(other)).spawn()?;
-        Ok(Self {
-            socket: Mutex::new(socket),
-            process,
-        })
-    }
-
-    /// As [`process_name`]. After a failure of the process, no name is found any more.
-    #[must_use]
-    pub fn process_name(&self, inode: u32) -> Option<String> {
-        let mut socket = self.socket.lock().ok()?;
-        let asked = ask(&mut *socket, inode);
-        if let Err(error) = &asked {
-            tracing::warn!(%error, "programs of clients are not found any more: rules with `app` do not match until a restart");
-            // A late answer would be taken for the answer to the next question.
-            let _ = socket.shutdown(std::net::Shutdown::Both);
-        }
-        asked.ok()?
-    }
-}
-
-impl Drop for Finder {
-    fn drop(&mut self) {
-        if let Ok(socket) = self.socket.get_mut() {
-            // The process ends at the end of its input.
-            let _ = socket.shutdown(std::net::Shutdown::Both);
-        }
-        let _ = self.process.wait();
-    }
-}
-
-/// Sends the number of an inode. The answer is the length of a name in one byte, 0 for none, and the name.
-fn ask(socket: &mut (impl Read + Write), inode: u32) -> io::Result<Option<String>> {
-    socket.write_all(&inode.to_ne_bytes())?;
-    let mut len = [0];
-    socket.read_exact(&mut len)?;
-    let mut name = vec![0; usize::from(len[0])];
-    socket.read_exact(&mut name)?;
-    let name = String::from_utf8(name).map_err(|_| io::ErrorKind::InvalidData)?;
-    Ok((!name.is_empty()).then_some(name))
-}
-
-/// Answers the questions of a [`Finder`] until `socket` ends.
-///
-/// # Errors
-/// If the socket fails.
-pub fn serve(socket: &mut (impl Read + Write)) -> io::Result<()> {
-    loop {
-        let mut inode = [0; 4];
-        match socket.read_exact(&mut inode) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            read => read?,
-        }
-        let name = process_name(u32::from_ne_bytes(inode)).unwrap_or_default();
-        let mut answer = vec![u8::try_from(name.len()).unwrap_or(0)];
-        if answer[0] > 0 {
-            answer.extend_from_slice(name.as_bytes());
-        }
-        socket.write_all(&answer)?;
-    }
-}
-
-/// Longest wait for an answer: a search on a host with tens of thousands of processes.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Returns a `SOCK_DIAG_BY_FAMILY` request for exactly one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
 fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let mut message = Vec::with_capacity(REQUEST_LEN);
@@ -246,7 +167,10 @@ const NLMSG_ERROR: u32 = 2;
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::{
+        net::{TcpListener, TcpStream},
+        process::Command,
+    };
 
     use super::*;
     use crate::requirement;
@@ -273,15 +197,8 @@ mod tests {
                 .spawn()
                 .expect("sleep starts");
             assert_eq!(process_name(found.inode).as_deref(), Some(own.trim_end()));
-            let (mut asker, mut finder) = UnixStream::pair().expect("a pair");
-            let serving = std::thread::spawn(move || serve(&mut finder));
-            let asked = ask(&mut asker, found.inode).expect("an answer");
-            assert_eq!(asked.as_deref(), Some(own.trim_end()));
-            assert_eq!(ask(&mut asker, 1).expect("an answer"), None);
             child.kill().expect("it runs");
             child.wait().expect("it ends");
-            drop(asker);
-            serving.join().expect("no panic").expect("ends");
             let nobody = SocketAddr::new(local.ip(), 1);
             assert!(socket(nobody, remote).is_err());
         }
