@@ -10,8 +10,7 @@
 mod finder;
 
 use std::{
-    fs,
-    io,
+    fs, io,
     iter::successors,
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
