@@ -323,6 +323,33 @@ mod tests {
     }
 
     #[test]
+    fn what_the_peer_does_not_serve_takes_another_link_if_the_first_is_down() {
+        run(async {
+            let (hub, listener) = asking_hub().await;
+            let _peer = answering_hub(listener, &[]);
+            let to = echo().await;
+            let (client, answers) = client(&hub);
+            client.send(&to.into(), &[HERE], b"refused");
+            let is_refused = || {
+                let live = hub.table.live.borrow();
+                live.values().any(|live| live.is_flow()) && client.has_ended(to)
+            };
+            until(is_refused).await;
+            // The link that was chosen at the beginning leads nowhere, and another one has come up.
+            hub.placer
+                .borrow_mut()
+                .set_reach(LinkId(0), crate::placer::Reach::default());
+            let second = add_link(&hub, "lo");
+            client.send(&to.into(), &[HERE], b"plain");
+            until(|| !answers.borrow().is_empty()).await;
+            assert_eq!(answers.borrow()[0], (to, b"plain".to_vec()));
+            let live = hub.table.live.borrow();
+            let links: Vec<_> = live.values().map(|live| live.link.get()).collect();
+            assert_eq!(links, [Some(second)]);
+        });
+    }
+
+    #[test]
     fn an_older_peer_gets_no_frames_of_flows_and_the_datagrams_go_plain() {
         run(async {
             let (hub, listener) = asking_hub().await;

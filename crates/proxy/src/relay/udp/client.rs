@@ -81,6 +81,15 @@ enum Way {
     Waiting(ThroughPeer, Vec<Vec<u8>>),
 }
 
+/// Which ways a new flow may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    /// Any way.
+    Any,
+    /// [`Way::Plain`] only, because the peer does not serve the flow.
+    Plain,
+}
+
 /// A flow through a peer.
 struct ThroughPeer {
     flow: PeerFlow,
@@ -111,6 +120,13 @@ impl Client {
         self.flows.borrow().is_empty()
     }
 
+    /// Whether the flow to `to` has ended at the peer.
+    #[cfg(test)]
+    pub(crate) fn has_ended(&self, to: SocketAddr) -> bool {
+        let flows = self.flows.borrow();
+        flows.get(&to).is_some_and(|flow| flow.ended().is_some())
+    }
+
     /// Sends `payload` to the first of `addresses`, or counts it as dropped.
     pub(crate) fn send(self: &Rc<Self>, target: &Target, addresses: &[IpAddr], payload: &[u8]) {
         let Some(ip) = addresses.first() else {
@@ -135,19 +151,26 @@ impl Client {
         match stopped {
             Some((None, _, None)) => return Some(()),
             Some((None, _, Some(Some(refusal)))) => {
-                self.go_plain(to, Some(refusal));
-                return Some(());
+                self.note_refused(to, refusal);
+                return self.begin_plain(target, to);
             }
             // A link is chosen again for this flow.
             Some((Some(Stop::LinkLost), link, _)) => self.forget_link(link),
             Some(_) | None => {}
         }
         self.forget(to);
-        self.begin(target, to)
+        self.begin(target, to, Begin::Any)
     }
 
-    /// Begins the flow to `to`.
-    fn begin(self: &Rc<Self>, target: &Target, to: SocketAddr) -> Option<()> {
+    /// Begins the flow to `to` again, over one link, because the peer does not serve it. The link that was chosen
+    /// before may be down by now.
+    fn begin_plain(self: &Rc<Self>, target: &Target, to: SocketAddr) -> Option<()> {
+        self.forget(to);
+        self.begin(target, to, Begin::Plain)
+    }
+
+    /// Begins the flow to `to`. `None` if no link leads there.
+    fn begin(self: &Rc<Self>, target: &Target, to: SocketAddr, begin: Begin) -> Option<()> {
         if self.flows.borrow().len() >= MAX_FLOWS {
             let flows = self.flows.borrow();
             let oldest = flows.iter().min_by_key(|(_, flow)| flow.used_at);
@@ -165,7 +188,10 @@ impl Client {
         };
         let (live, links) = self.hub.begin(purpose, &[to.ip()]).ok()?;
         live.is_opening.set(false);
-        let way = self.way(&live, &links, to);
+        let way = match begin {
+            Begin::Any => self.way(&live, &links, to),
+            Begin::Plain => Way::Plain,
+        };
         let flow = Flow {
             link: live.link.get(),
             live: Rc::clone(&live),
@@ -223,7 +249,7 @@ impl Client {
 
     /// Decides where the datagrams of the waiting flow `number` to `to` go, and sends those that have waited.
     fn settle(self: &Rc<Self>, to: SocketAddr, number: u64, is_served: bool) {
-        let waiting = {
+        let (waiting, target) = {
             let mut flows = self.flows.borrow_mut();
             let flow = flows.get_mut(&to);
             let Some(flow) = flow.filter(|flow| flow.live.number == number) else {
@@ -240,9 +266,14 @@ impl Client {
                 let association = through.flow.association();
                 self.hub.on_lanes(&flow.live, association, None);
                 flow.way = Way::Lanes(through);
+                (waiting, None)
+            } else {
+                (waiting, Some(flow.live.purpose.target.clone()))
             }
-            waiting
         };
+        if let Some(target) = target {
+            self.begin_plain(&target, to);
+        }
         for payload in waiting {
             if !self.forward(to, &payload) {
                 self.hub.count_drop("datagram-not-sent");
@@ -250,19 +281,11 @@ impl Client {
         }
     }
 
-    /// Continues the flow to `to` over the link that was chosen for it.
-    fn go_plain(&self, to: SocketAddr, refusal: Option<Refusal>) {
-        let mut flows = self.flows.borrow_mut();
-        let Some(flow) = flows.get_mut(&to) else {
-            return;
-        };
-        let way = core::mem::replace(&mut flow.way, Way::Plain);
-        if let (Way::Lanes(through), Some(refusal)) = (way, refusal) {
+    /// Notes that the peer does not serve the flow to `to`.
+    fn note_refused(&self, to: SocketAddr, refusal: Refusal) {
+        let flows = self.flows.borrow();
+        if let Some(Way::Lanes(through)) = flows.get(&to).map(|flow| &flow.way) {
             through.flow.note_refused(&self.hub, refusal);
-        }
-        flow.live.carried.take();
-        if let Some(link) = flow.link {
-            self.hub.moved(&flow.live, link, &[]);
         }
     }
 
