@@ -137,7 +137,10 @@ mod tests {
             known::{Known, KnownPeer},
         },
         handshake::Protocol,
-        relay::{stripe::tests::run, udp::client::Client},
+        relay::{
+            stripe::tests::run,
+            udp::client::{Client, Origin},
+        },
         stripe::channel,
     };
 
@@ -237,8 +240,12 @@ mod tests {
                 true
             }
         };
-        let from = SocketAddr::new(HERE, 9);
-        let client = Client::new(hub, from, Protocol::Socks5, Rc::new(reply));
+        let origin = Origin {
+            from: SocketAddr::new(HERE, 9),
+            app: None,
+            protocol: Protocol::Socks5,
+        };
+        let client = Client::new(hub, origin, Rc::new(reply));
         (client, answers)
     }
 

@@ -45,11 +45,21 @@ use crate::{
 /// Sends a datagram that came from the first argument to the client. Returns whether it was sent.
 pub(crate) type Reply = dyn Fn(SocketAddr, &[u8]) -> bool;
 
+/// Where the datagrams of a client come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// Address of the client.
+    pub(crate) from: SocketAddr,
+    /// Program of the client, if known.
+    pub(crate) app: Option<String>,
+    /// Protocol with which the client uses the proxy.
+    pub(crate) protocol: Protocol,
+}
+
 /// The UDP flows of one client.
 pub(crate) struct Client {
     hub: Rc<Hub>,
-    from: SocketAddr,
-    protocol: Protocol,
+    origin: Origin,
     reply: Rc<Reply>,
     pub(super) flows: Rc<RefCell<BTreeMap<SocketAddr, Flow>>>,
     /// Socket for each link and address family (`true`: IPv4) in use.
@@ -98,17 +108,11 @@ struct ThroughPeer {
 }
 
 impl Client {
-    /// Creates a client at `from` without flows. `reply` sends it the answers.
-    pub(crate) fn new(
-        hub: &Rc<Hub>,
-        from: SocketAddr,
-        protocol: Protocol,
-        reply: Rc<Reply>,
-    ) -> Rc<Self> {
+    /// Creates a client without flows. `reply` sends it the answers.
+    pub(crate) fn new(hub: &Rc<Hub>, origin: Origin, reply: Rc<Reply>) -> Rc<Self> {
         Rc::new(Self {
             hub: Rc::clone(hub),
-            from,
-            protocol,
+            origin,
             reply,
             flows: Rc::default(),
             outer: RefCell::default(),
@@ -132,7 +136,7 @@ impl Client {
         let Some(ip) = addresses.first() else {
             return self.hub.count_drop("datagram-not-sent");
         };
-        if !self.hub.may_reach(self.from.ip(), *ip) {
+        if !self.hub.may_reach(self.origin.from.ip(), *ip) {
             return self.hub.count_drop("not-allowed");
         }
         let to = SocketAddr::new(*ip, target.port);
@@ -180,10 +184,10 @@ impl Client {
         }
         let purpose = Purpose {
             dscp: None,
-            client: self.from,
-            app: None,
+            client: self.origin.from,
+            app: self.origin.app.clone(),
             target: target.clone(),
-            protocol: self.protocol,
+            protocol: self.origin.protocol,
             warm: Vec::new(),
         };
         let (live, links) = self.hub.begin(purpose, &[to.ip()]).ok()?;
@@ -486,6 +490,7 @@ impl Reader {
 /// REQ-5 b, allows a shorter limit for such a port.
 const DNS_PORT: u16 = 53;
 const DNS_IDLE: Duration = Duration::from_secs(15);
-/// Maximum number of datagrams of a flow that wait for the first lane, and their maximum length in bytes.
-const MAX_WAITING: usize = 32;
-const MAX_WAITING_LEN: usize = 2048;
+/// Maximum number of datagrams that wait: of a flow for the first lane, or of a client until its program is found.
+pub(crate) const MAX_WAITING: usize = 32;
+/// Maximum length in bytes of a datagram that waits.
+pub(crate) const MAX_WAITING_LEN: usize = 2048;
