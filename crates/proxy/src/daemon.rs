@@ -27,6 +27,7 @@
 //! | `thrift` | budgets of links, and saving energy on battery |
 //! | `transparent` | connections that the kernel redirects to the proxy |
 //! | `diverted` | UDP datagrams that the kernel diverts to the proxy |
+//! | `descriptors` | places of UDP clients and their sockets in the count of connections |
 //! | [`cgroup`] | sockets of programs that the kernel binds to links |
 //! | [`report`] | report for `pleach status` |
 
@@ -38,6 +39,7 @@ pub mod cgroup;
 mod change;
 pub(crate) mod client;
 pub(crate) mod connect;
+pub(crate) mod descriptors;
 mod dialing;
 mod diverted;
 pub(crate) mod drops;

@@ -133,6 +133,7 @@ mod tests {
     use crate::{
         daemon::{
             answering,
+            descriptors::Descriptors,
             hub::tests::{add_link, hub, striping},
             known::{Known, KnownPeer},
         },
@@ -245,7 +246,8 @@ mod tests {
             app: None,
             protocol: Protocol::Socks5,
         };
-        let client = Client::new(hub, origin, Rc::new(reply));
+        let descriptors = Descriptors::of_association(hub);
+        let client = Client::new(hub, origin, &descriptors, Rc::new(reply));
         (client, answers)
     }
 

@@ -18,7 +18,7 @@ use tokio::{
 
 use self::client::{Client, Origin};
 use crate::{
-    daemon::hub::Hub,
+    daemon::{descriptors::Descriptors, hub::Hub},
     handshake::{Protocol, socks5},
     target::{Host, Target},
 };
@@ -114,7 +114,12 @@ impl Association {
             inner,
             from,
             client,
-            flows: Client::new(hub, origin, Rc::new(reply)),
+            flows: Client::new(
+                hub,
+                origin,
+                &Descriptors::of_association(hub),
+                Rc::new(reply),
+            ),
         }
     }
 

@@ -31,6 +31,7 @@ use super::{BUFFER_LEN, FLOW_IDLE, MAX_DATAGRAM, MAX_FLOWS};
 use crate::{
     daemon::{
         connect,
+        descriptors::{Descriptor, Descriptors},
         hub::Hub,
         live::{Live, Purpose, Stop},
         peer_flows::{self, PeerFlow},
@@ -60,6 +61,7 @@ pub(crate) struct Origin {
 pub(crate) struct Client {
     hub: Rc<Hub>,
     origin: Origin,
+    descriptors: Rc<Descriptors>,
     reply: Rc<Reply>,
     pub(super) flows: Rc<RefCell<BTreeMap<SocketAddr, Flow>>>,
     /// Socket for each link and address family (`true`: IPv4) in use.
@@ -70,6 +72,7 @@ pub(crate) struct Client {
 pub(super) struct Outer {
     socket: Rc<UdpSocket>,
     pub(super) reader: JoinHandle<()>,
+    _descriptor: Descriptor,
 }
 
 /// Flow to one destination.
@@ -108,11 +111,17 @@ struct ThroughPeer {
 }
 
 impl Client {
-    /// Creates a client without flows. `reply` sends it the answers.
-    pub(crate) fn new(hub: &Rc<Hub>, origin: Origin, reply: Rc<Reply>) -> Rc<Self> {
+    /// Creates a client without flows. Its sockets are counted in `descriptors`. `reply` sends it the answers.
+    pub(crate) fn new(
+        hub: &Rc<Hub>,
+        origin: Origin,
+        descriptors: &Rc<Descriptors>,
+        reply: Rc<Reply>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             hub: Rc::clone(hub),
             origin,
+            descriptors: Rc::clone(descriptors),
             reply,
             flows: Rc::default(),
             outer: RefCell::default(),
@@ -319,8 +328,13 @@ impl Client {
                 }
             }
         };
-        let Ok(socket) = self.outer(link, to.ip()) else {
-            return false;
+        let socket = match self.outer(link, to.ip()) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => {
+                self.hub.count_drop("too-many-udp-sockets");
+                return true;
+            }
+            Err(_) => return false,
         };
         // Sends without tokio, because tokio considers a new socket not writable until its first wait.
         if let Err(error) = SockRef::from(&*socket).send_to(payload, &to.into()) {
@@ -335,14 +349,19 @@ impl Client {
         true
     }
 
-    /// Returns the socket for `link` and the address family of `ip`.
-    fn outer(&self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Rc<UdpSocket>> {
+    /// Returns the socket for `link` and the address family of `ip`. `None` if there are too many sockets.
+    fn outer(&self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Option<Rc<UdpSocket>>> {
         let key = (link, ip.is_ipv4());
         if let Some(outer) = self.outer.borrow().get(&key)
             && !outer.reader.is_finished()
         {
-            return Ok(Rc::clone(&outer.socket));
+            return Ok(Some(Rc::clone(&outer.socket)));
         }
+        // A socket that is replaced is closed first.
+        self.outer.borrow_mut().remove(&key);
+        let Some(descriptor) = self.descriptors.take() else {
+            return Ok(None);
+        };
         let socket = connect::outgoing(&self.hub, link, ip, socket2::Type::DGRAM)?;
         udp::set_buffers(&socket, BUFFER_LEN);
         let socket = Rc::new(UdpSocket::from_std(socket.into())?);
@@ -355,9 +374,10 @@ impl Client {
         let outer = Outer {
             socket: Rc::clone(&socket),
             reader: spawn_local(reader.run()),
+            _descriptor: descriptor,
         };
         self.outer.borrow_mut().insert(key, outer);
-        Ok(socket)
+        Ok(Some(socket))
     }
 
     fn forget(&self, to: SocketAddr) {
