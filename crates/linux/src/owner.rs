@@ -1,5 +1,5 @@
-//! Finds the process that owns a local connection: `sock_diag(7)` gives the socket's inode and user, `/proc/*/fd` the
-//! process that has it open.
+//! Finds the process that owns a local TCP connection or UDP socket: `sock_diag(7)` gives the socket's inode and user,
+//! `/proc/*/fd` the process that has it open.
 //!
 //! The search in `/proc` takes some milliseconds. It needs the permission to see the process: a process sees those of its own
 //! user, and with [`RIGHTS`] all. Programs in other PID namespaces, or already ended, are not found.
@@ -7,16 +7,14 @@
 //! [`RIGHTS`] give power over all processes, and a process confined by landlock sees no other process. So [`Finder`] is another
 //! process that does only this: it reads numbers of inodes, and answers with names.
 
+mod finder;
+
 use std::{
-    fs,
-    io::{self, Read, Write},
+    fs, io,
     iter::successors,
     net::{IpAddr, SocketAddr},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::fd::OwnedFd,
     path::Path,
-    process::{Child, Command},
-    sync::Mutex,
-    time::Duration,
 };
 
 use rustix::{
@@ -28,6 +26,8 @@ use rustix::{
 };
 
 use crate::confine::CapabilitySet;
+
+pub use finder::{Finder, serve};
 
 /// Capabilities with which processes of all users are found.
 pub const RIGHTS: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
@@ -47,18 +47,32 @@ pub struct Socket {
     pub uid: u32,
 }
 
-/// Returns the TCP socket of this network namespace with address `local`, connected to `remote`.
+/// Transport protocol of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A TCP socket, connected to the remote address.
+    Tcp,
+    /// The UDP socket that receives datagrams from the remote address: connected to it, or not connected.
+    Udp,
+}
+
+/// Returns the socket of this network namespace with address `local` that communicates with `remote`. With UDP,
+/// `local` must be an address of this host: the kernel also returns a socket that is bound to all addresses.
 ///
 /// # Errors
 /// Returns the error of the kernel, `ENOENT` if there is no such socket.
-pub fn socket(local: SocketAddr, remote: SocketAddr) -> io::Result<Socket> {
+pub fn socket(transport: Transport, local: SocketAddr, remote: SocketAddr) -> io::Result<Socket> {
     let diag: OwnedFd = socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
         SocketFlags::CLOEXEC,
         Some(netlink::SOCK_DIAG),
     )?;
-    send(&diag, &request(local, remote), SendFlags::empty())?;
+    send(
+        &diag,
+        &request(transport, local, remote),
+        SendFlags::empty(),
+    )?;
     let mut answer = [0; 1024];
     let (_, len) = recv(&diag, &mut answer, RecvFlags::empty())?;
     parse(&answer[..len.min(answer.len())])
@@ -105,88 +119,14 @@ fn parent(pid: u32) -> Option<u32> {
     behind_the_name.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A process that runs [`serve`]. Dropping the value ends it.
-#[derive(Debug)]
-pub struct Finder {
-    socket: Mutex<UnixStream>,
-    process: Child,
-}
-
-impl Finder {
-    /// Starts `program`, which must call [`serve`] with its standard input.
-    ///
-    /// # Errors
-    /// If the program cannot be started.
-    pub fn start(program: &mut Command) -> io::Result<Self> {
-        let (socket, other) = UnixStream::pair()?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let process = program.stdin(OwnedFd::from(other)).spawn()?;
-        Ok(Self {
-            socket: Mutex::new(socket),
-            process,
-        })
-    }
-
-    /// As [`process_name`]. After a failure of the process, no name is found any more.
-    #[must_use]
-    pub fn process_name(&self, inode: u32) -> Option<String> {
-        let mut socket = self.socket.lock().ok()?;
-        let asked = ask(&mut *socket, inode);
-        if let Err(error) = &asked {
-            tracing::warn!(%error, "programs of clients are not found any more: rules with `app` do not match until a restart");
-            // A late answer would be taken for the answer to the next question.
-            let _ = socket.shutdown(std::net::Shutdown::Both);
-        }
-        asked.ok()?
-    }
-}
-
-impl Drop for Finder {
-    fn drop(&mut self) {
-        if let Ok(socket) = self.socket.get_mut() {
-            // The process ends at the end of its input.
-            let _ = socket.shutdown(std::net::Shutdown::Both);
-        }
-        let _ = self.process.wait();
-    }
-}
-
-/// Sends the number of an inode. The answer is the length of a name in one byte, 0 for none, and the name.
-fn ask(socket: &mut (impl Read + Write), inode: u32) -> io::Result<Option<String>> {
-    socket.write_all(&inode.to_ne_bytes())?;
-    let mut len = [0];
-    socket.read_exact(&mut len)?;
-    let mut name = vec![0; usize::from(len[0])];
-    socket.read_exact(&mut name)?;
-    let name = String::from_utf8(name).map_err(|_| io::ErrorKind::InvalidData)?;
-    Ok((!name.is_empty()).then_some(name))
-}
-
-/// Answers the questions of a [`Finder`] until `socket` ends.
-///
-/// # Errors
-/// If the socket fails.
-pub fn serve(socket: &mut (impl Read + Write)) -> io::Result<()> {
-    loop {
-        let mut inode = [0; 4];
-        match socket.read_exact(&mut inode) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            read => read?,
-        }
-        let name = process_name(u32::from_ne_bytes(inode)).unwrap_or_default();
-        let mut answer = vec![u8::try_from(name.len()).unwrap_or(0)];
-        if answer[0] > 0 {
-            answer.extend_from_slice(name.as_bytes());
-        }
-        socket.write_all(&answer)?;
-    }
-}
-
-/// Longest wait for an answer: a search on a host with tens of thousands of processes.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Returns a `SOCK_DIAG_BY_FAMILY` request for exactly one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
-fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
+fn request(transport: Transport, local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
+    // For UDP, the kernel looks up the receiver of a datagram from the first address to the second
+    // (`udp_dump_one` in net/ipv4/udp_diag.c: "src and dst are swapped for historical reasons").
+    let (protocol, first, second) = match transport {
+        Transport::Tcp => (libc::IPPROTO_TCP, local, remote),
+        Transport::Udp => (libc::IPPROTO_UDP, remote, local),
+    };
     let mut message = Vec::with_capacity(REQUEST_LEN);
     let len = u32::try_from(REQUEST_LEN).unwrap_or(0);
     message.extend_from_slice(&len.to_ne_bytes());
@@ -200,11 +140,11 @@ fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
         libc::AF_INET6
     };
     let byte = |number: i32| u8::try_from(number).unwrap_or(0);
-    message.extend_from_slice(&[byte(family), byte(libc::IPPROTO_TCP), 0, 0]);
+    message.extend_from_slice(&[byte(family), byte(protocol), 0, 0]);
     message.extend_from_slice(&u32::MAX.to_ne_bytes());
-    message.extend_from_slice(&local.port().to_be_bytes());
-    message.extend_from_slice(&remote.port().to_be_bytes());
-    for address in [local, remote] {
+    message.extend_from_slice(&first.port().to_be_bytes());
+    message.extend_from_slice(&second.port().to_be_bytes());
+    for address in [first, second] {
         let mut octets = [0; 16];
         match address.ip() {
             IpAddr::V4(ip) => octets[..4].copy_from_slice(&ip.octets()),
@@ -246,7 +186,10 @@ const NLMSG_ERROR: u32 = 2;
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::{
+        net::{TcpListener, TcpStream, UdpSocket},
+        process::Command,
+    };
 
     use super::*;
     use crate::requirement;
@@ -262,7 +205,7 @@ mod tests {
                 TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
             let (local, remote) = (client.local_addr(), client.peer_addr());
             let (local, remote) = (local.expect("bound"), remote.expect("connected"));
-            let found = socket(local, remote).expect("it exists");
+            let found = socket(Transport::Tcp, local, remote).expect("it exists");
             assert_eq!(found.uid, rustix::process::getuid().as_raw());
             let own = fs::read_to_string("/proc/self/comm").expect("a name");
             // A child that has the connection open as well.
@@ -273,17 +216,39 @@ mod tests {
                 .spawn()
                 .expect("sleep starts");
             assert_eq!(process_name(found.inode).as_deref(), Some(own.trim_end()));
-            let (mut asker, mut finder) = UnixStream::pair().expect("a pair");
-            let serving = std::thread::spawn(move || serve(&mut finder));
-            let asked = ask(&mut asker, found.inode).expect("an answer");
-            assert_eq!(asked.as_deref(), Some(own.trim_end()));
-            assert_eq!(ask(&mut asker, 1).expect("an answer"), None);
             child.kill().expect("it runs");
             child.wait().expect("it ends");
-            drop(asker);
-            serving.join().expect("no panic").expect("ends");
             let nobody = SocketAddr::new(local.ip(), 1);
-            assert!(socket(nobody, remote).is_err());
+            assert!(socket(Transport::Tcp, nobody, remote).is_err());
+        }
+    }
+
+    #[test]
+    fn a_udp_socket_of_ours_is_found_connected_or_not_and_on_all_addresses() {
+        let own = fs::read_to_string("/proc/self/comm").expect("a name");
+        for (bound, ip) in [
+            ("127.0.0.1:0", "127.0.0.1"),
+            ("0.0.0.0:0", "127.0.0.1"),
+            ("[::]:0", "127.0.0.1"),
+            ("[::1]:0", "::1"),
+        ] {
+            let Ok(sender) = UdpSocket::bind(bound) else {
+                requirement::skip(format_args!("{bound}: no such address here"));
+                continue;
+            };
+            let port = sender.local_addr().expect("bound").port();
+            let local = SocketAddr::new(ip.parse().expect("literal"), port);
+            let remote = SocketAddr::new(local.ip(), 9);
+            let name = || {
+                let found = socket(Transport::Udp, local, remote).expect("it exists");
+                process_name(found.inode)
+            };
+            assert_eq!(name().as_deref(), Some(own.trim_end()), "{bound}");
+            sender.connect(remote).expect("local");
+            assert_eq!(name().as_deref(), Some(own.trim_end()), "{bound}");
+            // A connected socket receives nothing from elsewhere.
+            let elsewhere = SocketAddr::new(remote.ip(), 10);
+            assert!(socket(Transport::Udp, local, elsewhere).is_err(), "{bound}");
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `peers` | connections through other pleach proxies |
 //! | `dialing` | dials the lanes to peers |
 //! | `answering` | answers the connections of peers |
+//! | `admission` | checks what peers may reach |
 //! | `peer_flows` | UDP flows through other pleach proxies |
 //! | `answering_flows` | answers the UDP flows of peers |
 //! | [`known`] | list of trusted peers |
@@ -26,9 +27,11 @@
 //! | `thrift` | budgets of links, and saving energy on battery |
 //! | `transparent` | connections that the kernel redirects to the proxy |
 //! | `diverted` | UDP datagrams that the kernel diverts to the proxy |
+//! | `descriptors` | places of UDP clients and their sockets in the count of connections |
 //! | [`cgroup`] | sockets of programs that the kernel binds to links |
 //! | [`report`] | report for `pleach status` |
 
+mod admission;
 mod answering;
 mod answering_flows;
 mod apps;
@@ -36,6 +39,7 @@ pub mod cgroup;
 mod change;
 pub(crate) mod client;
 pub(crate) mod connect;
+pub(crate) mod descriptors;
 mod dialing;
 mod diverted;
 pub(crate) mod drops;

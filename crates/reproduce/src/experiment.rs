@@ -63,6 +63,8 @@ pub enum Kind {
     Correction(&'static str),
     /// A [`Workload`], for both worlds, with the name of its experiment.
     Workload(&'static str),
+    /// A [`Workload`] for the simulator only, with the name of its experiment.
+    Modelled(&'static str),
 }
 
 /// A published statement.
@@ -139,8 +141,8 @@ pub enum Role {
     Beside,
     /// The check decides the verdict.
     Judged,
-    /// The check repeats a judged check without the [`Calibration`](crate::Calibration) with this id. It does not
-    /// decide the verdict.
+    /// The check repeats a judged check with the replacement of a calibrated value ([`Without`](crate::Without)) with
+    /// this id. It does not decide the verdict.
     Without(&'static str),
 }
 
@@ -304,7 +306,7 @@ impl Cell {
                 let transfer = self.transfer().ok()?;
                 (transfer.seed, u64::from(transfer.repeat))
             }
-            Kind::Correction(_) | Kind::Workload(_) => return None,
+            Kind::Correction(_) | Kind::Modelled(_) | Kind::Workload(_) => return None,
         };
         let rest = self
             .toml
@@ -332,7 +334,9 @@ impl Cell {
             Kind::Played | Kind::Scenario | Kind::Simulated => self
                 .scenario()
                 .map_or(Duration::ZERO, |scenario| scenario.duration),
-            Kind::Correction(_) | Kind::Transfer(_) | Kind::Workload(_) => Duration::ZERO,
+            Kind::Correction(_) | Kind::Modelled(_) | Kind::Transfer(_) | Kind::Workload(_) => {
+                Duration::ZERO
+            }
         }
     }
 
@@ -342,7 +346,9 @@ impl Cell {
         match self.kind {
             Kind::Scenario | Kind::Workload(_) => true,
             Kind::Played => world == World::Lab,
-            Kind::Correction(_) | Kind::Simulated | Kind::Transfer(_) => world == World::Sim,
+            Kind::Correction(_) | Kind::Modelled(_) | Kind::Simulated | Kind::Transfer(_) => {
+                world == World::Sim
+            }
         }
     }
 }

@@ -124,6 +124,7 @@ pub fn run(
                 .with_context(|| format!("experiment `{}`", cell.name))?,
             Kind::Transfer(_) => transfer::run(&cell.transfer()?),
             Kind::Correction(_) => correction::run(&cell.correction()?),
+            Kind::Modelled(_) => model::run(&cell.workload()?),
             Kind::Workload(_) => match world {
                 World::Lab => runner
                     .play(&cell.workload()?.in_lab(), &directory.work(cell))
@@ -186,7 +187,10 @@ pub(crate) fn again(world: World, cell: &Cell) -> String {
         Kind::Workload(experiment) if world == World::Lab => {
             format!("pleach reproduce {experiment} --in lab --out out")
         }
-        Kind::Correction(experiment) | Kind::Transfer(experiment) | Kind::Workload(experiment) => {
+        Kind::Correction(experiment)
+        | Kind::Modelled(experiment)
+        | Kind::Transfer(experiment)
+        | Kind::Workload(experiment) => {
             format!("pleach reproduce {experiment} --out out")
         }
     }
@@ -237,7 +241,11 @@ pub(crate) fn expected_seconds(cells: &[Cell]) -> (f64, f64) {
 fn beside(cell: &Cell) -> u8 {
     match cell.kind {
         Kind::Played | Kind::Workload(_) => LAB_BESIDE,
-        Kind::Correction(_) | Kind::Scenario | Kind::Simulated | Kind::Transfer(_) => 1,
+        Kind::Correction(_)
+        | Kind::Modelled(_)
+        | Kind::Scenario
+        | Kind::Simulated
+        | Kind::Transfer(_) => 1,
     }
 }
 
@@ -254,7 +262,7 @@ fn transferred(cell: &Cell) -> f64 {
 
 /// Returns the expected number of connections in all runs of a workload. 0 for other kinds of cells.
 fn arriving(cell: &Cell) -> f64 {
-    if !matches!(cell.kind, Kind::Workload(_)) {
+    if !matches!(cell.kind, Kind::Modelled(_) | Kind::Workload(_)) {
         return 0.0;
     }
     cell.workload().map_or(0.0, |workload| {

@@ -250,7 +250,7 @@ impl Directory {
             Kind::Played => "scenarios/lab",
             Kind::Scenario | Kind::Simulated => "scenarios",
             Kind::Transfer(_) => "transfers",
-            Kind::Correction(_) | Kind::Workload(_) => "workloads",
+            Kind::Correction(_) | Kind::Modelled(_) | Kind::Workload(_) => "workloads",
         };
         self.path.join(folder).join(format!("{}.toml", cell.name))
     }

@@ -166,6 +166,37 @@ fn echo(server: &str, count: u8) -> std::io::Result<()> {
 }
 
 #[test]
+fn rules_for_programs_apply_to_datagrams_of_this_host_alone() {
+    let Some(world) = World::new() else { return };
+    let lan = lan(&world);
+    let own = std::fs::read_to_string("/proc/self/comm").expect("a name");
+    let own = own.trim_end();
+    let mut proxy = world.proxy(
+        "transparent = true\ntransparent_udp = true\nscheduler = \"only-one\"",
+        &format!("[[rule]]\napp = \"{own}\"\nlink = \"lte\"\n"),
+    );
+    let is_there = || {
+        tables(world.client())
+            .contains("table inet pleach_proxy_1080")
+            .then_some(())
+    };
+    within(PATIENCE, is_there).expect("the table is made");
+    for host in [world.client(), &lan] {
+        host.run(|| Ok(echo(SERVER, 3)?)).expect("datagrams");
+    }
+    let status = proxy.status().expect("it runs");
+    let connections = status["connections"].as_array().expect("some").iter();
+    let mut flows: Vec<_> = connections
+        .map(|flow| (flow["app"].as_str(), flow["link"].as_str()))
+        .collect();
+    flows.sort_unstable();
+    let expected = [(None, Some("wifi")), (Some(own), Some("lte"))];
+    assert_eq!(flows, expected, "{status}");
+    assert_eq!(status["drops"], serde_json::json!({}));
+    proxy.stop();
+}
+
+#[test]
 fn datagrams_take_a_link_that_tcp_leaves_idle_and_all_is_undone() {
     let Some(world) = World::new() else { return };
     let lan = lan(&world);

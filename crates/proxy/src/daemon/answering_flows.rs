@@ -10,12 +10,13 @@ use pleach_linux::{clock, udp};
 use socket2::SockRef;
 use tokio::{net::UdpSocket, sync::Notify, task::spawn_local, time};
 
-use super::{answering, connect, hub::Hub, live::Live, settings::StripeSettings};
+use super::{admission, connect, hub::Hub, live::Live, settings::StripeSettings};
 use crate::{
     relay::{
         stripe::{
             association::Association,
-            flows::{Asked, Flow, FlowEvent},
+            flow_table::{Asked, FlowEvent},
+            flows::Flow,
         },
         udp::{BUFFER_LEN, FLOW_IDLE},
     },
@@ -65,7 +66,7 @@ fn open(
         .or(association.local)
         .ok_or(Refusal::Unreachable)?;
     let to = SocketAddr::new(ip.to_canonical(), wanted.port);
-    let (places, purpose) = answering::admit(hub, settings, (from, who), to)?;
+    let (places, purpose) = admission::admit(hub, settings, (from, who), to)?;
     let of_peer = {
         let answered = hub.peering.answered.borrow();
         let of_peer = answered.iter().filter(|((peer, _), _)| *peer == who);

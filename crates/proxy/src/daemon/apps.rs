@@ -1,14 +1,15 @@
-//! Identifies the program that opened a client connection, as far as possible: see [`pleach_linux::owner`].
+//! Identifies the program that opened a client connection, or that sends UDP datagrams, as far as possible: see
+//! [`pleach_linux::owner`].
 //!
-//! A look-up takes milliseconds, so it runs on another thread, and at most [`PER_WINDOW`] look-ups begin in
-//! [`LENGTH`]. A client beyond this limit remains unknown and is classified by its port.
+//! A look-up takes milliseconds, so it runs on another thread, and at most [`PER_WINDOW`] look-ups for each transport
+//! protocol begin in [`LENGTH`]. A client beyond this limit remains unknown and is classified by its port.
 
 use std::{cell::Cell, net::SocketAddr, sync::Arc, time::Duration};
 
 use pleach_core::time::Instant;
 use pleach_linux::{
     clock,
-    owner::{self, Finder},
+    owner::{self, Finder, Transport},
 };
 use tokio::{task::spawn_blocking, time};
 
@@ -17,8 +18,13 @@ use tokio::{task::spawn_blocking, time};
 pub(crate) struct Apps {
     /// Process that looks up programs; `None`: this process does.
     finder: Option<Arc<Finder>>,
-    window: Cell<(Instant, u32)>,
+    tcp: Window,
+    udp: Window,
 }
+
+/// Beginning of a time window, and number of look-ups since then.
+#[derive(Debug, Default)]
+struct Window(Cell<(Instant, u32)>);
 
 impl Apps {
     pub(crate) fn new(finder: Option<Arc<Finder>>) -> Self {
@@ -28,15 +34,24 @@ impl Apps {
         }
     }
 
-    /// Returns the name of the local program whose socket at `client` is connected to `proxy`, as the proxy sees both
-    /// addresses.
-    pub(crate) async fn find(&self, client: SocketAddr, proxy: SocketAddr) -> Option<String> {
+    /// Returns the name of the local program whose socket at `client` is connected to `remote`, or with UDP receives
+    /// datagrams from there. With UDP, `client` must be an address of this host.
+    pub(crate) async fn find(
+        &self,
+        transport: Transport,
+        client: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<String> {
         let canonical =
             |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let (client, proxy) = (canonical(client), canonical(proxy));
+        let (client, remote) = (canonical(client), canonical(remote));
         // A client on another host has no socket here, so the search ends at once.
-        let socket = owner::socket(client, proxy).ok()?;
-        if !self.may_look(clock::now()) {
+        let socket = owner::socket(transport, client, remote).ok()?;
+        let window = match transport {
+            Transport::Tcp => &self.tcp,
+            Transport::Udp => &self.udp,
+        };
+        if !window.may_look(clock::now()) {
             return None;
         }
         let finder = self.finder.clone();
@@ -47,20 +62,22 @@ impl Apps {
         let found = time::timeout(PATIENCE, spawn_blocking(look)).await;
         found.ok()?.ok().flatten()
     }
+}
 
+impl Window {
     fn may_look(&self, now: Instant) -> bool {
-        let (began_at, count) = self.window.get();
+        let (began_at, count) = self.0.get();
         if now.since(began_at) > LENGTH || count == 0 {
-            self.window.set((now, 1));
+            self.0.set((now, 1));
             return true;
         }
-        self.window.set((began_at, count.saturating_add(1)));
+        self.0.set((began_at, count.saturating_add(1)));
         count < PER_WINDOW
     }
 }
 
 /// Maximum time that a client waits for the look-up. The program's name only helps to choose the best link.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum number of look-ups per [`LENGTH`]: 5 % of a core at 4 ms each.
+/// Maximum number of look-ups per [`LENGTH`] and transport protocol: 5 % of a core at 4 ms each.
 const PER_WINDOW: u32 = 16;
 const LENGTH: Duration = Duration::from_millis(1250);

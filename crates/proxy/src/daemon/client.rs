@@ -8,7 +8,7 @@ use std::{
 };
 
 use pleach_core::units::Bytes;
-use pleach_linux::{clock, tcp};
+use pleach_linux::{clock, owner::Transport, tcp};
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use tokio::{
@@ -267,7 +267,7 @@ async fn find(
     };
     let find_app = async {
         if guest.app.is_none() {
-            guest.app = Some(hub.apps.find(from, here).await);
+            guest.app = Some(hub.apps.find(Transport::Tcp, from, here).await);
         }
         guest.app.clone().flatten()
     };

@@ -2,30 +2,60 @@
 //! of its own, whose flows are placed as those of UDP ASSOCIATE ([`crate::relay::udp::client`]). Answers have the
 //! address of the destination as their source.
 //!
-//! At most half of `max_connections` senders have flows at a time, and each counts as a connection. Senders
-//! without flows are forgotten.
+//! Each sender counts as a connection, and so do its sockets beyond the third. All senders together have at most half
+//! of `max_connections`, and those of one source an eighth ([`super::descriptors`]). Senders without flows are
+//! forgotten.
+//!
+//! If a rule names a program, the program of a sender on this host is looked up, and the sender's datagrams wait until
+//! it is found (at most [`MAX_WAITING`]). The programs of other hosts are not known.
 
-use std::{cell::RefCell, collections::BTreeMap, io, net::SocketAddr, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    time::Duration,
+};
 
 use pleach_linux::{
     clock,
+    owner::Transport,
     redirect::{self, divert},
 };
-use tokio::{io::Interest, net::UdpSocket, time};
+use tokio::{io::Interest, net::UdpSocket, task::spawn_local, time};
 
 use super::{
-    hub::{Hub, Place},
+    descriptors::{Descriptor, Descriptors, Quota},
+    hub::Hub,
     transparent::Transparent,
 };
 use crate::{
     handshake::Protocol,
-    relay::udp::{MAX_DATAGRAM, client::Client},
+    relay::udp::{
+        MAX_DATAGRAM,
+        client::{Client, MAX_WAITING, MAX_WAITING_LEN, Origin},
+    },
+    stripe::datagrams::Dropped,
 };
 
-/// A sender of diverted datagrams, with its place in the count of connections.
+/// Senders of diverted datagrams, by address and port.
+struct Senders {
+    by_address: BTreeMap<SocketAddr, Rc<Sender>>,
+    quota: Rc<Quota>,
+}
+
+/// A sender of diverted datagrams, with its places in the count of connections.
 struct Sender {
-    client: Rc<Client>,
-    _place: Place,
+    state: RefCell<State>,
+    descriptors: Rc<Descriptors>,
+}
+
+enum State {
+    /// The datagrams of the sender are forwarded.
+    Ready(Rc<Client>),
+    /// The sender's program is being looked up. The datagrams wait, with their destinations.
+    Waiting(Vec<(SocketAddr, Vec<u8>)>),
 }
 
 /// Forwards diverted datagrams until dropped.
@@ -33,7 +63,10 @@ struct Sender {
 /// # Errors
 /// A socket cannot be waited for.
 pub(super) async fn run(hub: &Rc<Hub>, transparent: &Transparent) -> io::Result<()> {
-    let mut senders: BTreeMap<SocketAddr, Sender> = BTreeMap::new();
+    let mut senders = Senders {
+        by_address: BTreeMap::new(),
+        quota: Quota::new(hub.settings.max_connections),
+    };
     let mut buffer = vec![0; MAX_DATAGRAM];
     let mut sweep = time::interval(SWEEP);
     let [v4, v6] = transparent.datagrams();
@@ -42,10 +75,7 @@ pub(super) async fn run(hub: &Rc<Hub>, transparent: &Transparent) -> io::Result<
             ready = readable(v4) => ready?,
             ready = readable(v6) => ready?,
             _ = sweep.tick() => {
-                senders.retain(|_, sender| {
-                    sender.client.forget_idle(clock::now());
-                    !sender.client.is_idle()
-                });
+                senders.by_address.retain(|_, sender| !sender.is_idle());
                 continue;
             }
         };
@@ -75,7 +105,7 @@ async fn readable(socket: Option<&UdpSocket>) -> io::Result<&UdpSocket> {
 /// Forwards the datagram `payload` from `from` to `to`.
 fn forward(
     hub: &Rc<Hub>,
-    senders: &mut BTreeMap<SocketAddr, Sender>,
+    senders: &mut Senders,
     (from, to): (SocketAddr, SocketAddr),
     payload: &[u8],
 ) {
@@ -84,34 +114,119 @@ fn forward(
         // It was sent to the port of the proxy itself.
         return hub.count_drop("not-redirected");
     }
-    if !senders.contains_key(&from) {
-        if senders.len() >= hub.settings.max_connections / 2 {
-            return hub.count_drop("too-many-udp-senders");
-        }
-        let Some(place) = hub.admit_redirected() else {
+    let known = senders.by_address.get(&from).cloned();
+    let sender = match known.map_or_else(|| admit(hub, &senders.quota, from, to), Ok) {
+        Ok(sender) => sender,
+        Err(reason) => return hub.count_drop(reason),
+    };
+    sender.send(hub, to, payload);
+    senders.by_address.entry(from).or_insert(sender);
+}
+
+/// Admits a new sender at `from`, whose first datagram is for `to`.
+///
+/// # Errors
+/// Returns the reason for the drop counters if no place is left.
+fn admit(
+    hub: &Rc<Hub>,
+    quota: &Rc<Quota>,
+    from: SocketAddr,
+    to: SocketAddr,
+) -> Result<Rc<Sender>, &'static str> {
+    let sender = Rc::new(Sender {
+        state: RefCell::new(State::Waiting(Vec::new())),
+        descriptors: Descriptors::of_sender(hub, quota, from.ip())?,
+    });
+    if names_programs(hub) && is_here(hub, from.ip()) {
+        let (hub, waiting) = (Rc::clone(hub), Rc::downgrade(&sender));
+        spawn_local(async move {
+            let app = hub.apps.find(Transport::Udp, from, to).await;
+            if let Some(sender) = waiting.upgrade() {
+                sender.begin(client(&hub, from, app, &sender.descriptors));
+            }
+        });
+    } else {
+        sender.begin(client(hub, from, None, &sender.descriptors));
+    }
+    Ok(sender)
+}
+
+/// Whether a rule names a program.
+fn names_programs(hub: &Hub) -> bool {
+    let placer = hub.placer.borrow();
+    placer.rules().any(|rule| rule.app.is_some())
+}
+
+/// Whether `ip` is an address of this host. The kernel would find a socket for senders elsewhere as well, if one of
+/// this host is bound to the same port.
+fn is_here(hub: &Hub, ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_loopback() || hub.uplinks.own.borrow().contains(&ip)
+}
+
+fn client(
+    hub: &Rc<Hub>,
+    from: SocketAddr,
+    app: Option<String>,
+    descriptors: &Rc<Descriptors>,
+) -> Rc<Client> {
+    let replies = Replies {
+        to: from,
+        descriptors: Rc::clone(descriptors),
+        sockets: RefCell::default(),
+    };
+    let reply = move |source: SocketAddr, payload: &[u8]| replies.send(source, payload).is_ok();
+    let origin = Origin {
+        from,
+        app,
+        protocol: Protocol::Transparent,
+    };
+    Client::new(hub, origin, descriptors, Rc::new(reply))
+}
+
+impl Sender {
+    /// Forwards the datagrams that have waited, and all later ones, by `client`.
+    fn begin(&self, client: Rc<Client>) {
+        let before = self.state.replace(State::Ready(Rc::clone(&client)));
+        let State::Waiting(waiting) = before else {
             return;
         };
-        let replies = Replies {
-            to: from,
-            sockets: RefCell::default(),
-        };
-        let reply = move |source: SocketAddr, payload: &[u8]| replies.send(source, payload).is_ok();
-        let client = Client::new(hub, from, Protocol::Transparent, Rc::new(reply));
-        let sender = Sender {
-            client,
-            _place: place,
-        };
-        senders.insert(from, sender);
+        for (to, payload) in waiting {
+            client.send(&to.into(), &[to.ip()], &payload);
+        }
     }
-    if let Some(sender) = senders.get(&from) {
-        sender.client.send(&to.into(), &[to.ip()], payload);
+
+    /// Forwards a datagram, or stores it while the sender's program is being looked up.
+    fn send(&self, hub: &Hub, to: SocketAddr, payload: &[u8]) {
+        match &mut *self.state.borrow_mut() {
+            State::Ready(client) => client.send(&to.into(), &[to.ip()], payload),
+            State::Waiting(waiting) => {
+                if waiting.len() < MAX_WAITING && payload.len() <= MAX_WAITING_LEN {
+                    waiting.push((to, payload.to_vec()));
+                } else {
+                    hub.count_drop(Dropped::QueueFull.reason());
+                }
+            }
+        }
+    }
+
+    /// Forgets idle flows. Returns whether none is left.
+    fn is_idle(&self) -> bool {
+        match &*self.state.borrow() {
+            State::Ready(client) => {
+                client.forget_idle(clock::now());
+                client.is_idle()
+            }
+            State::Waiting(_) => false,
+        }
     }
 }
 
 /// Sockets for the answers to one sender, by the address from which the answers come.
 struct Replies {
     to: SocketAddr,
-    sockets: RefCell<BTreeMap<SocketAddr, socket2::Socket>>,
+    descriptors: Rc<Descriptors>,
+    sockets: RefCell<BTreeMap<SocketAddr, (socket2::Socket, Descriptor)>>,
 }
 
 impl Replies {
@@ -121,10 +236,17 @@ impl Replies {
             while sockets.len() >= MAX_REPLY_SOCKETS {
                 sockets.pop_first();
             }
+            let descriptor = loop {
+                match self.descriptors.take() {
+                    Some(descriptor) => break descriptor,
+                    // Another socket of this sender makes room.
+                    None => sockets.pop_first().ok_or(io::ErrorKind::QuotaExceeded)?,
+                };
+            };
             let socket = divert::reply_socket(source, redirect::MARK)?;
-            sockets.insert(source, socket);
+            sockets.insert(source, (socket, descriptor));
         }
-        let socket = sockets.get(&source).ok_or(io::ErrorKind::NotFound)?;
+        let (socket, _) = sockets.get(&source).ok_or(io::ErrorKind::NotFound)?;
         socket.send_to(payload, &self.to.into()).map(drop)
     }
 }
@@ -135,3 +257,37 @@ const SWEEP: Duration = Duration::from_secs(2);
 const BURST: usize = 32;
 /// Maximum number of sockets for answers to one sender. Most senders have one destination.
 const MAX_REPLY_SOCKETS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{daemon::hub::tests::hub, relay::stripe::tests::run};
+
+    #[test]
+    fn senders_of_one_source_leave_places_for_others_and_refusals_are_counted() {
+        run(async {
+            let mut hub = hub();
+            hub.settings.max_connections = 32;
+            let hub = Rc::new(hub);
+            let mut senders = Senders {
+                by_address: BTreeMap::new(),
+                quota: Quota::new(hub.settings.max_connections),
+            };
+            let to = SocketAddr::from(([192, 0, 2, 1], 9));
+            for port in 1..=20 {
+                let from = SocketAddr::from(([10, 0, 0, 1], port));
+                forward(&hub, &mut senders, (from, to), b"x");
+            }
+            assert_eq!(senders.by_address.len(), 4);
+            let drops = |reason: &str| hub.drops.all().get(reason).copied();
+            assert_eq!(drops("too-many-udp-senders-of-source"), Some(16));
+            for host in 2..=20 {
+                let from = SocketAddr::from(([10, 0, 0, host], 1));
+                forward(&hub, &mut senders, (from, to), b"x");
+            }
+            assert_eq!(senders.by_address.len(), 16);
+            assert_eq!(drops("too-many-udp-senders"), Some(7));
+            assert_eq!(drops("too-many-clients"), None);
+        });
+    }
+}

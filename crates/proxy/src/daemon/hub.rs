@@ -179,8 +179,16 @@ impl Hub {
     }
 
     fn place(self: &Rc<Self>, ip: Option<IpAddr>) -> Option<Place> {
-        if self.clients.get() >= self.settings.max_connections {
+        let place = self.try_place(ip);
+        if place.is_none() {
             self.count_drop("too-many-clients");
+        }
+        place
+    }
+
+    /// Returns a place if one is left. A refusal is not counted.
+    pub(super) fn try_place(self: &Rc<Self>, ip: Option<IpAddr>) -> Option<Place> {
+        if self.clients.get() >= self.settings.max_connections {
             return None;
         }
         self.clients.set(self.clients.get() + 1);

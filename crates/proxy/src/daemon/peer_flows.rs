@@ -19,10 +19,7 @@ use super::{
     stripe_place::StripePlace,
 };
 use crate::{
-    relay::stripe::{
-        association::Association,
-        flows::{Flow, FlowEvent},
-    },
+    relay::stripe::{association::Association, flow_table::FlowEvent, flows::Flow},
     sched::LinkId,
     stripe::{
         frame::{Refusal, Wanted},
@@ -136,11 +133,15 @@ mod tests {
     use crate::{
         daemon::{
             answering,
+            descriptors::Descriptors,
             hub::tests::{add_link, hub, striping},
             known::{Known, KnownPeer},
         },
         handshake::Protocol,
-        relay::{stripe::tests::run, udp::client::Client},
+        relay::{
+            stripe::tests::run,
+            udp::client::{Client, Origin},
+        },
         stripe::channel,
     };
 
@@ -240,8 +241,13 @@ mod tests {
                 true
             }
         };
-        let from = SocketAddr::new(HERE, 9);
-        let client = Client::new(hub, from, Protocol::Socks5, Rc::new(reply));
+        let origin = Origin {
+            from: SocketAddr::new(HERE, 9),
+            app: None,
+            protocol: Protocol::Socks5,
+        };
+        let descriptors = Descriptors::of_association(hub);
+        let client = Client::new(hub, origin, &descriptors, Rc::new(reply));
         (client, answers)
     }
 
@@ -322,6 +328,33 @@ mod tests {
             assert!(peer.table.live.borrow().is_empty());
             let places = hub.peering.places.borrow();
             assert!(places.is_refused(clock::now(), 0, to));
+        });
+    }
+
+    #[test]
+    fn what_the_peer_does_not_serve_takes_another_link_if_the_first_is_down() {
+        run(async {
+            let (hub, listener) = asking_hub().await;
+            let _peer = answering_hub(listener, &[]);
+            let to = echo().await;
+            let (client, answers) = client(&hub);
+            client.send(&to.into(), &[HERE], b"refused");
+            let is_refused = || {
+                let live = hub.table.live.borrow();
+                live.values().any(|live| live.is_flow()) && client.has_ended(to)
+            };
+            until(is_refused).await;
+            // The link that was chosen at the beginning leads nowhere, and another one has come up.
+            hub.placer
+                .borrow_mut()
+                .set_reach(LinkId(0), crate::placer::Reach::default());
+            let second = add_link(&hub, "lo");
+            client.send(&to.into(), &[HERE], b"plain");
+            until(|| !answers.borrow().is_empty()).await;
+            assert_eq!(answers.borrow()[0], (to, b"plain".to_vec()));
+            let live = hub.table.live.borrow();
+            let links: Vec<_> = live.values().map(|live| live.link.get()).collect();
+            assert_eq!(links, [Some(second)]);
         });
     }
 

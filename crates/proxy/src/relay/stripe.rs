@@ -8,7 +8,8 @@
 //! | `lane`, `drive` | a lane's socket; its task |
 //! | `association` | the lanes to a peer, and the connections that wait for them |
 //! | `carried` | one connection over the lanes |
-//! | `flows` | UDP flows over the lanes |
+//! | `flow_table` | the UDP flows of an association, and their handlers |
+//! | `flows` | one UDP flow over the lanes |
 //!
 //! Both ends of a connection run this code. The end that opens the connection also dials the lanes
 //! ([`crate::daemon`], `dialing`).
@@ -16,6 +17,7 @@
 pub(crate) mod association;
 pub(crate) mod carried;
 pub(crate) mod drive;
+pub(crate) mod flow_table;
 pub(crate) mod flows;
 pub(crate) mod handshake;
 pub(crate) mod lane;

@@ -8,7 +8,7 @@ pub(crate) mod client;
 use std::{cell::Cell, io, net::SocketAddr, rc::Rc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use pleach_linux::{clock, udp};
+use pleach_linux::{clock, owner::Transport, udp};
 use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -16,9 +16,9 @@ use tokio::{
     time,
 };
 
-use self::client::Client;
+use self::client::{Client, Origin};
 use crate::{
-    daemon::hub::Hub,
+    daemon::{descriptors::Descriptors, hub::Hub},
     handshake::{Protocol, socks5},
     target::{Host, Target},
 };
@@ -36,7 +36,9 @@ pub(crate) async fn associate(
     let inner = std::net::UdpSocket::bind(SocketAddr::new(here.ip(), 0))?;
     inner.set_nonblocking(true)?;
     udp::set_buffers(&SockRef::from(&inner), BUFFER_LEN);
-    let association = Association::new(hub, UdpSocket::from_std(inner)?, from);
+    // The program that sends the datagrams is the one that requested the association.
+    let app = hub.apps.find(Transport::Tcp, from, here).await;
+    let association = Association::new(hub, UdpSocket::from_std(inner)?, from, app);
     let inner = Rc::clone(&association.inner);
     control
         .write_all(&socks5::associated(inner.local_addr()?))
@@ -85,8 +87,8 @@ struct Association {
 }
 
 impl Association {
-    /// Creates the association of a client at `from`, which sends its datagrams to `inner`.
-    fn new(hub: &Rc<Hub>, inner: UdpSocket, from: SocketAddr) -> Self {
+    /// Creates the association of the program `app` at `from`, which sends its datagrams to `inner`.
+    fn new(hub: &Rc<Hub>, inner: UdpSocket, from: SocketAddr, app: Option<String>) -> Self {
         let inner = Rc::new(inner);
         let client: Rc<Cell<Option<SocketAddr>>> = Rc::default();
         let reply = {
@@ -102,12 +104,22 @@ impl Association {
                 sent.is_ok()
             }
         };
+        let origin = Origin {
+            from,
+            app,
+            protocol: Protocol::Socks5,
+        };
         Self {
             hub: Rc::clone(hub),
             inner,
             from,
             client,
-            flows: Client::new(hub, from, Protocol::Socks5, Rc::new(reply)),
+            flows: Client::new(
+                hub,
+                origin,
+                &Descriptors::of_association(hub),
+                Rc::new(reply),
+            ),
         }
     }
 

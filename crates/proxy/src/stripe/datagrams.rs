@@ -67,6 +67,8 @@ pub(super) struct Datagrams {
     next_flow: u32,
     /// Flows that the asking end has ended most recently. Their late datagrams do not begin them again.
     ended: BTreeSet<FlowId>,
+    /// The flows in `ended`, in the order in which they ended.
+    ended_order: VecDeque<FlowId>,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     /// Datagrams that are assigned to a lane, by slot.
@@ -109,9 +111,13 @@ impl Datagrams {
 
     /// Removes a flow that the asking end has ended. Returns whether it existed.
     pub(super) fn end(&mut self, flow: FlowId) -> bool {
-        self.ended.insert(flow);
-        if self.ended.len() > MAX_ENDED {
-            self.ended.pop_first();
+        if self.ended.insert(flow) {
+            self.ended_order.push_back(flow);
+        }
+        if self.ended_order.len() > MAX_ENDED
+            && let Some(oldest) = self.ended_order.pop_front()
+        {
+            self.ended.remove(&oldest);
         }
         self.close(flow)
     }
@@ -406,5 +412,19 @@ mod tests {
             answers.end(FlowId(flow));
         }
         assert_eq!(answers.ended.len(), MAX_ENDED);
+        assert_eq!(answers.ended_order.len(), MAX_ENDED);
+    }
+
+    #[test]
+    fn the_flow_that_ended_first_is_forgotten_first_whatever_its_number() {
+        let mut answers = Datagrams::default();
+        let count = u32::try_from(MAX_ENDED).expect("few");
+        // The flow with the lowest number lives longest.
+        for flow in (0..=count).rev() {
+            answers.end(FlowId(flow));
+        }
+        assert_eq!(answers.on_asked(FlowId(0)), Arrived::Past);
+        assert_eq!(answers.on_asked(FlowId(1)), Arrived::Past);
+        assert_eq!(answers.on_asked(FlowId(count)), Arrived::Known);
     }
 }

@@ -128,7 +128,7 @@ fn scenarios_are_valid() {
             assert!(correction.name == cell.name && cell.name.starts_with(experiment));
             continue;
         }
-        if let Kind::Workload(experiment) = cell.kind {
+        if let Kind::Modelled(experiment) | Kind::Workload(experiment) = cell.kind {
             let workload = cell.workload().unwrap_or_else(|error| panic!("{error:#}"));
             assert_eq!(workload.name, cell.name);
             assert!(workload.name.starts_with(experiment) && !workload.case.is_empty());

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use pleach_sim::{report::short, results::World};
 
 use crate::{
-    calibration::{CALIBRATIONS, Calibration},
+    calibration::{CALIBRATIONS, Calibration, Without},
     evaluate::{Measured, Record, Spread, Verdict, evaluate, name},
     experiment::{Experiment, Range, Role, Source},
     kept::{Kept, Origin},
@@ -179,19 +179,26 @@ fn fitted(records: &[Record]) -> String {
     );
     let mut compared = String::new();
     for Calibration {
-        id,
+        id: _,
         parameter,
         chosen_by,
         decides,
         without,
     } in CALIBRATIONS
     {
-        let instead = without.map_or("cannot be taken back", |without| without.instead);
+        let values: Vec<&str> = without.iter().map(|without| without.instead).collect();
+        let instead = if values.is_empty() {
+            "cannot be taken back".to_owned()
+        } else {
+            values.join("; ")
+        };
         let decides = decides.join(", ");
         // Writing to a string cannot fail.
         let _ = writeln!(out, "| {parameter} | {chosen_by} | {decides} | {instead} |");
         for record in records {
-            compared += &without_it(id, instead, record);
+            for Without { id, instead, .. } in *without {
+                compared += &without_it(id, &format!("{parameter}: {instead}"), record);
+            }
         }
     }
     if !compared.is_empty() {
@@ -372,7 +379,7 @@ mod tests {
             "| sim | 0123456789ab | 2026-11-29 | a machine, 2 cores | 1 |",
             "| lab | – | – | nothing is kept | 0 |",
             "| R-L3-5 | published | loss with k 0.5, T_dwd 250 ms | 0.530 | 0.550 (0.500 to 0.600, n = 2) | – | 0.353 to 0.795 % | incomplete | incomplete |",
-            "| R-L3-5 | 64 Mbit/s, as shaped, and a queue of 100 ms, like the LTE's | loss with k 0.5, T_dwd 250 ms | 0.550 | 9.00 | 0.353 to 0.795 % | out of range |",
+            "| R-L3-5 | rate of the DSL at IP level, 62.5 Mbit/s, and its queue, 256 packets: 64 Mbit/s, as shaped, and a queue of 100 ms, like the LTE's | loss with k 0.5, T_dwd 250 ms | 0.550 | 9.00 | 0.353 to 0.795 % | out of range |",
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }

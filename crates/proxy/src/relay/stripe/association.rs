@@ -15,11 +15,14 @@ use pleach_core::{time::Instant, units::Bitrate};
 use pleach_linux::clock;
 use tokio::{sync::Notify, time};
 
-use super::{flows::Flows, lane::Lane};
+use super::{
+    flow_table::{Asked, FlowEvent, Flows, MAX_ASKED},
+    lane::Lane,
+};
 use crate::{
     daemon::drops::Drops,
     stripe::{
-        frame::{Bye, ConnId, Frame, LaneId, Wanted},
+        frame::{Bye, ConnId, FlowId, Frame, LaneId, Refusal, Wanted},
         mux::{Event, Mux, Side},
         sched::Striping,
     },
@@ -361,6 +364,109 @@ impl Association {
             if news {
                 self.wake();
             }
+        }
+    }
+}
+
+/// The UDP flows of the association.
+impl Association {
+    /// Notes whether the peer serves flows, when a lane has joined.
+    pub(super) fn meet(&self, serves_flows: bool) {
+        self.flows.is_served.set(serves_flows);
+        self.flows.met.notify_waiters();
+    }
+
+    /// Waits until the association has a lane. Returns whether the peer serves flows.
+    pub(crate) async fn serves_flows(&self) -> bool {
+        loop {
+            let met = self.flows.met.notified();
+            if self.flows.is_over.get() {
+                return false;
+            }
+            if self.is_met() {
+                return self.flows.is_served.get();
+            }
+            met.await;
+        }
+    }
+
+    /// Returns whether the peer serves flows, without waiting. `None` before the first lane.
+    pub(crate) fn is_serving_flows(&self) -> Option<bool> {
+        self.is_met().then(|| self.flows.is_served.get())
+    }
+
+    /// Returns the number of flows.
+    pub(crate) fn flow_count(&self) -> usize {
+        self.mux.borrow().flow_count()
+    }
+
+    /// Returns the next flow that the peer requests, with its first datagram.
+    pub(crate) fn next_asked(&self) -> Option<Asked> {
+        self.flows.asked.borrow_mut().pop_front()
+    }
+
+    /// Ends a flow, and informs the peer if it serves flows.
+    pub(crate) fn close_flow(&self, id: FlowId, refusal: Option<Refusal>) {
+        let mut mux = self.mux.borrow_mut();
+        if self.flows.is_served.get() {
+            mux.close_flow(clock::now(), id, refusal);
+        } else {
+            // The peer would not understand the notification.
+            mux.forget_flow(id);
+        }
+        drop(mux);
+        self.touch();
+        self.wake();
+        self.changed.notify_one();
+    }
+
+    /// Passes a datagram from the peer to the flow's handler. `wanted` is the destination at the answering end, where
+    /// the datagram may be the first of its flow.
+    fn handle_datagram(&self, flow: FlowId, wanted: Option<Wanted>, data: Vec<u8>) {
+        let handler = self.flows.handlers.borrow().get(&flow).cloned();
+        match (handler, wanted) {
+            (Some(handler), _) => handler(FlowEvent::Datagram(&data)),
+            (None, None) => {}
+            (None, Some(wanted)) => {
+                let mut asked = self.flows.asked.borrow_mut();
+                if asked.len() >= MAX_ASKED {
+                    if asked.iter().all(|other| other.flow != flow) {
+                        // The next datagram of the flow requests it again.
+                        self.mux.borrow_mut().forget_flow(flow);
+                    }
+                    return self.drops.count("too-many-peer-flows");
+                }
+                asked.push_back(Asked { flow, wanted, data });
+                self.changed.notify_one();
+            }
+        }
+    }
+
+    /// Passes a datagram that waited while its flow was not served yet to the flow's handler. Returns whether the flow
+    /// has a handler.
+    pub(crate) fn redeliver(&self, asked: &Asked) -> bool {
+        let handler = self.flows.handlers.borrow().get(&asked.flow).cloned();
+        let Some(handler) = handler else { return false };
+        handler(FlowEvent::Datagram(&asked.data));
+        true
+    }
+
+    fn handle_flow_end(&self, flow: FlowId, refusal: Option<Refusal>) {
+        // A flow that ends before it is served must not be served.
+        let is_other = |asked: &Asked| asked.flow != flow;
+        self.flows.asked.borrow_mut().retain(is_other);
+        let handler = self.flows.handlers.borrow_mut().remove(&flow);
+        if let Some(handler) = handler {
+            handler(FlowEvent::Ended(refusal));
+        }
+    }
+
+    /// Ends all flows, because the association has ended.
+    fn end_flows(&self) {
+        self.flows.is_over.set(true);
+        self.flows.met.notify_waiters();
+        for handler in self.flows.handlers.take().into_values() {
+            handler(FlowEvent::Ended(None));
         }
     }
 }

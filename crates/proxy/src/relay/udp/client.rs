@@ -31,12 +31,13 @@ use super::{BUFFER_LEN, FLOW_IDLE, MAX_DATAGRAM, MAX_FLOWS};
 use crate::{
     daemon::{
         connect,
+        descriptors::{Descriptor, Descriptors},
         hub::Hub,
         live::{Live, Purpose, Stop},
         peer_flows::{self, PeerFlow},
     },
     handshake::Protocol,
-    relay::stripe::flows::FlowEvent,
+    relay::stripe::flow_table::FlowEvent,
     sched::LinkId,
     stripe::{datagrams::Dropped, frame::Refusal},
     target::Target,
@@ -45,11 +46,22 @@ use crate::{
 /// Sends a datagram that came from the first argument to the client. Returns whether it was sent.
 pub(crate) type Reply = dyn Fn(SocketAddr, &[u8]) -> bool;
 
+/// Where the datagrams of a client come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    /// Address of the client.
+    pub(crate) from: SocketAddr,
+    /// Program of the client, if known.
+    pub(crate) app: Option<String>,
+    /// Protocol with which the client uses the proxy.
+    pub(crate) protocol: Protocol,
+}
+
 /// The UDP flows of one client.
 pub(crate) struct Client {
     hub: Rc<Hub>,
-    from: SocketAddr,
-    protocol: Protocol,
+    origin: Origin,
+    descriptors: Rc<Descriptors>,
     reply: Rc<Reply>,
     pub(super) flows: Rc<RefCell<BTreeMap<SocketAddr, Flow>>>,
     /// Socket for each link and address family (`true`: IPv4) in use.
@@ -60,6 +72,7 @@ pub(crate) struct Client {
 pub(super) struct Outer {
     socket: Rc<UdpSocket>,
     pub(super) reader: JoinHandle<()>,
+    _descriptor: Descriptor,
 }
 
 /// Flow to one destination.
@@ -81,6 +94,15 @@ enum Way {
     Waiting(ThroughPeer, Vec<Vec<u8>>),
 }
 
+/// Which ways a new flow may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    /// Any way.
+    Any,
+    /// [`Way::Plain`] only, because the peer does not serve the flow.
+    Plain,
+}
+
 /// A flow through a peer.
 struct ThroughPeer {
     flow: PeerFlow,
@@ -89,17 +111,17 @@ struct ThroughPeer {
 }
 
 impl Client {
-    /// Creates a client at `from` without flows. `reply` sends it the answers.
+    /// Creates a client without flows. Its sockets are counted in `descriptors`. `reply` sends it the answers.
     pub(crate) fn new(
         hub: &Rc<Hub>,
-        from: SocketAddr,
-        protocol: Protocol,
+        origin: Origin,
+        descriptors: &Rc<Descriptors>,
         reply: Rc<Reply>,
     ) -> Rc<Self> {
         Rc::new(Self {
             hub: Rc::clone(hub),
-            from,
-            protocol,
+            origin,
+            descriptors: Rc::clone(descriptors),
             reply,
             flows: Rc::default(),
             outer: RefCell::default(),
@@ -111,12 +133,19 @@ impl Client {
         self.flows.borrow().is_empty()
     }
 
+    /// Whether the flow to `to` has ended at the peer.
+    #[cfg(test)]
+    pub(crate) fn has_ended(&self, to: SocketAddr) -> bool {
+        let flows = self.flows.borrow();
+        flows.get(&to).is_some_and(|flow| flow.ended().is_some())
+    }
+
     /// Sends `payload` to the first of `addresses`, or counts it as dropped.
     pub(crate) fn send(self: &Rc<Self>, target: &Target, addresses: &[IpAddr], payload: &[u8]) {
         let Some(ip) = addresses.first() else {
             return self.hub.count_drop("datagram-not-sent");
         };
-        if !self.hub.may_reach(self.from.ip(), *ip) {
+        if !self.hub.may_reach(self.origin.from.ip(), *ip) {
             return self.hub.count_drop("not-allowed");
         }
         let to = SocketAddr::new(*ip, target.port);
@@ -135,19 +164,26 @@ impl Client {
         match stopped {
             Some((None, _, None)) => return Some(()),
             Some((None, _, Some(Some(refusal)))) => {
-                self.go_plain(to, Some(refusal));
-                return Some(());
+                self.note_refused(to, refusal);
+                return self.begin_plain(target, to);
             }
             // A link is chosen again for this flow.
             Some((Some(Stop::LinkLost), link, _)) => self.forget_link(link),
             Some(_) | None => {}
         }
         self.forget(to);
-        self.begin(target, to)
+        self.begin(target, to, Begin::Any)
     }
 
-    /// Begins the flow to `to`.
-    fn begin(self: &Rc<Self>, target: &Target, to: SocketAddr) -> Option<()> {
+    /// Begins the flow to `to` again, over one link, because the peer does not serve it. The link that was chosen
+    /// before may be down by now.
+    fn begin_plain(self: &Rc<Self>, target: &Target, to: SocketAddr) -> Option<()> {
+        self.forget(to);
+        self.begin(target, to, Begin::Plain)
+    }
+
+    /// Begins the flow to `to`. `None` if no link leads there.
+    fn begin(self: &Rc<Self>, target: &Target, to: SocketAddr, begin: Begin) -> Option<()> {
         if self.flows.borrow().len() >= MAX_FLOWS {
             let flows = self.flows.borrow();
             let oldest = flows.iter().min_by_key(|(_, flow)| flow.used_at);
@@ -157,15 +193,18 @@ impl Client {
         }
         let purpose = Purpose {
             dscp: None,
-            client: self.from,
-            app: None,
+            client: self.origin.from,
+            app: self.origin.app.clone(),
             target: target.clone(),
-            protocol: self.protocol,
+            protocol: self.origin.protocol,
             warm: Vec::new(),
         };
         let (live, links) = self.hub.begin(purpose, &[to.ip()]).ok()?;
         live.is_opening.set(false);
-        let way = self.way(&live, &links, to);
+        let way = match begin {
+            Begin::Any => self.way(&live, &links, to),
+            Begin::Plain => Way::Plain,
+        };
         let flow = Flow {
             link: live.link.get(),
             live: Rc::clone(&live),
@@ -223,7 +262,7 @@ impl Client {
 
     /// Decides where the datagrams of the waiting flow `number` to `to` go, and sends those that have waited.
     fn settle(self: &Rc<Self>, to: SocketAddr, number: u64, is_served: bool) {
-        let waiting = {
+        let (waiting, target) = {
             let mut flows = self.flows.borrow_mut();
             let flow = flows.get_mut(&to);
             let Some(flow) = flow.filter(|flow| flow.live.number == number) else {
@@ -240,9 +279,14 @@ impl Client {
                 let association = through.flow.association();
                 self.hub.on_lanes(&flow.live, association, None);
                 flow.way = Way::Lanes(through);
+                (waiting, None)
+            } else {
+                (waiting, Some(flow.live.purpose.target.clone()))
             }
-            waiting
         };
+        if let Some(target) = target {
+            self.begin_plain(&target, to);
+        }
         for payload in waiting {
             if !self.forward(to, &payload) {
                 self.hub.count_drop("datagram-not-sent");
@@ -250,19 +294,11 @@ impl Client {
         }
     }
 
-    /// Continues the flow to `to` over the link that was chosen for it.
-    fn go_plain(&self, to: SocketAddr, refusal: Option<Refusal>) {
-        let mut flows = self.flows.borrow_mut();
-        let Some(flow) = flows.get_mut(&to) else {
-            return;
-        };
-        let way = core::mem::replace(&mut flow.way, Way::Plain);
-        if let (Way::Lanes(through), Some(refusal)) = (way, refusal) {
+    /// Notes that the peer does not serve the flow to `to`.
+    fn note_refused(&self, to: SocketAddr, refusal: Refusal) {
+        let flows = self.flows.borrow();
+        if let Some(Way::Lanes(through)) = flows.get(&to).map(|flow| &flow.way) {
             through.flow.note_refused(&self.hub, refusal);
-        }
-        flow.live.carried.take();
-        if let Some(link) = flow.link {
-            self.hub.moved(&flow.live, link, &[]);
         }
     }
 
@@ -292,8 +328,13 @@ impl Client {
                 }
             }
         };
-        let Ok(socket) = self.outer(link, to.ip()) else {
-            return false;
+        let socket = match self.outer(link, to.ip()) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => {
+                self.hub.count_drop("too-many-udp-sockets");
+                return true;
+            }
+            Err(_) => return false,
         };
         // Sends without tokio, because tokio considers a new socket not writable until its first wait.
         if let Err(error) = SockRef::from(&*socket).send_to(payload, &to.into()) {
@@ -308,14 +349,19 @@ impl Client {
         true
     }
 
-    /// Returns the socket for `link` and the address family of `ip`.
-    fn outer(&self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Rc<UdpSocket>> {
+    /// Returns the socket for `link` and the address family of `ip`. `None` if there are too many sockets.
+    fn outer(&self, link: Option<LinkId>, ip: IpAddr) -> io::Result<Option<Rc<UdpSocket>>> {
         let key = (link, ip.is_ipv4());
         if let Some(outer) = self.outer.borrow().get(&key)
             && !outer.reader.is_finished()
         {
-            return Ok(Rc::clone(&outer.socket));
+            return Ok(Some(Rc::clone(&outer.socket)));
         }
+        // A socket that is replaced is closed first.
+        self.outer.borrow_mut().remove(&key);
+        let Some(descriptor) = self.descriptors.take() else {
+            return Ok(None);
+        };
         let socket = connect::outgoing(&self.hub, link, ip, socket2::Type::DGRAM)?;
         udp::set_buffers(&socket, BUFFER_LEN);
         let socket = Rc::new(UdpSocket::from_std(socket.into())?);
@@ -328,9 +374,10 @@ impl Client {
         let outer = Outer {
             socket: Rc::clone(&socket),
             reader: spawn_local(reader.run()),
+            _descriptor: descriptor,
         };
         self.outer.borrow_mut().insert(key, outer);
-        Ok(socket)
+        Ok(Some(socket))
     }
 
     fn forget(&self, to: SocketAddr) {
@@ -463,6 +510,7 @@ impl Reader {
 /// REQ-5 b, allows a shorter limit for such a port.
 const DNS_PORT: u16 = 53;
 const DNS_IDLE: Duration = Duration::from_secs(15);
-/// Maximum number of datagrams of a flow that wait for the first lane, and their maximum length in bytes.
-const MAX_WAITING: usize = 32;
-const MAX_WAITING_LEN: usize = 2048;
+/// Maximum number of datagrams that wait: of a flow for the first lane, or of a client until its program is found.
+pub(crate) const MAX_WAITING: usize = 32;
+/// Maximum length in bytes of a datagram that waits.
+pub(crate) const MAX_WAITING_LEN: usize = 2048;

@@ -1,4 +1,5 @@
 use rustix::io::Errno;
+use tokio::net::TcpListener;
 
 use super::{client::is_socket_broken, *};
 use crate::daemon::{hub, live::Stop};
@@ -6,7 +7,7 @@ use crate::daemon::{hub, live::Stop};
 /// Returns a UDP association of a client at `from`.
 async fn association(from: SocketAddr) -> Association {
     let inner = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
-    Association::new(&Rc::new(hub::tests::hub()), inner, from)
+    Association::new(&Rc::new(hub::tests::hub()), inner, from, None)
 }
 
 fn drops(association: &Association, reason: &str) -> u64 {
@@ -55,6 +56,38 @@ fn a_socket_is_renewed_when_its_link_was_lost_or_its_reader_ended() {
             }
         }
         assert_eq!(drops(&association, "datagram-not-sent"), 0);
+    });
+}
+
+#[test]
+fn the_program_that_requested_an_association_is_known_of_its_flows() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let to = listener.local_addr().expect("bound");
+        let mut client = TcpStream::connect(to).await.expect("it listens");
+        let (control, from) = listener.accept().await.expect("it came");
+        let server = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+        let hub = Rc::new(hub::tests::hub());
+        let served = Rc::clone(&hub);
+        tokio::task::spawn_local(async move { associate(&served, control, from).await });
+        // Version, success, reserved, kind of address, IPv4 address, port (RFC 1928, section 6).
+        let mut reply = [0; 10];
+        client.read_exact(&mut reply).await.expect("a reply");
+        let relay = ([127, 0, 0, 1], u16::from_be_bytes([reply[8], reply[9]]));
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+        let mut datagram = Vec::new();
+        socks5::push_datagram_header(&mut datagram, server.local_addr().expect("bound"));
+        datagram.extend_from_slice(b"hello");
+        let relay = SocketAddr::from(relay);
+        socket.send_to(&datagram, relay).await.expect("sent");
+        server.recv_from(&mut [0; 10]).await.expect("arrives");
+        let own = std::fs::read_to_string("/proc/self/comm").expect("a name");
+        let live = hub.table.live.borrow();
+        let apps: Vec<_> = live
+            .values()
+            .map(|flow| flow.purpose.app.as_deref())
+            .collect();
+        assert_eq!(apps, [Some(own.trim_end())]);
     });
 }
 

@@ -153,7 +153,15 @@ impl Connections {
                 },
             );
         }
-        if !workload.learns {
+        if workload.warm {
+            for (id, &index) in (0..).map(LinkId).zip(links) {
+                if let Some(link) = placer.link_mut(id) {
+                    let rate = case.link[index].carries();
+                    link.estimator.down.restore(Instant::ZERO, rate);
+                }
+            }
+        }
+        if workload.warm || !workload.learns {
             let known = workload.demands(case);
             let of = |(app, bytes): (App, u64)| {
                 let demand = Demand { up: 0, down: bytes };

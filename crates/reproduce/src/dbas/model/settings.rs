@@ -24,6 +24,10 @@ pub struct Workload {
     /// Whether the proxy's estimators have to measure rates and demands. Otherwise the proxy is told them.
     #[serde(default)]
     pub learns: bool,
+    /// Whether the estimators begin with the right rates and demands, as if they had measured before. Only the model
+    /// uses this setting.
+    #[serde(default)]
+    pub warm: bool,
     /// Distribution of sizes.
     pub sizes: Sizes,
     /// RTT in ms. It determines the rate of a connection on a link that loses packets.

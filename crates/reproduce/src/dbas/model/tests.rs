@@ -158,6 +158,26 @@ fn estimators_find_out_what_they_are_not_told() {
 }
 
 #[test]
+fn warm_estimators_begin_with_the_right_rates() {
+    // At the first connections, a slow link of unknown rate counts as much as the other.
+    let rates = ["2Mbit", "250kbit"];
+    let links = |more: &str| {
+        let text = text("weighted-round-robin", rates, more);
+        let workload = Workload::parse(&text).expect("valid");
+        let mut chooser = Chooser::new(&workload, &workload.case[0]);
+        let mut links = [0, 0];
+        for number in 0..18 {
+            let at = pleach_core::time::Instant::ZERO;
+            links[chooser.place(at, number, App::Small, 1_000.0)[0].0] += 1;
+        }
+        links
+    };
+    let learns = "sizes = \"fixed\"\nlearns = true\n";
+    assert_eq!(links(learns), [9, 9]);
+    assert_eq!(links(&format!("{learns}warm = true\n")), [16, 2]);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_and_another_another() {
     let mut workload = workload("max-throughput", ["2Mbit", "1Mbit"]);
     let once = mbps(&workload);
