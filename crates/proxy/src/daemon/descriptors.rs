@@ -4,9 +4,10 @@
 //! client has a socket for each link and address family that it uses, and a sender of diverted datagrams also has
 //! sockets for answers. So a client takes one place for [`PER_PLACE`] sockets, and returns it when they are closed.
 //!
-//! Senders of diverted datagrams have at most half of all places together ([`Quota`]). Those of one source have at
-//! most an eighth of all places, so that one host cannot use up the places of all. A source is an IPv4 address or an
-//! IPv6 network of 64 bits, in which a host chooses its addresses freely.
+//! Senders of diverted datagrams have at most half of all places together ([`Quota`]). Those of one address have at
+//! most an eighth of all places, so that one host with few addresses cannot use up the places of all. All hosts of a LAN
+//! have addresses in one IPv6 network, so networks have no limit. Programs on this host have no limit of their own either,
+//! because all have the same address.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,8 +22,8 @@ use super::hub::{Hub, Place};
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     hub: Rc<Hub>,
-    /// Quota and source of a sender of diverted datagrams.
-    quota: Option<(Rc<Quota>, IpAddr)>,
+    /// Quota of a sender of diverted datagrams, and its address. No address: a program on this host.
+    quota: Option<(Rc<Quota>, Option<IpAddr>)>,
     /// Number of descriptors for which a place was taken elsewhere.
     given: usize,
     /// Number of places that the client keeps without sockets.
@@ -65,9 +66,10 @@ impl Descriptors {
         quota: &Rc<Quota>,
         ip: IpAddr,
     ) -> Result<Rc<Self>, &'static str> {
+        let is_own = ip.is_loopback() || hub.uplinks.own.borrow().contains(&ip.to_canonical());
         let descriptors = Self {
             hub: Rc::clone(hub),
-            quota: Some((Rc::clone(quota), ip)),
+            quota: Some((Rc::clone(quota), (!is_own).then(|| ip.to_canonical()))),
             given: 0,
             minimum: 1,
             used: Cell::new(0),
@@ -114,21 +116,21 @@ impl Drop for Descriptor {
     }
 }
 
-/// Limits the places of the senders of diverted datagrams, in all and of each source.
+/// Limits the places of the senders of diverted datagrams, in all and of each address.
 #[derive(Debug)]
 pub(super) struct Quota {
     max: usize,
-    max_of_source: usize,
+    max_of_address: usize,
     taken: Cell<usize>,
-    /// Number of places by source. A source without places is removed.
-    by_source: RefCell<BTreeMap<IpAddr, usize>>,
+    /// Number of places by address. An address without places is removed.
+    by_address: RefCell<BTreeMap<IpAddr, usize>>,
 }
 
-/// One place of a source.
+/// One place of a sender.
 #[derive(Debug)]
 struct Share {
     quota: Rc<Quota>,
-    source: IpAddr,
+    address: Option<IpAddr>,
 }
 
 impl Quota {
@@ -136,27 +138,28 @@ impl Quota {
     pub(super) fn new(max_connections: usize) -> Rc<Self> {
         Rc::new(Self {
             max: max_connections / 2,
-            max_of_source: (max_connections / 8).max(1),
+            max_of_address: (max_connections / 8).max(1),
             taken: Cell::new(0),
-            by_source: RefCell::default(),
+            by_address: RefCell::default(),
         })
     }
 
-    fn take(self: &Rc<Self>, ip: IpAddr) -> Result<Share, &'static str> {
+    fn take(self: &Rc<Self>, address: Option<IpAddr>) -> Result<Share, &'static str> {
         if self.taken.get() >= self.max {
             return Err("too-many-udp-senders");
         }
-        let source = source(ip);
-        let mut by_source = self.by_source.borrow_mut();
-        let count = by_source.entry(source).or_default();
-        if *count >= self.max_of_source {
-            return Err("too-many-udp-senders-of-source");
+        if let Some(address) = address {
+            let mut by_address = self.by_address.borrow_mut();
+            let count = by_address.entry(address).or_default();
+            if *count >= self.max_of_address {
+                return Err("too-many-udp-senders-of-source");
+            }
+            *count += 1;
         }
-        *count += 1;
         self.taken.set(self.taken.get() + 1);
         Ok(Share {
             quota: Rc::clone(self),
-            source,
+            address,
         })
     }
 }
@@ -165,23 +168,13 @@ impl Drop for Share {
     fn drop(&mut self) {
         let quota = &self.quota;
         quota.taken.set(quota.taken.get().saturating_sub(1));
-        let mut by_source = quota.by_source.borrow_mut();
-        if let Some(count) = by_source.get_mut(&self.source) {
+        let Some(address) = &self.address else { return };
+        let mut by_address = quota.by_address.borrow_mut();
+        if let Some(count) = by_address.get_mut(address) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                by_source.remove(&self.source);
+                by_address.remove(address);
             }
-        }
-    }
-}
-
-/// Returns the source to which `ip` belongs: an IPv4 address, or the first address of an IPv6 network of 64 bits.
-fn source(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.into(),
-        IpAddr::V6(ip) => {
-            let [a, b, c, d, ..] = ip.segments();
-            [a, b, c, d, 0, 0, 0, 0].into()
         }
     }
 }
@@ -236,33 +229,41 @@ mod tests {
         assert_eq!((left(&hub), quota.taken.get()), (7, 1));
         drop(one);
         assert_eq!((left(&hub), quota.taken.get()), (8, 0));
-        assert!(quota.by_source.borrow().is_empty());
+        assert!(quota.by_address.borrow().is_empty());
     }
 
     #[test]
-    fn one_source_cannot_take_the_places_of_all() {
+    fn one_address_cannot_take_the_places_of_all() {
         let quota = Quota::new(40);
-        let taken_by = |ip: &dyn Fn(u8) -> IpAddr| {
+        let taken_by = |ip: &dyn Fn(u8) -> Option<IpAddr>| {
             let places = (0..40).map(|n| quota.take(ip(n)));
             places.map_while(Result::ok).collect::<Vec<_>>()
         };
         let refusal = |ip: &str| {
-            let refused = quota.take(ip.parse().expect("literal"));
+            let refused = quota.take(Some(ip.parse().expect("literal")));
             refused.err()
         };
-        let one = taken_by(&|_| [10, 0, 0, 1].into());
+        let one = taken_by(&|_| Some([10, 0, 0, 1].into()));
         assert_eq!(one.len(), 5);
         assert_eq!(refusal("10.0.0.1"), Some("too-many-udp-senders-of-source"));
-        assert_eq!(refusal("::ffff:10.0.0.1"), refusal("10.0.0.1"));
         assert_eq!(refusal("10.0.0.2"), None);
-        // A host chooses addresses in its network.
-        let two = taken_by(&|n| [0xfd00, 0, 0, 1, 0, 0, 0, u16::from(n)].into());
-        assert_eq!(two.len(), 5);
-        assert_eq!(refusal("fd00:0:0:2::1"), None);
-        let others = taken_by(&|n| [10, 0, 1, n].into());
-        assert_eq!(one.len() + two.len() + others.len(), 20);
+        // The hosts of a LAN are in one IPv6 network.
+        let lan = taken_by(&|n| (n < 6).then(|| [0xfd00, 0, 0, 1, 0, 0, 0, u16::from(n)].into()));
+        assert_eq!(one.len() + lan.len(), 20, "then programs of this host");
         assert_eq!(refusal("10.0.0.2"), Some("too-many-udp-senders"));
         drop(one);
         assert_eq!(refusal("10.0.0.1"), None);
+    }
+
+    #[test]
+    fn programs_of_this_host_share_the_places_of_all() {
+        let hub = Rc::new(hub());
+        let quota = Quota::new(8);
+        let sender = |ip: &str| Descriptors::of_sender(&hub, &quota, ip.parse().expect("literal"));
+        let own = [sender("127.0.0.1"), sender("::1"), sender("127.0.0.1")];
+        assert!(own.iter().all(Result::is_ok));
+        assert!(sender("10.0.0.1").is_ok());
+        let _other = sender("10.0.0.1").expect("a place");
+        assert!(sender("10.0.0.1").is_err(), "an eighth of eight");
     }
 }

@@ -3,7 +3,7 @@
 //! address of the destination as their source.
 //!
 //! Each sender counts as a connection, and so do its sockets beyond the third. All senders together have at most half
-//! of `max_connections`, and those of one source an eighth ([`super::descriptors`]). Senders without flows are
+//! of `max_connections`, and those of one address an eighth ([`super::descriptors`]). Senders without flows are
 //! forgotten.
 //!
 //! If a rule names a program, the program of a sender on this host is looked up, and the sender's datagrams wait until
