@@ -1,53 +1,29 @@
-//! The daemons under test: keys, configuration, processes, logs.
+//! Client and gateway of a tunnel: keys and configuration.
 
-use core::{fmt::Write as _, time::Duration};
+use core::fmt::Write as _;
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{BufRead as _, BufReader, Write as _},
-    os::unix::{fs::OpenOptionsExt as _, net::UnixStream},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, bail};
 use pleach_core::{sec::Code, time::Instant};
-use pleach_linux::clock;
 use pleach_sim::{
     addresses::{GATEWAY_V4, GATEWAY_V6},
     results::StatusSample,
     scenario::{Cost, DaemonAction, End, Family, LinkSpec, TunnelSpec},
 };
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 
-use crate::{netns::Netns, topology::Topology, wait};
+use crate::{daemon::Daemon, topology::Topology};
 
 const PORT: u16 = 7_700;
-/// Longest time for which a daemon may take to end after a request.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// Longest time to wait for the answer to a status request.
-const STATUS_PATIENCE: Duration = Duration::from_millis(300);
-/// Longest path of a Unix socket in bytes (sun_path).
-const MAX_SOCKET_PATH: usize = 107;
 
 /// Client and gateway of a tunnel.
 pub(super) struct Daemons {
     client: Daemon,
     gateway: Daemon,
-}
-
-/// A daemon under test.
-pub(super) struct Daemon {
-    pub(super) name: &'static str,
-    command: &'static str,
-    binary: PathBuf,
-    config: PathBuf,
-    log: PathBuf,
-    pub(super) control: PathBuf,
-    /// File to which the daemon writes its decisions, if it does.
-    trace: Option<PathBuf>,
-    process: Option<Child>,
 }
 
 impl Daemons {
@@ -163,148 +139,6 @@ impl Daemons {
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         self.client.stop()?;
         self.gateway.stop()
-    }
-}
-
-impl Daemon {
-    /// Creates a daemon of the subcommand `command`. Its files in `dir` are called `name`.
-    pub(super) fn new(
-        name: &'static str,
-        command: &'static str,
-        binary: &Path,
-        dir: &Path,
-    ) -> Self {
-        let file = |extension: &str| dir.join(format!("{name}.{extension}"));
-        let mut control = file("sock");
-        if control.as_os_str().len() > MAX_SOCKET_PATH {
-            let process = std::process::id();
-            control = std::env::temp_dir().join(format!("pleach-lab-{process}-{name}.sock"));
-        }
-        Self {
-            name,
-            command,
-            binary: binary.to_owned(),
-            config: file("toml"),
-            log: file("log"),
-            control,
-            trace: None,
-            process: None,
-        }
-    }
-
-    /// Writes the configuration, which may contain a key, readable for its owner only.
-    pub(super) fn configure(&self, text: &str) -> anyhow::Result<()> {
-        // The mode only affects new files.
-        let _ = fs::remove_file(&self.config);
-        let _ = fs::remove_file(&self.log);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&self.config)
-            .with_context(|| format!("cannot write {}", self.config.display()))?;
-        Ok(file.write_all(text.as_bytes())?)
-    }
-
-    pub(super) fn launch(&mut self, host: &Netns) -> anyhow::Result<()> {
-        let log = File::options()
-            .append(true)
-            .create(true)
-            .open(&self.log)
-            .with_context(|| format!("cannot write {}", self.log.display()))?;
-        let process = host
-            .command(&self.binary)
-            .arg(self.command)
-            .arg(&self.config)
-            .args(
-                self.trace
-                    .iter()
-                    .flat_map(|path| ["--trace".as_ref(), path.as_os_str()]),
-            )
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("cannot start {}", self.binary.display()))?;
-        self.process = Some(process);
-        Ok(())
-    }
-
-    /// Checks that the daemon still runs.
-    ///
-    /// # Errors
-    /// Fails if the daemon has ended. The error contains the end of its log.
-    pub(super) fn check(&mut self) -> anyhow::Result<()> {
-        let Some(process) = &mut self.process else {
-            return Ok(());
-        };
-        if let Some(status) = process.try_wait()? {
-            let log = fs::read_to_string(&self.log).unwrap_or_default();
-            let lines: Vec<_> = log.lines().rev().take(5).collect();
-            let tail = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
-            bail!("the {} ended ({status}):\n{tail}", self.name);
-        }
-        Ok(())
-    }
-
-    /// Returns the daemon's status. `None` if it does not answer in time.
-    pub(super) fn status(&self) -> Option<serde_json::Value> {
-        self.ask(&json!({ "command": "status" }))
-    }
-
-    /// Returns the daemon's status with time and name.
-    pub(super) fn sample(&self, begin: Instant) -> Option<StatusSample> {
-        let status = self.status()?;
-        Some(StatusSample {
-            time_s: clock::now().since(begin).as_secs_f64(),
-            node: self.name.to_owned(),
-            status,
-        })
-    }
-
-    /// Returns the daemon's answer to `request`. `None` if it does not answer in time.
-    pub(super) fn ask(&self, request: &serde_json::Value) -> Option<serde_json::Value> {
-        let socket = UnixStream::connect(&self.control).ok()?;
-        socket.set_read_timeout(Some(STATUS_PATIENCE)).ok()?;
-        (&socket)
-            .write_all(format!("{request}\n").as_bytes())
-            .ok()?;
-        let mut answer = String::new();
-        BufReader::new(&socket).read_line(&mut answer).ok()?;
-        serde_json::from_str(&answer).ok()
-    }
-
-    /// Ends the daemon.
-    ///
-    /// # Errors
-    /// Fails if the daemon had ended before, or does not end after the request.
-    pub(super) fn stop(&mut self) -> anyhow::Result<()> {
-        self.check()?;
-        let Some(process) = &mut self.process else {
-            return Ok(());
-        };
-        if let Some(pid) = i32::try_from(process.id()).ok().and_then(Pid::from_raw) {
-            kill_process(pid, Signal::TERM)?;
-        }
-        let deadline = clock::now() + STOP_PATIENCE;
-        let ended = wait::for_condition(deadline, || !matches!(process.try_wait(), Ok(None)));
-        if !ended {
-            bail!("the {} did not end within {STOP_PATIENCE:?}", self.name);
-        }
-        Ok(())
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

@@ -18,7 +18,7 @@ use pleach_sim::{
 };
 use serde_json::{Value, json};
 
-use crate::{run::daemon::Daemon, topology::Topology, wait};
+use crate::{daemon::Daemon, topology::Topology, wait};
 
 /// Longest time for which links may take to come up.
 const PATIENCE: Duration = Duration::from_secs(10);
