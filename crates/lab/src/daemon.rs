@@ -112,6 +112,16 @@ impl Daemon {
         Ok(())
     }
 
+    /// Returns the id of the daemon's process, if it was started.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
+    /// Whether the daemon's control socket accepts connections.
+    pub(crate) fn is_answering(&self) -> bool {
+        UnixStream::connect(&self.control).is_ok()
+    }
+
     /// Returns the daemon's status. `None` if it does not answer in time.
     pub(crate) fn status(&self) -> Option<serde_json::Value> {
         self.ask(&json!({ "command": "status" }))

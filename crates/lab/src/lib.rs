@@ -17,6 +17,7 @@
 //! The lab needs root, or a kernel that permits users to create user namespaces; `/dev/net/tun`; `ip` (iproute2); for
 //! films `ffmpeg`.
 
+pub mod crowd;
 mod daemon;
 pub mod emulator;
 mod media;

@@ -202,6 +202,9 @@ enum LabCommand {
         #[arg(long)]
         trace: bool,
     },
+    /// Connect many clients to one gateway in namespaces; prints memory, processor time and times
+    #[command(args_override_self = true)]
+    Crowd(crate::lab::crowd::CrowdOptions),
 }
 
 /// World in which published figures are measured again.
@@ -350,6 +353,8 @@ fn run(command: Command) -> Result<(), Failure> {
             out,
             trace,
         }) => Ok(crate::lab::run(&scenario, &out, trace)?),
+        #[cfg(feature = "lab")]
+        Command::Lab(LabCommand::Crowd(options)) => print(&crate::lab::crowd::run(&options)?),
         #[cfg(feature = "reproduce")]
         Command::Reproduce {
             ids,

@@ -6,6 +6,8 @@ use pleach_sim::results::Results;
 
 use crate::scenarios;
 
+pub(crate) mod crowd;
+
 /// Runs the scenario file `path` in namespaces over emulated links and writes `results.json` and `report.html` into
 /// `out`. With `trace`, each daemon writes its decisions into the directory of its run.
 ///

@@ -39,7 +39,7 @@ use crate::{
     wire::handshake::InitiationView,
 };
 
-/// Counters of the handshakes at a gateway since its start.
+/// Counters of the handshakes of an endpoint since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeCounters {
     /// Number of initiations with a valid mac1.
@@ -54,10 +54,12 @@ pub struct HandshakeCounters {
     pub read: u64,
     /// Number of initiations that were answered with a response, at three curve operations each.
     pub answered: u64,
+    /// Number of handshakes that this end has started and that a response has completed. 0 at a gateway.
+    pub completed: u64,
 }
 
 impl HandshakeCounters {
-    /// Returns the number of X25519 operations spent on answering.
+    /// Returns the number of X25519 operations that a gateway has spent on answering.
     #[must_use]
     pub const fn curve_operations(&self) -> u64 {
         2 * self.read + 3 * self.answered

@@ -53,6 +53,7 @@ impl Endpoint {
             Ok(established) => established,
             Err(error) => return Err(self.refuse(0, error)),
         };
+        self.handshakes.completed += 1;
         connector.on_answer(&incoming.route);
         connector.finish(wanted);
         let route = connector.route_of(PathId(incoming.route.link));
