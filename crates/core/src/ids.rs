@@ -21,6 +21,11 @@ impl PathId {
         Self(self.0 | 0x10)
     }
 
+    /// Returns all lanes, in order.
+    pub(crate) fn lanes() -> impl Iterator<Item = Self> {
+        (0..).map(Self).take(Self::LANES)
+    }
+
     /// This id as a table index.
     #[must_use]
     pub const fn index(self) -> usize {

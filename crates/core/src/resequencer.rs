@@ -49,6 +49,7 @@ mod gaps;
 mod holds;
 mod in_order;
 mod repairs;
+mod ring;
 
 pub use any::AnyResequencer;
 pub use in_order::InOrder;
@@ -56,6 +57,7 @@ pub use in_order::InOrder;
 use gaps::{Gap, PathOrder};
 use holds::HoldTimes;
 use repairs::Repairs;
+use ring::Ring;
 
 /// Maximum span of global sequence numbers that the table covers.
 pub const MAX_SPAN: u32 = 1 << 16;
@@ -140,8 +142,8 @@ pub struct Stats {
 /// The reorder buffer of one association.
 #[derive(Debug)]
 pub struct Resequencer {
-    /// Table of entries. The entry of G is at `G & mask`; the table covers `highest - len + 1 ..= highest`.
-    ring: Vec<Entry>,
+    /// The states of the numbers `next - len .. next`.
+    ring: Ring,
     /// Oldest number that is neither received nor counted as lost.
     frontier: Seq,
     /// Number after the highest received number.
@@ -152,7 +154,8 @@ pub struct Resequencer {
     held_len: usize,
     /// Lower bound of the numbers of held packets.
     oldest_held: Option<Seq>,
-    paths: Box<[PathOrder; PathId::MAX]>,
+    /// The paths by id, up to the highest id in use.
+    paths: Vec<PathOrder>,
     holds: HoldTimes,
     repairs: Repairs,
     stats: Stats,
@@ -199,7 +202,6 @@ const UNKNOWN: Entry = Entry {
     state: State::Released,
     ..EMPTY
 };
-const FIRST_SPAN: usize = 1024;
 
 impl Default for Resequencer {
     fn default() -> Self {
@@ -212,14 +214,14 @@ impl Resequencer {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            ring: vec![UNKNOWN; FIRST_SPAN],
+            ring: Ring::default(),
             frontier: Seq(0),
             next: Seq(0),
             held: Vec::new(),
             free_slots: Vec::new(),
             held_len: 0,
             oldest_held: None,
-            paths: Box::default(),
+            paths: Vec::new(),
             holds: HoldTimes::default(),
             repairs: Repairs::default(),
             stats: Stats::default(),
@@ -259,7 +261,7 @@ impl Resequencer {
         }
         let state = self.entry(seq).state;
         if let (State::Lost, Some(way)) = (state, way) {
-            self.paths[way.path.index()].on_late(now, way.path_seq);
+            self.path_mut(way.path).on_late(now, way.path_seq);
         }
         let verdict = match state {
             State::Held | State::Released => {
@@ -289,7 +291,7 @@ impl Resequencer {
             }
         };
         if let Some(way) = way {
-            let order = &mut self.paths[way.path.index()];
+            let order = self.path_mut(way.path);
             order.on_arrival(now, seq, way);
         } else {
             self.paths.iter_mut().for_each(PathOrder::on_computed);
@@ -307,7 +309,7 @@ impl Resequencer {
 
     /// Records that the datagram `path_seq` on `path` carried no packet.
     pub fn on_empty(&mut self, now: Instant, path: PathId, path_seq: Seq) {
-        self.paths[path.index()].on_empty(now, path_seq);
+        self.path_mut(path).on_empty(now, path_seq);
     }
 
     /// Records that no datagram follows the datagram `path_seq` on `path` for now. The datagram `path_seq` carried the
@@ -320,7 +322,7 @@ impl Resequencer {
         out: &mut VecDeque<PacketBuf>,
     ) {
         if self.covers(seq) || seq.distance_from(self.next).unsigned_abs() < MAX_SPAN {
-            self.paths[path.index()].on_tail(now, seq, path_seq);
+            self.path_mut(path).on_tail(now, seq, path_seq);
             self.settle_gaps(now, out);
         }
     }
@@ -416,17 +418,31 @@ impl Resequencer {
         };
     }
 
-    fn index(&self, seq: Seq) -> usize {
-        seq.0 as usize & (self.ring.len() - 1)
+    /// Frees the memory that an association without traffic does not need. Packets that are still missing are taken for
+    /// duplicates if they arrive afterwards.
+    pub fn release_memory(&mut self) {
+        if self.held_len == 0 && self.frontier == self.next {
+            self.ring.release();
+            self.held = Vec::new();
+            self.free_slots = Vec::new();
+        }
     }
 
     fn entry(&self, seq: Seq) -> Entry {
-        self.ring[self.index(seq)]
+        self.ring.get(seq)
     }
 
     fn entry_mut(&mut self, seq: Seq) -> &mut Entry {
-        let index = self.index(seq);
-        &mut self.ring[index]
+        self.ring.get_mut(seq)
+    }
+
+    /// Returns the order of a path, which begins at its first use.
+    fn path_mut(&mut self, id: PathId) -> &mut PathOrder {
+        let index = id.index().min(PathId::MAX - 1);
+        if index >= self.paths.len() {
+            self.paths.resize_with(index + 1, PathOrder::default);
+        }
+        &mut self.paths[index]
     }
 
     /// Whether the table covers `seq`.
@@ -445,7 +461,7 @@ impl Resequencer {
             // The peer skipped more numbers than can be in flight, so do not wait for older packets.
             self.give_up_before(now, self.next, Loss::Overflow, out);
             self.steps += self.ring.len() as u64;
-            self.ring.fill(UNKNOWN);
+            self.ring.clear();
             self.frontier = seq;
             self.next = seq;
         }
@@ -468,15 +484,8 @@ impl Resequencer {
     }
 
     fn grow(&mut self) {
-        let len = self.ring.len();
-        self.steps += 2 * len as u64;
-        let mut ring = vec![UNKNOWN; len * 2];
-        let mut seq = self.next;
-        for _ in 0..len {
-            seq = seq.minus(1);
-            ring[seq.0 as usize & (len * 2 - 1)] = self.entry(seq);
-        }
-        self.ring = ring;
+        self.steps += 2 * self.ring.len() as u64;
+        self.ring.grow(self.next);
     }
 
     /// Whether a packet with this flow step can be released without waiting.
@@ -621,7 +630,7 @@ impl Resequencer {
 
     /// Counts the numbers as lost that are known lost from path sequence numbers.
     fn settle_gaps(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
-        for index in 0..PathId::MAX {
+        for index in 0..self.paths.len() {
             if !self.paths[index].has_gaps() {
                 continue;
             }

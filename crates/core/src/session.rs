@@ -47,6 +47,7 @@ pub mod invitation;
 pub mod keys;
 pub mod limiter;
 mod noise;
+mod per_lane;
 pub mod replay;
 pub mod rotation;
 pub mod secret;

@@ -143,6 +143,13 @@ impl AnyResequencer {
         }
     }
 
+    /// See [`Resequencer::release_memory`]. Without effect in [`Order::Global`].
+    pub fn release_memory(&mut self) {
+        if let Self::PerFlow(order) = self {
+            order.release_memory();
+        }
+    }
+
     /// Appends every held packet to `out` and restarts with one order for each flow. The counters continue.
     pub fn reset(&mut self, out: &mut Vec<PacketBuf>) {
         let stats = *self.stats();

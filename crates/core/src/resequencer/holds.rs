@@ -3,24 +3,19 @@
 use core::time::Duration;
 
 /// Hold times of about the last [`MEMORY`] packets, in buckets a quarter of an octave wide.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HoldTimes {
-    counts: [u32; BUCKETS],
+    /// Number of packets by bucket. Empty until the first packet.
+    counts: Vec<u32>,
     total: u32,
-}
-
-impl Default for HoldTimes {
-    fn default() -> Self {
-        Self {
-            counts: [0; BUCKETS],
-            total: 0,
-        }
-    }
 }
 
 impl HoldTimes {
     /// Records the hold time of one packet.
     pub(super) fn record(&mut self, hold: Duration) {
+        if self.counts.is_empty() {
+            self.counts.resize(BUCKETS, 0);
+        }
         self.counts[bucket_of(hold)] += 1;
         self.total += 1;
         if self.total >= MEMORY {

@@ -20,7 +20,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::{Arrival, Entry, HoldTimes, MAX_HELD, Resequencer, State, Stats, Verdict};
+use super::{Arrival, Entry, HoldTimes, MAX_HELD, Resequencer, Ring, State, Stats, Verdict};
 use crate::{ids::Seq, packet::PacketBuf, time::Instant};
 
 /// Distance before and after the last released number within which arrivals are remembered.
@@ -109,7 +109,7 @@ impl InOrder {
         };
         let span = self.last.distance_from(first).unsigned_abs() as usize + to.ring.len();
         let span = span.next_power_of_two().min(WINDOW as usize);
-        to.ring.resize(span, super::UNKNOWN);
+        to.ring = Ring::of_len(span);
         to.next = self.last.plus(1);
         to.frontier = to.next;
         let mut seq = to.next;

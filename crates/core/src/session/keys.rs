@@ -21,6 +21,7 @@ use thiserror::Error;
 use super::{
     aead::{AuthError, OpeningKey, SealingKey, Suite, TAG_LEN},
     handshake::Established,
+    per_lane::{self, PerLane},
     replay::{ReplayError, ReplayWindow, extend},
 };
 use crate::{
@@ -79,12 +80,13 @@ pub struct Session {
     remote_hello: Hello,
     created_at: Instant,
     sealed_datagrams: u64,
-    paths: [Received; PathId::LANES],
+    paths: PerLane<Received>,
 }
 
 /// Knowledge about the counters of one path.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Received {
+    #[default]
     Nothing,
     /// No datagram was received in this session; this is the highest counter of an earlier session.
     Continues(u64),
@@ -105,7 +107,7 @@ impl Session {
             remote_hello: established.remote_hello,
             created_at: now,
             sealed_datagrams: 0,
-            paths: [const { Received::Nothing }; PathId::LANES],
+            paths: PerLane::default(),
         }
     }
 
@@ -137,22 +139,24 @@ impl Session {
         aad: &[u8],
         in_out: &mut [u8],
     ) -> Result<Opened, OpenError> {
-        let received = self
-            .paths
-            .get_mut(path.index())
-            .ok_or(OpenError::UnknownPath)?;
-        let counter = match received {
-            Received::Nothing => u64::from(seq.0),
-            Received::Continues(highest) => extend(*highest, seq),
-            Received::Window(window) => extend(window.highest(), seq),
-        };
-        if let Received::Window(window) = received {
-            window.check(counter)?;
+        if !per_lane::exists(path) {
+            return Err(OpenError::UnknownPath);
         }
+        let counter = match self.paths.get(path) {
+            None | Some(Received::Nothing) => u64::from(seq.0),
+            Some(Received::Continues(highest)) => extend(*highest, seq),
+            Some(Received::Window(window)) => {
+                let counter = extend(window.highest(), seq);
+                window.check(counter)?;
+                counter
+            }
+        };
         let len = self
             .recv
             .open(path, counter, aad, in_out)
             .map_err(|AuthError| OpenError::Authentication)?;
+        // Only an authentic datagram makes the table longer.
+        let received = self.paths.get_mut(path).ok_or(OpenError::UnknownPath)?;
         match received {
             Received::Window(window) => window.accept(counter)?,
             Received::Nothing | Received::Continues(_) => {
@@ -168,7 +172,7 @@ impl Session {
     /// received on the path, or for an unknown path.
     pub fn continue_path(&mut self, path: PathId, highest: u64) {
         if let Some(received @ (Received::Nothing | Received::Continues(_))) =
-            self.paths.get_mut(path.index())
+            self.paths.get_mut(path)
         {
             *received = Received::Continues(highest);
         }
@@ -178,7 +182,7 @@ impl Session {
     /// received.
     #[must_use]
     pub fn highest(&self, path: PathId) -> Option<u64> {
-        match self.paths.get(path.index())? {
+        match self.paths.get(path)? {
             Received::Nothing => None,
             Received::Continues(highest) => Some(*highest),
             Received::Window(window) => Some(window.highest()),

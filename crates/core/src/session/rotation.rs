@@ -34,6 +34,7 @@ use core::time::Duration;
 use super::{
     handshake::Established,
     keys::{OpenError, Opened, Role, Session},
+    per_lane::PerLane,
 };
 use crate::{
     ids::{PathId, Seq},
@@ -85,7 +86,7 @@ struct Slot {
 #[derive(Debug)]
 struct Known {
     association: u64,
-    highest: [Option<u64>; PathId::LANES],
+    highest: PerLane<Option<u64>>,
 }
 
 impl SessionSet {
@@ -243,9 +244,9 @@ impl SessionSet {
         if let Some(known) = &self.known
             && known.association == session.remote_hello().association
         {
-            for (path, highest) in (0..).map(PathId).zip(known.highest) {
-                if let Some(highest) = highest {
-                    session.continue_path(path, highest);
+            for lane in PathId::lanes() {
+                if let Some(Some(highest)) = known.highest.get(lane) {
+                    session.continue_path(lane, *highest);
                 }
             }
         }
@@ -274,7 +275,7 @@ impl SessionSet {
         self.give_up(previous);
         self.known = Some(Known {
             association,
-            highest: [None; PathId::LANES],
+            highest: PerLane::default(),
         });
         Change::Restarted
     }
@@ -307,8 +308,13 @@ impl SessionSet {
 impl Known {
     fn learn(&mut self, session: &Session) {
         if session.remote_hello().association == self.association {
-            for (path, highest) in (0..).map(PathId).zip(&mut self.highest) {
-                *highest = (*highest).max(session.highest(path));
+            for lane in PathId::lanes() {
+                let Some(counter) = session.highest(lane) else {
+                    continue;
+                };
+                if let Some(highest) = self.highest.get_mut(lane) {
+                    *highest = (*highest).max(Some(counter));
+                }
             }
         }
     }

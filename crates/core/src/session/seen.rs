@@ -80,12 +80,11 @@ impl SeenInitiations {
     }
 }
 
-/// Ephemeral keys of a client's last 64 answered initiations; 520 bytes.
+/// Ephemeral keys of a client's last 64 answered initiations; at most 0.5 KiB.
 #[derive(Clone, Debug)]
 pub struct RecentInitiations {
-    /// Ring of ids. The first `used` entries contain an id; when all are used, the oldest is at `next`.
-    ids: [EphemeralId; Self::LEN],
-    used: usize,
+    /// Ring of ids, which grows up to [`Self::LEN`]. Then the oldest id is at `next`.
+    ids: Vec<EphemeralId>,
     next: usize,
 }
 
@@ -97,8 +96,7 @@ impl RecentInitiations {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            ids: [EphemeralId(0); Self::LEN],
-            used: 0,
+            ids: Vec::new(),
             next: 0,
         }
     }
@@ -106,7 +104,7 @@ impl RecentInitiations {
     /// Whether this initiation was answered before: it is a replay, or a copy that was sent over another link. O(64).
     #[must_use]
     pub fn contains(&self, id: EphemeralId) -> bool {
-        self.ids[..self.used].contains(&id)
+        self.ids.contains(&id)
     }
 
     /// Records an initiation when it is answered. Returns `false` if it is already known. An initiation that gets a
@@ -115,9 +113,11 @@ impl RecentInitiations {
         if self.contains(id) {
             return false;
         }
-        self.ids[self.next] = id;
+        match self.ids.get_mut(self.next) {
+            Some(oldest) => *oldest = id,
+            None => self.ids.push(id),
+        }
         self.next = (self.next + 1) % Self::LEN;
-        self.used = (self.used + 1).min(Self::LEN);
         true
     }
 }

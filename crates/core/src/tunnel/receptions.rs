@@ -29,22 +29,24 @@ pub(super) struct Receptions {
     ack: Option<u32>,
     /// Counts of losses for the other end, if it wants loss reports.
     watch: Option<Box<LossWatch>>,
-    /// Record of the other end's loss reports.
-    ledger: LossLedger,
+    /// Record of the other end's loss reports, if this end's policy wants them.
+    ledger: Option<Box<LossLedger>>,
 }
 
 impl Receptions {
     /// Returns the state for a sender with the requirements `needed`.
     pub(super) fn new(now: Instant, needed: Reception) -> Self {
         let announced = Announced::new(now);
-        let interval = needed.report_interval.unwrap_or_default();
+        let ledger = needed
+            .report_interval
+            .map(|interval| Box::new(LossLedger::new(interval, needed.loss_timeout)));
         Self {
             needed,
             announced: (needed != Reception::default()).then_some(announced),
             wanted_version: None,
             ack: None,
             watch: None,
-            ledger: LossLedger::new(interval, needed.loss_timeout),
+            ledger,
         }
     }
 
@@ -155,16 +157,19 @@ impl Receptions {
 
     /// Writes off the packets in flight on a path. They do not count as losses.
     pub(super) fn on_outage(&mut self, path: &Path) {
-        let sender = path.sender();
-        let next = Seq::of_counter(sender.next_data());
-        let outstanding = sender.outstanding_pkts() as u64;
-        self.ledger.on_outage(path.id(), outstanding, next);
+        if let Some(ledger) = &mut self.ledger {
+            let sender = path.sender();
+            let next = Seq::of_counter(sender.next_data());
+            let outstanding = sender.outstanding_pkts() as u64;
+            ledger.on_outage(path.id(), outstanding, next);
+        }
     }
 
-    /// Handles a loss report for a path. Returns the losses since the last report.
+    /// Handles a loss report for a path. Returns the losses since the last report; `None` if no reports are wanted.
     pub(super) fn on_losses(&mut self, path: &Path, report: &LossReport) -> Option<LossCounts> {
         let (sent_pkts, sent_bytes) = (path.sender().next_data(), path.sender().sent_bytes());
         self.ledger
+            .as_mut()?
             .on_report(path.id(), report, sent_pkts, sent_bytes)
     }
 }
