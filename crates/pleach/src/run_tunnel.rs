@@ -4,7 +4,7 @@
 //! passes input to the engine, and sends the engine's output. Further modules:
 //!
 //! - [`sockets`]: the UDP sockets.
-//! - [`handshaker`]: the thread that computes handshakes.
+//! - [`handshaker`]: the threads that compute handshakes.
 //! - [`enrolled`]: the thread that enrols invited clients.
 //! - [`host`]: the thread that changes the host's configuration.
 //! - [`links`]: the links of a client.
@@ -111,8 +111,7 @@ pub(crate) fn run(
         endpoint.observe(&TraceFile::threaded(path)?);
     }
     endpoint.set_time_of_day(clock::now(), clock::unix_nanos());
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    endpoint.set_handshake_limits(Limits::for_cores(cores));
+    endpoint.set_handshake_limits(Limits::for_cores(cores()));
     let name = config.name.clone();
     let source = Source::new(file)?;
     let result =
@@ -217,6 +216,11 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         mtu: usize::from(mtu),
         side,
     }
+}
+
+/// Returns the number of processor cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Whether the CPU has AES instructions, without which AES-GCM is slow.

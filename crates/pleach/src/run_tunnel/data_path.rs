@@ -134,7 +134,7 @@ impl DataPath {
         poller.add(&signals, SIGNALS)?;
         let waker = Waker::new()?;
         poller.add(&waker, CONTROL)?;
-        let handshaker = Handshaker::start().context("thread for handshakes")?;
+        let handshaker = Handshaker::start(super::cores()).context("threads for handshakes")?;
         poller.add(handshaker.waker(), HANDSHAKES)?;
         let resume = ResumeTimer::start().context("timer")?;
         poller.add(&resume, RESUME)?;

@@ -1,11 +1,17 @@
-//! The thread that computes handshakes, so that packets do not wait for it.
+//! The threads that compute handshakes, so that packets do not wait for them.
 //!
-//! Work is sent to the thread, and results return, through channels; a [`Waker`] signals results to the data path. The
-//! engine limits the waiting work to [`MAX_WORK`], so neither channel contains more.
+//! There is one thread for each core besides the core of the data path, at least one and at most [`MAX_CORES`] - 1,
+//! because the engine's limits of handshakes follow the cores as far. Work is sent to the threads, and results return,
+//! through channels; a [`Waker`] signals results to the data path. The engine limits the waiting work to [`MAX_WORK`],
+//! so neither channel contains more. Results may return in another order than the work was sent: a handshake has at most
+//! one piece of work at a time, and the engine assumes no order between handshakes.
 
 use std::{
     io,
-    sync::mpsc::{self, Receiver, SyncSender, TrySendError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver, Sender, SyncSender, TrySendError},
+    },
     thread,
 };
 
@@ -14,11 +20,12 @@ use pleach_core::{
         Endpoint,
         work::{HandshakeResult, HandshakeWork, MAX_WORK},
     },
+    session::limiter::MAX_CORES,
     time::Instant,
 };
 use pleach_linux::poll::Waker;
 
-/// The data path's handle to the thread. Dropping it ends the thread.
+/// The data path's handle to the threads. Dropping it ends the threads.
 #[derive(Debug)]
 pub(super) struct Handshaker {
     work: SyncSender<HandshakeWork>,
@@ -27,26 +34,21 @@ pub(super) struct Handshaker {
 }
 
 impl Handshaker {
-    /// Starts the thread.
+    /// Starts the threads for a machine with `cores` processor cores.
     ///
     /// # Errors
-    /// If the thread or an eventfd cannot be created.
-    pub(super) fn start() -> io::Result<Self> {
+    /// If a thread or an eventfd cannot be created.
+    pub(super) fn start(cores: usize) -> io::Result<Self> {
         let waker = Waker::new()?;
         let (work, todo) = mpsc::sync_channel::<HandshakeWork>(MAX_WORK);
         let (done, results) = mpsc::channel();
-        let wake = waker.clone();
-        thread::Builder::new()
-            .name("handshake".to_owned())
-            .spawn(move || {
-                let _guard = AbortOnPanic;
-                for work in todo {
-                    if done.send(work.run()).is_err() {
-                        return;
-                    }
-                    wake.wake();
-                }
-            })?;
+        let todo = Arc::new(Mutex::new(todo));
+        for _ in 1..cores.clamp(2, MAX_CORES) {
+            let (todo, done, waker) = (Arc::clone(&todo), done.clone(), waker.clone());
+            thread::Builder::new()
+                .name("handshake".to_owned())
+                .spawn(move || compute(&todo, &done, &waker))?;
+        }
         Ok(Self {
             work,
             results,
@@ -59,7 +61,7 @@ impl Handshaker {
         &self.waker
     }
 
-    /// Passes the engine's work to the thread. If the thread cannot accept work, it is done here.
+    /// Passes the engine's work to the threads. If they cannot accept work, it is done here.
     pub(super) fn hand_over(&self, endpoint: &mut Endpoint, now: Instant) {
         while let Some(work) = endpoint.poll_handshake_work() {
             match self.work.try_send(work) {
@@ -71,7 +73,7 @@ impl Handshaker {
         }
     }
 
-    /// Passes the thread's results to the engine.
+    /// Passes the threads' results to the engine.
     pub(super) fn collect(&self, endpoint: &mut Endpoint, now: Instant) {
         self.waker.clear();
         while let Ok(result) = self.results.try_recv() {
@@ -80,8 +82,24 @@ impl Handshaker {
     }
 }
 
-/// Aborts the process if the thread panics, which is a bug. The work in the thread would be lost and no handshake would
-/// be processed any more; a restart restores the tunnel.
+/// Does work until the other end of a channel is dropped.
+fn compute(todo: &Mutex<Receiver<HandshakeWork>>, done: &Sender<HandshakeResult>, waker: &Waker) {
+    let _guard = AbortOnPanic;
+    loop {
+        // One thread waits for work, and the others wait for the lock.
+        let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(work) = next else {
+            return;
+        };
+        if done.send(work.run()).is_err() {
+            return;
+        }
+        waker.wake();
+    }
+}
+
+/// Aborts the process if a thread panics, which is a bug. The work in the thread would be lost, and the engine would count
+/// it as in progress forever; a restart restores the tunnel.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

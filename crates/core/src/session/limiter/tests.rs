@@ -132,7 +132,9 @@ fn those_who_are_told_to_come_back_do_not_all_come_at_once() {
 #[test]
 fn the_rate_follows_the_cores() {
     assert_eq!(Limits::for_cores(0), Limits::default());
-    assert_eq!(Limits::for_cores(4).all.per_second, 800);
+    assert_eq!(Limits::for_cores(1).all, Rate::new(200, 50));
+    assert_eq!(Limits::for_cores(2).all, Rate::new(1_000, 250));
+    assert_eq!(Limits::for_cores(4).all.per_second, 2_600);
     assert_eq!(Limits::for_cores(1000), Limits::for_cores(MAX_CORES));
 }
 
