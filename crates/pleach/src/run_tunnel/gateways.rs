@@ -17,8 +17,8 @@
 //!   left out for a minute; this time doubles with each failure, up to 15 minutes.
 //! - *Return.* While a gateway works, another one replaces it only if the other one was better during the whole
 //!   configured time. A round-trip time counts as lower if it is lower by a quarter and by [`MARGIN`].
-//! - *No measurements.* The questions need UDP. If no gateway answers a question, but TCP carries a link or there has
-//!   not been any session since the start, the gateways are tried in turn, [`TURN`] each.
+//! - *No measurements.* The questions need UDP. If no gateway answers a question, but TCP carried a link last or there
+//!   has not been any session since the start, the gateways are tried in turn, [`TURN`] each.
 //!
 //! An answer proves only that its sender knows the gateway's public key. A forged answer can cause a change to another
 //! configured gateway; the session with it is authenticated, and without a session the change is undone by the rules
@@ -52,6 +52,8 @@ pub(super) struct Gateways {
     was_up: bool,
     /// Whether any gateway has had a path that was up.
     was_ever_up: bool,
+    /// Whether TCP carried a link when a path was up last.
+    used_tcp: bool,
     /// Since when no path is up; `None` while a path is up.
     silent_since: Option<Instant>,
     /// Since when another gateway is better than the one in use.
@@ -122,6 +124,7 @@ impl Gateways {
             used_at: now,
             was_up: false,
             was_ever_up: false,
+            used_tcp: false,
             silent_since: None,
             better_since: None,
             return_after,
@@ -183,6 +186,7 @@ impl Gateways {
         }
         if let Some(used) = self.used.filter(|_| heard.is_up) {
             (self.was_up, self.was_ever_up) = (true, true);
+            self.used_tcp = heard.uses_tcp;
             self.known[used].failures = 0;
             self.silent_since = None;
         } else if self.silent_since.is_none() {
@@ -435,7 +439,8 @@ impl Gateways {
             self.known[used].forget_answers();
             return Some((best, Why::Silence(name)));
         }
-        let is_blind = heard.uses_tcp || !self.was_ever_up;
+        // Once the connections have ended, the links use UDP again.
+        let is_blind = heard.uses_tcp || self.used_tcp || !self.was_ever_up;
         let answers = |known: &Known| known.last_asked_since(now, silence).is_some();
         if is_blind && silence >= TURN && !self.known.iter().any(answers) {
             return Some(((used + 1) % self.known.len(), Why::Turn));

@@ -120,7 +120,7 @@ fn used(status: &Value) -> String {
         .to_owned()
 }
 
-fn gateway<'a>(status: &'a Value, name: &str) -> &'a Value {
+fn gateway_status<'a>(status: &'a Value, name: &str) -> &'a Value {
     let gateways = status["gateways"].as_array().expect("several gateways");
     let mut gateways = gateways.iter();
     gateways
@@ -253,7 +253,9 @@ fn connections_survive(family: u8, kill_switch: bool) {
     // The aim is 2 s. A busy machine takes longer.
     assert!(gaps.iter().all(|gap| *gap < INTERRUPTION), "{gaps:?}");
     let status = client.until("the second is used", |status| used(status) == "two");
-    let why = gateway(&status, "two")["why"].as_str().unwrap_or_default();
+    let why = gateway_status(&status, "two")["why"]
+        .as_str()
+        .unwrap_or_default();
     assert_eq!(why, "two is in use, because one fell silent on all links");
     let text = client.command("status", &[]).stdout;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -270,7 +272,7 @@ fn connections_survive(family: u8, kill_switch: bool) {
     let back_at = clock::now();
     one.start_again();
     let status = client.until("the first answers", |status| {
-        gateway(status, "one")["why"]
+        gateway_status(status, "one")["why"]
             .as_str()
             .is_some_and(|why| why.starts_with("one is better"))
     });
@@ -320,11 +322,11 @@ fn a_dead_link_is_no_reason_to_leave_a_gateway() {
     let status = client.until("both answer", |status| {
         ["one", "two"]
             .iter()
-            .all(|name| gateway(status, name)["rtt_ms"].is_number())
+            .all(|name| gateway_status(status, name)["rtt_ms"].is_number())
     });
     let used = used(&status);
     assert!(["one", "two"].contains(&used.as_str()), "{status}");
-    assert_eq!(gateway(&status, &used)["answers"], true);
+    assert_eq!(gateway_status(&status, &used)["answers"], true);
     // One link fails: that is no reason to leave the gateway.
     run(&world.client, "ip", &["link", "set", "l0", "down"]);
     client.until("one link is down", |status| {
@@ -359,11 +361,68 @@ fn a_gateway_that_refuses_the_client_is_left_out() {
     }
     .start(&world, &world.client);
     let status = client.until("the other is used", |status| used(status) == "two");
-    let why = gateway(&status, "two")["why"].as_str().unwrap_or_default();
+    let why = gateway_status(&status, "two")["why"]
+        .as_str()
+        .unwrap_or_default();
     assert_eq!(
         why,
         "two is in use, because one answers but gives no session"
     );
-    let why = gateway(&status, "one")["why"].as_str().unwrap_or_default();
+    let why = gateway_status(&status, "one")["why"]
+        .as_str()
+        .unwrap_or_default();
     assert!(why.starts_with("one answers but gave no session"), "{why}");
+
+    // Without a daemon, the doctor finds with handshakes that this gateway could not take over from the other.
+    drop(client);
+    let text = tables(4, [1, 0]);
+    let file = Client {
+        gateways: Some(&text),
+        ..Client::default()
+    }
+    .write(&world);
+    let mut doctor = world.client.command(env!("CARGO_BIN_EXE_pleach"));
+    let output = doctor.args(["doctor", "--json"]).arg(file).output();
+    let report: Value = serde_json::from_slice(&output.expect("starts").stdout).expect("JSON");
+    let problems = report["problems"].as_array().expect("a list");
+    assert_eq!(problems.len(), 1, "{report}");
+    assert_eq!(problems[0]["code"], "gateway-refuses");
 }
+
+#[test]
+fn where_udp_is_blocked_another_gateway_takes_over_too() {
+    let Some(world) = World::new() else { return };
+    let sites = Sites::new(&world);
+    let table = "table inet fault { chain c { type filter hook forward priority 0; meta l4proto udp drop; }; }";
+    run(&world.gateway, "nft", &[table]);
+    let gateway = Gateway {
+        nat: "false",
+        more: "[carrier]\nlisten = \"[::]:443\"\n",
+        ..Gateway::default()
+    };
+    let mut one = gateway.start_on(&world, &sites.one, Keys::gateway());
+    let two = gateway.start_on(&world, &sites.two, Keys::client(4));
+    [&one, &two].map(Daemon::until_up);
+    let text = tables(4, [0, 1]);
+    let client = Client {
+        gateways: Some(&text),
+        ..Client::default()
+    }
+    .start(&world, &world.client);
+    client.until("the first is used", |status| used(status) == "one");
+    one.kill();
+    let killed_at = clock::now();
+    let status = client.until_within(LONG, "the second is used", |status| used(status) == "two");
+    eprintln!(
+        "over TCP: up again after {:?}",
+        clock::now().since(killed_at)
+    );
+    assert_eq!(status["links"][0]["carrier"], "tcp");
+    let why = gateway_status(&status, "two")["why"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(why.contains("tried in turn"), "{why}");
+}
+
+/// Time limit for a change of the gateway that is not measured: each is tried for 15 s.
+const LONG: Duration = Duration::from_secs(90);

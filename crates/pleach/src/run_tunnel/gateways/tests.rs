@@ -268,9 +268,14 @@ fn without_answers_the_gateways_are_tried_in_turn() {
     world.rtts = [None; 2];
     world.run(5 * MINUTE);
     assert_eq!(world.chosen(), [0]);
+    let mut world = World::new([0, 0], RETURN);
     world.uses_tcp = true;
-    world.run(10_000);
-    assert_eq!(world.chosen(), [1]);
+    world.run(20_000);
+    world.rtts = [None; 2];
+    world.run(100);
+    world.uses_tcp = false;
+    world.run(20_000);
+    assert_eq!(world.chosen(), [0, 1]);
 }
 
 #[test]
