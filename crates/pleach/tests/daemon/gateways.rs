@@ -402,7 +402,8 @@ fn where_udp_is_blocked_another_gateway_takes_over_too() {
     };
     let mut one = gateway.start_on(&world, &sites.one, Keys::gateway());
     let two = gateway.start_on(&world, &sites.two, Keys::client(4));
-    [&one, &two].map(Daemon::until_up);
+    one.until_up();
+    two.until_up();
     let text = tables(4, [0, 1]);
     let client = Client {
         gateways: Some(&text),
