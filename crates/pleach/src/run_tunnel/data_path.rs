@@ -372,7 +372,7 @@ impl DataPath {
                     carried.on_datagram(link, datagram);
                 }
                 if let Some(gateways) = &mut gateways
-                    && gateways.on_datagram(now, link, datagram)
+                    && gateways.on_datagram(now, link, message.source, datagram)
                 {
                     continue;
                 }

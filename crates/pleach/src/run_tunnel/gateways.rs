@@ -12,9 +12,10 @@
 //!   gateway replaces it after [`SILENCE`], if the other gateway has answered questions that were asked over a time of
 //!   at least [`PROVEN`], and the gateway in use has answered none in the last [`RECENTLY`]. A gateway with a long
 //!   round-trip time is given accordingly more time. So an outage of all links, after which all gateways answer again,
-//!   does not cause a change, and neither does a restart of the gateway in use.
+//!   does not cause a change. A restart of the gateway in use does, if it takes longer.
 //! - *No session.* A gateway that answers questions, but gives no session for [`NO_SESSION`], is replaced too, and is
-//!   left out for a minute; this time doubles with each failure, up to 15 minutes.
+//!   left out for a minute; this time doubles with each failure, up to 15 minutes. The time counts from the first answer
+//!   in the silence. The failures are forgotten after a path has been up for [`STABLE`].
 //! - *Return.* While a gateway works, another one replaces it only if the other one was better during the whole
 //!   configured time. A round-trip time counts as lower if it is lower by a quarter and by [`MARGIN`].
 //! - *No measurements.* The questions need UDP. If no gateway answers a question, but TCP carried a link last or there
@@ -56,14 +57,17 @@ pub(super) struct Gateways {
     used_tcp: bool,
     /// Since when no path is up; `None` while a path is up.
     silent_since: Option<Instant>,
-    /// Since when another gateway is better than the one in use.
-    better_since: Option<Instant>,
+    /// Since when a path is up; `None` while no path is up.
+    up_since: Option<Instant>,
+    /// Another gateway that is better than the one in use, by index, and since when.
+    better_since: Option<(usize, Instant)>,
     return_after: Option<Duration>,
     /// Recent rounds of questions, oldest first; at most [`MAX_ROUNDS`].
     rounds: VecDeque<Round>,
     /// Number of rounds so far, by which the addresses of a gateway take turns.
     round_count: usize,
-    first_asked_at: Option<Instant>,
+    /// When there was a link for questions first, whether UDP or TCP carries it.
+    first_link_at: Option<Instant>,
     next_round_at: Instant,
     next_at: Instant,
 }
@@ -126,11 +130,12 @@ impl Gateways {
             was_ever_up: false,
             used_tcp: false,
             silent_since: None,
+            up_since: None,
             better_since: None,
             return_after,
             rounds: VecDeque::new(),
             round_count: 0,
-            first_asked_at: None,
+            first_link_at: None,
             next_round_at: now,
             next_at: now,
         }
@@ -187,11 +192,17 @@ impl Gateways {
         if let Some(used) = self.used.filter(|_| heard.is_up) {
             (self.was_up, self.was_ever_up) = (true, true);
             self.used_tcp = heard.uses_tcp;
-            self.known[used].failures = 0;
+            let up_since = *self.up_since.get_or_insert(now);
+            if now.since(up_since) >= STABLE {
+                self.known[used].failures = 0;
+            }
             self.silent_since = None;
-        } else if self.silent_since.is_none() {
-            self.silent_since = Some(now);
-            self.next_round_at = now;
+        } else {
+            self.up_since = None;
+            if self.silent_since.is_none() {
+                self.silent_since = Some(now);
+                self.next_round_at = now;
+            }
         }
         if now >= self.next_round_at {
             self.next_round_at = now + self.pace(now);
@@ -204,7 +215,7 @@ impl Gateways {
         };
         self.next_at = match (self.silent_since, self.better_since) {
             (Some(_), _) => now + TICK,
-            (None, Some(since)) => {
+            (None, Some((_, since))) => {
                 let due = self.return_after.map(|time| since + time);
                 due.map_or(self.next_round_at, |due| due.min(self.next_round_at))
             }
@@ -216,6 +227,7 @@ impl Gateways {
         self.used_at = now;
         self.was_up = false;
         self.silent_since = Some(now);
+        self.up_since = None;
         self.better_since = None;
         Some(Action::Use(index))
     }
@@ -230,6 +242,21 @@ impl Gateways {
             asked_at: now,
         });
         self.round_count += 1;
+    }
+
+    /// Returns the address at which the gateway `index` answered over `link` last, unless it has failed since.
+    fn good_address(&self, now: Instant, index: usize, link: u8) -> Option<SocketAddr> {
+        let known = self.known.get(index)?;
+        let (address, answered_at) = *known.good.get(&link)?;
+        let time = known.last_rtt.unwrap_or_default()
+            + match self.silent_since {
+                Some(_) => FAST_ROUND * 3,
+                None => self.pace(now) * 2,
+            };
+        let from = self
+            .silent_since
+            .map_or(answered_at, |since| since.max(answered_at));
+        (now.since(from) <= time).then_some(address)
     }
 
     /// Returns the questions of the present round for the link `link`, one for each gateway, with the address.
@@ -247,22 +274,31 @@ impl Gateways {
             let mut addresses = known.addresses();
             addresses.retain(&reaches);
             let turn = self.round_count.checked_rem(addresses.len()).unwrap_or(0);
-            let Some(address) = addresses.get(turn) else {
+            // The address that answered last is kept until it fails.
+            let good = self.good_address(round.asked_at, index, link);
+            let good = good.filter(|good| addresses.contains(good));
+            let Some(address) = good.or_else(|| addresses.get(turn).copied()) else {
                 continue;
             };
             let question = reaching::question(&known.public_key, &nonce(round, index, link));
-            questions.push((*address, question.to_vec()));
+            questions.push((address, question.to_vec()));
         }
         questions
     }
 
-    /// Notes that questions of the present round were sent.
-    pub(super) fn on_asked(&mut self, now: Instant) {
-        self.first_asked_at.get_or_insert(now);
+    /// Notes that there is a link with a socket. It need not have sent a question: a link that TCP carries sends none.
+    pub(super) fn on_link(&mut self, now: Instant) {
+        self.first_link_at.get_or_insert(now);
     }
 
     /// Handles a datagram that was received over `link`. Returns whether it answers a question of this value.
-    pub(super) fn on_datagram(&mut self, now: Instant, link: u8, datagram: &[u8]) -> bool {
+    pub(super) fn on_datagram(
+        &mut self,
+        now: Instant,
+        link: u8,
+        from: SocketAddr,
+        datagram: &[u8],
+    ) -> bool {
         if self.rounds.is_empty() {
             return false;
         }
@@ -271,7 +307,14 @@ impl Gateways {
             let answered = reaching::answered(datagram, &known.public_key)?;
             Some((index, answered))
         });
-        found.is_some_and(|(index, answered)| self.on_answer(now, index, link, answered))
+        let Some((index, answered)) = found else {
+            return false;
+        };
+        if !self.on_answer(now, index, link, answered) {
+            return false;
+        }
+        self.known[index].good.insert(link, (from, now));
+        true
     }
 
     /// Stores the answer of the gateway `index` to the question with the nonce `answered`. Returns whether there was
@@ -281,7 +324,7 @@ impl Gateways {
         let Some(round) = rounds.find(|round| nonce(round, index, link) == answered) else {
             return false;
         };
-        self.known[index].on_answer(now, round.asked_at);
+        self.known[index].on_answer(now, round.asked_at, self.silent_since);
         if self.silent_since.is_some() {
             self.next_at = now;
         }
@@ -358,7 +401,9 @@ impl Gateways {
         match known.last_asked_since(now, FRESH) {
             None => format!("{name} does not answer"),
             Some(_) => match (self.better_since, self.return_after, self.used) {
-                (Some(since), Some(after), Some(used)) if self.is_better(now, index, used) => {
+                (Some((better, since)), Some(after), Some(used))
+                    if better == index && self.is_better(now, index, used) =>
+                {
                     let left = after.saturating_sub(now.since(since)).as_secs() + 1;
                     format!("{name} is better: it is used in {left} s, if it stays so")
                 }
@@ -380,8 +425,8 @@ impl Gateways {
     fn first_choice(&self, now: Instant) -> Option<(usize, Why)> {
         let first = self.known.iter().filter_map(Known::first_answer_at).min();
         let Some(first) = first else {
-            let asked_at = self.first_asked_at?;
-            return (now.since(asked_at) >= FIRST_TURN).then_some((0, Why::Turn));
+            let link_at = self.first_link_at?;
+            return (now.since(link_at) >= FIRST_TURN).then_some((0, Why::Turn));
         };
         let all = self
             .known
@@ -405,7 +450,8 @@ impl Gateways {
         heard: Heard,
     ) -> Option<(usize, Why)> {
         let silence = now.since(since);
-        let rtt = self.known[used].rtt_since(now, FRESH).unwrap_or_default();
+        // An outage may have lasted longer than round-trip times are fresh.
+        let rtt = self.known[used].last_rtt.unwrap_or_default();
         if silence < SILENCE + 2 * rtt {
             return None;
         }
@@ -418,12 +464,14 @@ impl Gateways {
             } else {
                 NO_FIRST_SESSION
             };
-        let gives_none = answers_still.is_some() && silence >= patience;
+        let answers_for = now.since(self.known[used].answers_from(since).unwrap_or(now));
+        let gives_none = answers_still.is_some() && answers_for >= patience;
         if answers_still.is_some() && !gives_none {
             return None;
         }
         let others = (0..self.known.len()).filter(|index| *index != used);
-        let proven = others.filter(|index| self.known[*index].answered_for(since) >= PROVEN);
+        let proof = PROVEN + 2 * rtt;
+        let proven = others.filter(|index| self.known[*index].answered_for(since) >= proof);
         let best = proven.min_by_key(|index| {
             (
                 now < self.known[*index].left_out_until,
@@ -450,16 +498,20 @@ impl Gateways {
 
     /// Chooses while the gateway `used` works.
     fn while_it_works(&mut self, now: Instant, used: usize) -> Option<(usize, Why)> {
-        let better = (0..self.known.len()).filter(|index| self.is_better(now, *index, used));
-        let Some(best) = better.min_by_key(|index| self.rank(now, *index)) else {
-            self.better_since = None;
-            return None;
-        };
-        let since = *self.better_since.get_or_insert(now);
+        // The time of one gateway does not count for another one.
+        let known = self.better_since;
+        let still = known.filter(|(index, _)| self.is_better(now, *index, used));
+        let found = still.or_else(|| {
+            let better = (0..self.known.len()).filter(|index| self.is_better(now, *index, used));
+            let best = better.min_by_key(|index| self.rank(now, *index))?;
+            Some((best, now))
+        });
+        self.better_since = found;
+        let (index, since) = found?;
         let is_due = self
             .return_after
             .is_some_and(|time| now.since(since) >= time);
-        is_due.then_some((best, Why::Best))
+        is_due.then_some((index, Why::Best))
     }
 
     /// Whether the gateway `index` answers and is better than the gateway `used`, which works.
@@ -516,11 +568,13 @@ const RECENTLY: Duration = Duration::from_secs(1);
 const NO_SESSION: Duration = Duration::from_secs(5);
 /// Time in which a gateway that answers must give a session after it was chosen.
 const NO_FIRST_SESSION: Duration = Duration::from_secs(2);
+/// Time with a path that is up after which earlier failures of the gateway do not count.
+const STABLE: Duration = Duration::from_secs(5 * 60);
 /// Least difference between two round-trip times.
 const MARGIN: Duration = Duration::from_millis(5);
 /// Age of the question up to which an answer counts for the round-trip time: three rounds.
 const FRESH: Duration = Duration::from_secs(35);
-/// Time after the first questions after which the first gateway is tried without an answer.
+/// Time with a link after which the first gateway is tried without an answer.
 const FIRST_TURN: Duration = Duration::from_secs(3);
 /// Time for which each gateway is tried if none answers: a link needs some seconds until TCP carries it.
 const TURN: Duration = Duration::from_secs(15);

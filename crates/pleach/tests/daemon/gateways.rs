@@ -425,5 +425,36 @@ fn where_udp_is_blocked_another_gateway_takes_over_too() {
     assert!(why.contains("tried in turn"), "{why}");
 }
 
+#[test]
+fn a_client_that_uses_only_tcp_chooses_a_gateway_and_changes_it() {
+    let Some(world) = World::new() else { return };
+    let sites = Sites::new(&world);
+    let gateway = Gateway {
+        nat: "false",
+        more: "[carrier]\nlisten = \"[::]:443\"\n",
+        ..Gateway::default()
+    };
+    let mut one = gateway.start_on(&world, &sites.one, Keys::gateway());
+    let two = gateway.start_on(&world, &sites.two, Keys::client(4));
+    one.until_up();
+    two.until_up();
+    let links = ["l0", "l1"].map(|link| {
+        format!("[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\ncarrier = \"tcp\"\n")
+    });
+    let text = tables(4, [0, 1]);
+    let client = Client {
+        gateways: Some(&text),
+        links: &[],
+        more: &links.concat(),
+        ..Client::default()
+    }
+    .start(&world, &world.client);
+    client.until_within(LONG, "the first is used", |status| {
+        used(status) == "one" && status["links"][0]["state"] == "up"
+    });
+    one.kill();
+    client.until_within(LONG, "the second is used", |status| used(status) == "two");
+}
+
 /// Time limit for a change of the gateway that is not measured: each is tried for 15 s.
 const LONG: Duration = Duration::from_secs(90);

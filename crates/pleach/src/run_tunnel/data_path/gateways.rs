@@ -53,7 +53,7 @@ impl DataPath {
         };
         let secret = secret.first_chunk().copied().unwrap_or_default();
         gateways.begin_round(clock::now(), secret);
-        let mut is_asked = false;
+        let mut has_link = false;
         for link in &self.links {
             let config = client.links.iter().find(|config| config.name == link.name);
             let is_left_out = match config.map(|config| config.cost) {
@@ -61,6 +61,11 @@ impl DataPath {
                 Some(Cost::Standby) => is_up,
                 Some(Cost::Rank(_)) | None => false,
             };
+            // A link that TCP carries is not asked, but the gateways can be tried over it.
+            has_link |= config.is_none_or(|config| config.cost != Cost::Never)
+                && [false, true]
+                    .iter()
+                    .any(|is_v6| self.sockets.contains_key(&token_of(link.id, *is_v6)));
             let carried = self.carried.as_ref();
             if is_left_out || carried.is_some_and(|carried| carried.uses_tcp(link.id.0)) {
                 continue;
@@ -72,12 +77,11 @@ impl DataPath {
             for (address, question) in gateways.questions(link.id.0, reaches) {
                 if let Some(socket) = self.sockets.get(&token_of(link.id, address.is_ipv6())) {
                     socket.send_one(address, &question);
-                    is_asked = true;
                 }
             }
         }
-        if is_asked {
-            gateways.on_asked(now);
+        if has_link {
+            gateways.on_link(now);
         }
     }
 

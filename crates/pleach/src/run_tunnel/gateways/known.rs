@@ -1,6 +1,10 @@
 //! One gateway of a client: its addresses, and its answers to questions.
 
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use pleach_core::time::Instant;
 
@@ -17,6 +21,12 @@ pub(super) struct Known {
     pub(super) named: Vec<SocketAddr>,
     /// Recent answers, oldest first; at most [`MAX_ANSWERS`].
     answers: VecDeque<Answer>,
+    /// When the first question of the present run of answers in a silence was asked.
+    run_from: Option<Instant>,
+    /// Lowest round-trip time of the last [`super::FRESH`] before the latest answer.
+    pub(super) last_rtt: Option<Duration>,
+    /// For each link: the address that answered last, and when.
+    pub(super) good: BTreeMap<u8, (SocketAddr, Instant)>,
     /// Time until which the gateway is left out.
     pub(super) left_out_until: Instant,
     pub(super) failures: u32,
@@ -37,13 +47,27 @@ impl Known {
             configured: gateway.endpoints.clone(),
             named: Vec::new(),
             answers: VecDeque::new(),
+            run_from: None,
+            last_rtt: None,
+            good: BTreeMap::new(),
             left_out_until: Instant::ZERO,
             failures: 0,
         }
     }
 
-    /// Stores the answer to a question that was asked at `asked_at`.
-    pub(super) fn on_answer(&mut self, now: Instant, asked_at: Instant) {
+    /// Stores the answer to a question that was asked at `asked_at`. `silent_since`: beginning of the present silence.
+    pub(super) fn on_answer(
+        &mut self,
+        now: Instant,
+        asked_at: Instant,
+        silent_since: Option<Instant>,
+    ) {
+        if silent_since.is_some_and(|since| asked_at >= since) {
+            let is_interrupted = self.last_asked_since(asked_at, GAP).is_none();
+            if is_interrupted || self.run_from < silent_since {
+                self.run_from = Some(asked_at);
+            }
+        }
         if self.answers.len() == MAX_ANSWERS {
             self.answers.pop_front();
         }
@@ -51,11 +75,13 @@ impl Known {
             asked_at,
             rtt: now.since(asked_at),
         });
+        self.last_rtt = self.rtt_since(now, super::FRESH);
     }
 
     /// Forgets all answers.
     pub(super) fn forget_answers(&mut self) {
         self.answers.clear();
+        self.run_from = None;
     }
 
     /// Returns when the first stored answer arrived.
@@ -82,12 +108,17 @@ impl Known {
         recent.map(|answer| answer.rtt).min()
     }
 
-    /// Returns the time between the first and the last answered question that were asked after `since`.
+    /// Returns since when the gateway has answered in the silence that began at `since`: when the first question was
+    /// asked.
+    pub(super) fn answers_from(&self, since: Instant) -> Option<Instant> {
+        self.run_from.filter(|from| *from >= since)
+    }
+
+    /// Returns the time between the first and the last answered question that were asked after `since`, without an
+    /// interruption.
     pub(super) fn answered_for(&self, since: Instant) -> Duration {
-        let mut asked = self.answers.iter().map(|answer| answer.asked_at);
-        let first = asked.find(|at| *at >= since);
         let last = self.answers.iter().map(|answer| answer.asked_at).max();
-        match (first, last) {
+        match (self.answers_from(since), last) {
             (Some(first), Some(last)) => last.since(first),
             _ => Duration::ZERO,
         }
@@ -104,5 +135,7 @@ impl Known {
 /// Time for which a gateway without a session is left out at first.
 const LEFT_OUT: Duration = Duration::from_secs(60);
 const MOST_LEFT_OUT: Duration = Duration::from_secs(15 * 60);
+/// Time without an answered question that interrupts the answers of a silence.
+const GAP: Duration = Duration::from_secs(1);
 /// Maximum number of stored answers: eight rounds over eight links.
 const MAX_ANSWERS: usize = 64;

@@ -16,20 +16,23 @@ struct World {
     asked: u64,
 }
 
+fn peer(name: &str, key: u8, priority: u8) -> GatewayPeer {
+    GatewayPeer {
+        name: name.to_owned(),
+        priority,
+        public_key: [key; 32],
+        preshared_key: None,
+        endpoints: vec!["192.0.2.1:7700".parse().expect("literal")],
+        names: Vec::new(),
+        allowed_ips: Vec::new(),
+    }
+}
+
 impl World {
     fn new(priorities: [u8; 2], return_after: Option<Duration>) -> Self {
-        let peer = |name: &str, key, priority| GatewayPeer {
-            name: name.to_owned(),
-            priority,
-            public_key: [key; 32],
-            preshared_key: None,
-            endpoints: vec!["192.0.2.1:7700".parse().expect("literal")],
-            names: Vec::new(),
-            allowed_ips: Vec::new(),
-        };
         let known = [peer("a", 1, priorities[0]), peer("b", 2, priorities[1])];
         let mut gateways = Gateways::of(Instant::ZERO, &known, return_after);
-        gateways.on_asked(Instant::ZERO);
+        gateways.on_link(Instant::ZERO);
         Self {
             gateways,
             now: Instant::ZERO,
@@ -75,7 +78,10 @@ impl World {
         while let Some(action) = self.gateways.poll(now, heard) {
             match action {
                 Action::Ask => self.ask(),
-                Action::Use(index) => self.chosen.push((index, now.since(Instant::ZERO))),
+                Action::Use(index) => {
+                    self.chosen.push((index, now.since(Instant::ZERO)));
+                    return;
+                }
             }
         }
     }
@@ -191,6 +197,8 @@ fn a_restarted_gateway_is_waited_for_and_one_that_gives_no_session_is_left_out()
     world.run(3 * MINUTE);
     assert_eq!(world.chosen(), [0, 1]);
     world.run(2 * MINUTE);
+    assert!(world.chosen().is_empty());
+    world.run(25_000);
     assert_eq!(world.chosen(), [0, 1]);
 }
 
@@ -299,7 +307,8 @@ fn each_question_counts_for_its_gateway_and_link() {
     assert!(!world.gateways.on_answer(world.now, 0, 0, answered));
     assert!(!world.gateways.on_answer(world.now, 1, 1, answered));
     assert!(world.gateways.on_answer(world.now, 1, 0, answered));
-    assert!(!world.gateways.on_datagram(world.now, 0, &[8; 36]));
+    let from = "192.0.2.1:7700".parse().expect("literal");
+    assert!(!world.gateways.on_datagram(world.now, 0, from, &[8; 36]));
     let questions = world.gateways.questions(0, |address| address.is_ipv4());
     assert_eq!(questions.len(), 2);
     assert_eq!(world.gateways.questions(0, SocketAddr::is_ipv6), []);
@@ -318,4 +327,89 @@ fn names_add_addresses_to_their_gateway() {
     assert_eq!(world.gateways.addresses(), []);
     world.run(1_000);
     assert_eq!(world.gateways.addresses().len(), 1);
+}
+
+#[test]
+fn after_a_long_outage_a_gateway_has_time_from_its_first_answer() {
+    for rtt in [20, 700] {
+        let mut world = World::new([0, 1], RETURN);
+        world.rtts = [Some(rtt), Some(30)];
+        world.run(3 * MINUTE);
+        assert_eq!(world.gateways.used(), Some(0));
+        world.chosen();
+        let rtts = std::mem::take(&mut world.rtts);
+        world.run(10 * MINUTE);
+        world.rtts = rtts;
+        world.has_session = [false; 2];
+        world.run(2_000);
+        world.has_session = [true; 2];
+        world.run(MINUTE);
+        assert!(world.chosen().is_empty(), "{rtt} ms");
+    }
+}
+
+#[test]
+fn a_gateway_with_short_sessions_is_left_out_for_longer_each_time() {
+    let mut world = World::new([0, 1], RETURN);
+    world.run(20_000);
+    let mut left_out = Vec::new();
+    for _ in 0..3 {
+        world.has_session[0] = false;
+        world.run(6_000);
+        assert_eq!(world.gateways.used(), Some(1));
+        left_out.push(
+            world.gateways.known[0]
+                .left_out_until
+                .since(world.now)
+                .as_secs()
+                / 30,
+        );
+        world.has_session[0] = true;
+        while world.gateways.used() != Some(0) {
+            world.run(1_000);
+        }
+        world.run(5_000);
+    }
+    assert_eq!(left_out, [1, 3, 7]);
+    world.run(6 * MINUTE);
+    assert_eq!(world.gateways.known[0].failures, 0);
+}
+
+#[test]
+fn the_address_that_answered_is_asked_until_it_fails() {
+    let mut world = World::new([0, 0], RETURN);
+    let other: SocketAddr = "192.0.2.9:7700".parse().expect("literal");
+    assert!(world.gateways.set_named(0, vec![other]));
+    world.run(20_000);
+    let asked = |world: &mut World| {
+        world.ask();
+        world.gateways.questions(0, SocketAddr::is_ipv4)[0].0
+    };
+    assert_ne!(asked(&mut world), asked(&mut world));
+    world.gateways.known[0].good.insert(0, (other, world.now));
+    assert_eq!([asked(&mut world), asked(&mut world)], [other; 2]);
+    world.now += Duration::from_secs(30);
+    assert_ne!(asked(&mut world), asked(&mut world));
+}
+
+#[test]
+fn the_time_of_return_counts_for_one_gateway_only() {
+    let peers = [peer("a", 1, 2), peer("b", 2, 1), peer("c", 3, 0)];
+    let mut gateways = Gateways::of(Instant::ZERO, &peers, RETURN);
+    let rtt = Duration::from_millis(20);
+    let mut chosen = Vec::new();
+    for second in 1..=110 {
+        let now = Instant::ZERO + Duration::from_secs(second);
+        gateways.known[0].on_answer(now + rtt, now, None);
+        if second <= 20 {
+            gateways.known[1].on_answer(now + rtt, now, None);
+        }
+        if second >= 30 {
+            gateways.known[2].on_answer(now + rtt, now, None);
+        }
+        if let Some((index, _)) = gateways.while_it_works(now + rtt, 0) {
+            chosen.push((index, second));
+        }
+    }
+    assert_eq!(chosen[0], (2, 101));
 }
