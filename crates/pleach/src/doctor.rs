@@ -36,7 +36,7 @@ use crate::{
     config::{self, AnyLoaded, ClientConfig, GatewayConfig, GatewayPeer, Role, TunnelConfig},
     control::{self, LinkState, StatusReport},
     onboard::{outer, probe::Finding, uplinks::Uplink},
-    run_tunnel,
+    portal, run_tunnel,
 };
 use checks::silence::Handshake;
 use problem::Problem;
@@ -125,6 +125,10 @@ pub(crate) fn run(options: &Doctor) -> anyhow::Result<(String, Report)> {
         ));
         texts.push(("doctor.txt".to_owned(), text.clone()));
         texts.push(("doctor.json".to_owned(), json(&report)?));
+        // The query of a captive portal's URL can identify the user.
+        for (_, text) in &mut texts {
+            *text = portal::without_queries(text);
+        }
         bundle::write(bundle, &texts)?;
     }
     let shown = if options.json { json(&report)? } else { text };

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | status 204 | no captive portal |
 //! | status 3xx with `Location` | a captive portal, whose user portal has that URL |
+//! | status 5xx except 511 | not known |
 //! | any other HTTP answer | a captive portal without a known URL |
 //! | no connection, no HTTP | not known |
 //!
@@ -141,7 +142,7 @@ impl CheckUrl {
                 names::look_up_over(|name| name == device, &names, fwmark, tunnel)
             }
         };
-        addresses.truncate(MAX_ADDRESSES);
+        addresses.truncate(MAX_LOOKED_UP);
         let targets = Targets {
             addresses: addresses.iter().map(SocketAddr::ip).collect(),
             fwmark,
@@ -150,7 +151,11 @@ impl CheckUrl {
         let Some(link) = links.iter().find(|link| link.name == device) else {
             return Verdict::Unknown;
         };
-        for address in addresses {
+        let has_way = |address: &SocketAddr| {
+            let mut ways = link.ways.iter();
+            ways.any(|way| way.target == address.ip())
+        };
+        for address in in_turn(addresses, has_way) {
             let Some(way) = link.ways.iter().find(|way| way.target == address.ip()) else {
                 continue;
             };
@@ -192,7 +197,7 @@ impl CheckUrl {
         let mut stream = TcpStream::from(socket);
         stream.set_write_timeout(Some(PATIENCE))?;
         let request = format!(
-            "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: pleach\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+            "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
             self.path,
             self.place()
         );
@@ -215,32 +220,76 @@ impl CheckUrl {
     }
 }
 
+/// Returns the addresses to try: those that `has_way` accepts, IPv4 and IPv6 in turn, at most [`MAX_ADDRESSES`].
+fn in_turn(
+    mut addresses: Vec<SocketAddr>,
+    has_way: impl Fn(&SocketAddr) -> bool,
+) -> Vec<SocketAddr> {
+    addresses.retain(has_way);
+    let (mut v4, mut v6) = (0, 0);
+    addresses.sort_by_cached_key(|address| {
+        let place = if address.is_ipv4() { &mut v4 } else { &mut v6 };
+        *place += 1;
+        *place
+    });
+    addresses.truncate(MAX_ADDRESSES);
+    addresses
+}
+
 /// Judges the beginning of an answer; [`Verdict::Unknown`] if its header is not complete or is no HTTP.
 fn judge(answer: &[u8]) -> Verdict {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
-    if !matches!(response.parse(answer), Ok(httparse::Status::Complete(_))) {
+    let Ok(httparse::Status::Complete(len)) = response.parse(answer) else {
         return Verdict::Unknown;
-    }
+    };
     match response.code {
+        // The final answer follows.
+        Some(100..=199) => judge(&answer[len..]),
         Some(204) => Verdict::Open,
         Some(300..=399) => {
             let mut headers = response.headers.iter();
             let location = headers.find(|header| header.name.eq_ignore_ascii_case("location"));
             Verdict::Portal(location.and_then(|location| clean(location.value)))
         }
+        Some(511) => Verdict::Portal(None),
+        // The server itself may have failed.
+        Some(500..) => Verdict::Unknown,
         Some(_) => Verdict::Portal(None),
         None => Verdict::Unknown,
     }
 }
 
 /// Returns the URL of a user portal as it is shown to the user: an absolute HTTP URL of visible ASCII characters, at
-/// most [`MAX_URL`] of them. `None` for anything else, so that the network cannot put other text into the output.
+/// most [`MAX_URL`] of them, without user name. `None` for anything else, so that the network cannot put other text into the output.
 fn clean(location: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(location).ok()?;
     let is_http = text.starts_with("http://") || text.starts_with("https://");
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'<>\\`".contains(&byte);
-    (is_http && text.len() <= MAX_URL && text.bytes().all(is_plain)).then(|| text.to_owned())
+    let authority = text.split(['/', '?', '#']).nth(2).unwrap_or_default();
+    (is_http && !authority.contains('@') && text.len() <= MAX_URL && text.bytes().all(is_plain))
+        .then(|| text.to_owned())
+}
+
+/// Returns the URL of a user portal without its query, which can identify the user or the host.
+pub(crate) fn without_query(url: &str) -> &str {
+    url.split(['?', '#']).next().unwrap_or(url)
+}
+
+/// Cuts the queries of all HTTP URLs in `text`.
+pub(crate) fn without_queries(text: &str) -> String {
+    let mut cut = String::with_capacity(text.len());
+    let mut rest = text;
+    let starts = ["http://", "https://"];
+    while let Some(at) = starts.iter().filter_map(|start| rest.find(start)).min() {
+        cut.push_str(&rest[..at]);
+        let is_end = |c: char| !c.is_ascii_graphic() || "\"'<>\\`".contains(c);
+        let end = rest[at..].find(is_end).map_or(rest.len(), |len| at + len);
+        cut.push_str(without_query(&rest[at..end]));
+        rest = &rest[end..];
+    }
+    cut.push_str(rest);
+    cut
 }
 
 const HTTP_PORT: u16 = 80;
@@ -248,6 +297,8 @@ const HTTP_PORT: u16 = 80;
 const MAX_URL: usize = 300;
 /// Maximum number of addresses of the server that are tried.
 const MAX_ADDRESSES: usize = 3;
+/// Maximum number of addresses of the server whose routes are looked up.
+const MAX_LOOKED_UP: usize = 16;
 /// Maximum length of the part of an answer that is read, in bytes.
 const MAX_ANSWER: usize = 8192;
 const MAX_HEADERS: usize = 64;
@@ -274,6 +325,12 @@ mod tests {
             ("HTTP/1.1 302 Found\r\n\r\n", Verdict::Portal(None)),
             ("HTTP/1.1 200 OK\r\n\r\n<html>", Verdict::Portal(None)),
             ("HTTP/1.1 511 x\r\n\r\n", Verdict::Portal(None)),
+            ("HTTP/1.1 503 x\r\n\r\n", Verdict::Unknown),
+            ("HTTP/1.1 103 x\r\n\r\n", Verdict::Unknown),
+            (
+                "HTTP/1.1 103 x\r\n\r\nHTTP/1.1 204 x\r\n\r\n",
+                Verdict::Open,
+            ),
             ("HTTP/1.1 204 No Content\r\n", Verdict::Unknown),
             ("SSH-2.0-OpenSSH\r\n\r\n", Verdict::Unknown),
             ("", Verdict::Unknown),
@@ -293,6 +350,8 @@ mod tests {
             "http://a/\u{1b}[31m",
             "http://a/ b",
             "http://a/<script>",
+            "http://bank.example@a/",
+            "http://u:p@a?x",
             "http://ä/",
             "",
         ] {
@@ -301,6 +360,27 @@ mod tests {
         let long = format!("http://a/{}", "x".repeat(MAX_URL));
         assert_eq!(clean(long.as_bytes()), None);
         assert_eq!(clean(&[b'h', 0xff]), None);
+    }
+
+    #[test]
+    fn a_link_with_one_family_has_addresses_to_try() {
+        let all: Vec<SocketAddr> = [
+            "192.0.2.1:80",
+            "192.0.2.2:80",
+            "192.0.2.3:80",
+            "[2001:db8::1]:80",
+            "[2001:db8::2]:80",
+        ]
+        .map(|text| text.parse().expect("literal"))
+        .to_vec();
+        assert_eq!(in_turn(all.clone(), SocketAddr::is_ipv6), all[3..]);
+        assert_eq!(in_turn(all.clone(), |_| true), [all[0], all[3], all[1]]);
+        assert_eq!(without_query("http://a/b?mac=1#x"), "http://a/b");
+        let text = "see http://a/b?mac=1 or \"https://c/?d\": why?";
+        assert_eq!(
+            without_queries(text),
+            "see http://a/b or \"https://c/\": why?"
+        );
     }
 
     #[test]

@@ -534,6 +534,23 @@ fn gateways_come_out_sorted_by_priority() {
         let is_off = client.gateway_return.is_none() || client.portal_check.is_none();
         assert!(is_off, "{to}");
     }
+    // With a kill switch there is no check unless a page is given.
+    for (check, expected) in [
+        ("", None),
+        (
+            "portal_check = \"http://check.example/204\"",
+            Some("http://check.example/204".to_owned()),
+        ),
+    ] {
+        let with = format!("kill_switch = true\n{check}");
+        let text = TWO.replace("portal_check = \"http://check.example/204\"", &with);
+        let Role::Client(client) = files.load(&text).expect("good").config.role else {
+            panic!("a client")
+        };
+        assert!(client.kill_switch);
+        let found = client.portal_check.map(|url| url.to_string());
+        assert_eq!(found, expected);
+    }
     let many = "[[gateway]]\nname = \"x\"\n".repeat(7);
     let error = files.load(&format!("{TWO}{many}")).expect_err("nine");
     assert!(

@@ -83,17 +83,19 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "remove endpoints: port 443 of each gateway is used",
         ));
     }
+    let kill_switch = switch(&tunnel, "kill_switch", false)?;
     let mut client = ClientConfig {
         gateway_return: gateways::return_after(&tunnel, &gateways)?,
         gateways,
         links,
         carrier,
-        kill_switch: switch(&tunnel, "kill_switch", false)?,
+        kill_switch,
         dns: Vec::new(),
         portal_check: tunnel
             .optional("portal_check")
             .as_ref()
-            .map_or(Ok(Some(CheckUrl::default())), portal_check)?,
+            // A request outside the tunnel needs the user's consent where a kill switch is on.
+            .map_or(Ok((!kill_switch).then(CheckUrl::default)), portal_check)?,
         state: tunnel
             .optional("state")
             .as_ref()

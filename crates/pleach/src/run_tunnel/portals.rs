@@ -18,7 +18,7 @@ use pleach_linux::poll::Waker;
 
 use crate::{
     control::{LinkState, StatusReport},
-    portal::{CheckUrl, Verdict},
+    portal::{CheckUrl, Verdict, without_query},
     reasons,
 };
 
@@ -148,6 +148,7 @@ impl Portals {
                 );
             }
             Verdict::Portal(url) => {
+                let url = url.as_deref().map(without_query);
                 tracing::warn!(link = name, url, "a captive portal: the link needs a login");
             }
             Verdict::Unknown => {}
