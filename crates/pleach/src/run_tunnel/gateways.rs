@@ -12,7 +12,7 @@
 //!   gateway replaces it after [`SILENCE`], if the other gateway has answered questions that were asked over a time of
 //!   at least [`PROVEN`], and the gateway in use has answered none in the last [`RECENTLY`]. A gateway with a long
 //!   round-trip time is given accordingly more time. So an outage of all links, after which all gateways answer again,
-//!   does not cause a change. A restart of the gateway in use does, if it takes longer.
+//!   does not cause a change. A restart of the gateway in use does, if it takes longer than [`SILENCE`].
 //! - *No session.* A gateway that answers questions, but gives no session for [`NO_SESSION`], is replaced too, and is
 //!   left out for a minute; this time doubles with each failure, up to 15 minutes. The time counts from the first answer
 //!   in the silence. The failures are forgotten after a path has been up for [`STABLE`].
@@ -564,7 +564,7 @@ const SILENCE: Duration = Duration::from_millis(400);
 const PROVEN: Duration = Duration::from_millis(300);
 /// Age of the question up to which an answer shows that a silent gateway is alive.
 const RECENTLY: Duration = Duration::from_secs(1);
-/// Time in which a gateway that answers must give a session again, for example after its restart.
+/// Time in which a gateway that answers must give a session again.
 const NO_SESSION: Duration = Duration::from_secs(5);
 /// Time in which a gateway that answers must give a session after it was chosen.
 const NO_FIRST_SESSION: Duration = Duration::from_secs(2);
