@@ -58,6 +58,7 @@ use crate::{
 };
 
 pub mod allowed_ips;
+mod changing_gateway;
 mod connector;
 pub mod enrolment;
 mod expecting;
@@ -65,7 +66,7 @@ mod handshakes;
 mod index;
 mod initiating;
 pub mod kept;
-mod reaching;
+pub mod reaching;
 mod reconfiguring;
 pub mod work;
 

@@ -858,6 +858,18 @@ impl Tunnel {
         self.control.close();
     }
 
+    /// Writes a close message for every path to `out`, and drops all sessions. Call [`Self::reset`] before a new
+    /// association.
+    pub fn send_close(&mut self, now: Instant, out: &mut TxQueue) {
+        let mut sealer = Sealer {
+            now,
+            sessions: self.sessions.keys(),
+            paths: &mut self.paths,
+            out,
+        };
+        control::send_close(&mut sealer);
+    }
+
     /// Returns the memory used by packets, in bytes. O(paths).
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {

@@ -9,6 +9,7 @@ mod budget;
 mod carrier;
 mod classes;
 mod equalizer;
+mod gateways;
 mod network;
 mod peers;
 mod proxy;
@@ -25,6 +26,7 @@ mod view;
 use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -52,6 +54,7 @@ pub(crate) use view::ViewConfig;
 
 use crate::{
     keys::{KEY_LEN, SecretKey},
+    portal::CheckUrl,
     split_tcp::SplitTcp,
 };
 use source::Source;
@@ -104,8 +107,11 @@ pub(crate) enum Role {
 /// Settings of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientConfig {
-    /// The other end.
-    pub(crate) gateway: GatewayPeer,
+    /// The gateways, sorted by priority; at least one. One of them is the other end at a time.
+    pub(crate) gateways: Vec<GatewayPeer>,
+    /// Duration for which another gateway must have been better before it replaces a gateway that works. `None`: it
+    /// never replaces it.
+    pub(crate) gateway_return: Option<Duration>,
     /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
     /// interface with a route to the gateway, hot-plugged ones too.
     pub(crate) links: Vec<LinkConfig>,
@@ -115,6 +121,8 @@ pub(crate) struct ClientConfig {
     pub(crate) carrier: ClientCarrier,
     /// Resolvers of the host while the tunnel runs, at most three. Empty: the host keeps its own.
     pub(crate) dns: Vec<IpAddr>,
+    /// Page that is requested over links on which no gateway answers, to find captive portals; `None`: none.
+    pub(crate) portal_check: Option<CheckUrl>,
     /// File in which the bytes that links have used of their budgets are stored; `None`: the default file.
     pub(crate) state: Option<PathBuf>,
 }
@@ -128,9 +136,13 @@ pub(crate) struct HostName {
     pub(crate) port: u16,
 }
 
-/// The gateway, as configured at its client.
+/// A gateway, as configured at its client.
 #[derive(Clone, Debug)]
 pub(crate) struct GatewayPeer {
+    /// Name of the gateway, shown to the user; `gateway` if the client has only one.
+    pub(crate) name: String,
+    /// Rank of the gateway: of the gateways that answer, those with the lowest number are used.
+    pub(crate) priority: u8,
     /// X25519 public key.
     pub(crate) public_key: [u8; KEY_LEN],
     /// Key that is mixed into the handshake; both ends must have it.
@@ -407,11 +419,13 @@ fn parse(source: &Source) -> Result<Spanned<DeTable<'_>>, ConfigError> {
             .span()
             .map_or_else(|| source.whole(), |span| source.place(span.start));
         let message = error.message().replace(char::is_control, " ");
-        ConfigError::new(
-            place,
-            "",
-            format!("TOML syntax: {message}"),
-            "correct the line",
-        )
+        let lines = source.text().lines().map(str::trim_start);
+        let has = |header| lines.clone().any(|line| line.starts_with(header));
+        let remedy = if has("[gateway]") && has("[[gateway]]") {
+            "write one table [gateway], or a table [[gateway]] for each of several gateways, but not both"
+        } else {
+            "correct the line"
+        };
+        ConfigError::new(place, "", format!("TOML syntax: {message}"), remedy)
     })
 }

@@ -141,9 +141,7 @@ impl Kept {
             .links
             .iter()
             .filter_map(|link| link.http_proxy.as_ref());
-        if !client.gateway.names.is_empty()
-            || proxies.any(|proxy| proxy.host.parse::<IpAddr>().is_err())
-        {
+        if client.has_names() || proxies.any(|proxy| proxy.host.parse::<IpAddr>().is_err()) {
             self.may_resolve();
         }
         self.files.extend(dns::files(!client.dns.is_empty()));

@@ -128,6 +128,13 @@ pub(crate) struct StatusReport {
     /// Clients of a gateway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) clients: Vec<ClientStatus>,
+    /// Captive portals that keep links of a client from the gateway: the URL of the portal's web page by link name,
+    /// empty if it is not known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) portals: BTreeMap<String, String>,
+    /// Gateways of a client that has several, in the order of their priority.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gateways: Vec<GatewayStatus>,
     /// Scheduler of the packets that this end sends.
     pub(crate) scheduler: SchedulerStatus,
     /// Reorder buffer of this end. For a gateway, the sum over all clients.
@@ -158,6 +165,25 @@ pub(crate) struct StatusReport {
     /// except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_tables: Option<u64>,
+}
+
+/// State of one of a client's gateways.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct GatewayStatus {
+    /// Name of the gateway.
+    pub(crate) name: String,
+    /// Whether the gateway is the one in use.
+    pub(crate) used: bool,
+    /// Priority of the gateway: the lowest number is used first.
+    pub(crate) priority: u8,
+    /// Whether the gateway has answered in the last 35 seconds. Questions are sent over UDP, so a gateway that is in
+    /// use over TCP only does not answer them.
+    pub(crate) answers: bool,
+    /// Lowest round-trip time over all links in the last 35 seconds, in milliseconds; `None` without an answer.
+    pub(crate) rtt_ms: Option<f64>,
+    /// Sentence that says why the gateway is in use or not.
+    pub(crate) why: String,
 }
 
 /// TCP connections that a client terminates and carries to the gateway (`docs/split-tcp.md`).

@@ -10,6 +10,7 @@
 
 mod bundle;
 mod checks;
+mod gateways;
 mod problem;
 mod reach;
 
@@ -23,10 +24,6 @@ use std::{
 
 use anyhow::Context as _;
 use pleach_carrier::choice::Mode;
-use pleach_core::session::{
-    handshake::{NO_PSK, StaticKeys},
-    secret::Secret,
-};
 use pleach_linux::{
     clock, routes,
     state::DEFAULT_STATE_DIR,
@@ -36,14 +33,10 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use crate::{
-    config::{self, AnyLoaded, ClientConfig, GatewayConfig, Role, TunnelConfig},
+    config::{self, AnyLoaded, ClientConfig, GatewayConfig, GatewayPeer, Role, TunnelConfig},
     control::{self, LinkState, StatusReport},
-    onboard::{
-        outer,
-        probe::{self, Finding, Parties},
-        uplinks::Uplink,
-    },
-    run_tunnel::{self, names},
+    onboard::{outer, probe::Finding, uplinks::Uplink},
+    portal, run_tunnel,
 };
 use checks::silence::Handshake;
 use problem::Problem;
@@ -132,6 +125,10 @@ pub(crate) fn run(options: &Doctor) -> anyhow::Result<(String, Report)> {
         ));
         texts.push(("doctor.txt".to_owned(), text.clone()));
         texts.push(("doctor.json".to_owned(), json(&report)?));
+        // The query of a captive portal's URL can identify the user.
+        for (_, text) in &mut texts {
+            *text = portal::without_queries(text);
+        }
         bundle::write(bundle, &texts)?;
     }
     let shown = if options.json { json(&report)? } else { text };
@@ -319,12 +316,11 @@ fn look_at_client(
     status: Option<&StatusReport>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let mut endpoints = client.gateway.endpoints.clone();
-    endpoints.extend(names::look_up(&client.gateway.names, None, &config.name));
-    let endpoints = &endpoints;
+    let gateway = gateways::in_use(client, status)?;
+    let endpoints = &gateways::endpoints(gateway, config);
     report
         .problems
-        .extend(checks::names::verdict(&client.gateway.names, endpoints));
+        .extend(checks::names::verdict(&gateway.names, endpoints));
     let addresses: Vec<IpAddr> = endpoints.iter().map(SocketAddr::ip).collect();
     // With a kill switch, only packets with the tunnel's mark may leave by a link.
     let mark = if client.kill_switch {
@@ -367,8 +363,8 @@ fn look_at_client(
             }
         })
         .collect();
-    let handshakes = handshakes(config, client, (&uplinks, endpoints), status)?;
-    let found: Vec<reach::Found> = thread::scope(|scope| {
+    let handshakes = handshakes(config, gateway, (&uplinks, endpoints), status)?;
+    let found: Vec<(reach::Found, Option<Problem>)> = thread::scope(|scope| {
         let asked: Vec<_> = uplinks
             .iter()
             .zip(handshakes)
@@ -378,7 +374,13 @@ fn look_at_client(
                     Some((endpoint, ways.find(|way| way.target == endpoint.ip())?))
                 })?;
                 Some(scope.spawn(move || {
-                    reach::ask(&uplink.label, &uplink.link, *endpoint, way, handshake, mark)
+                    let (label, link) = (&uplink.label, &uplink.link);
+                    let found = reach::ask(label, link, *endpoint, way, handshake, mark);
+                    let url = client.portal_check.as_ref();
+                    let url = url.filter(|_| handshake == Handshake::Silent);
+                    let verdict = url.map(|url| url.check(&link.name, Some(mark), &config.name));
+                    let portal = verdict.as_ref().and_then(checks::portal::verdict);
+                    (found, portal.map(|problem| problem.on(label)))
                 }))
             })
             .collect();
@@ -387,6 +389,8 @@ fn look_at_client(
             .filter_map(|asked| asked.join().ok())
             .collect()
     });
+    let (found, portals): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    report.problems.extend(portals.into_iter().flatten());
     let answers: Vec<_> = found.iter().map(|found| found.answers.clone()).collect();
     let silence = checks::silence::verdicts(&answers);
     for found in &found {
@@ -410,11 +414,11 @@ fn look_at_client(
             echo: found.lengths.short,
         });
     }
-    // If a filter of this host explains the silence of a link, do not report the silence as well.
+    // If a filter of this host or a captive portal explains the silence of a link, do not report the silence as well.
     let is_explained = |problem: &Problem| {
         let of_link = |known: &&Problem| known.link.is_some() && known.link == problem.link;
         let mut known = report.problems.iter().filter(of_link);
-        known.any(|known| known.code == checks::reverse_path::CODE)
+        known.any(|known| [checks::portal::CODE, checks::reverse_path::CODE].contains(&known.code))
     };
     let silence: Vec<Problem> = silence
         .into_iter()
@@ -426,14 +430,14 @@ fn look_at_client(
     report
         .problems
         .extend(checks::twins::verdicts(&checks::twins::observe(), &devices));
-    Ok(())
+    gateways::look_at_others(config, client, gateway, status, report)
 }
 
 /// Returns for each of `uplinks` whether the gateway answers over it. If the daemon has a session, the result is from
 /// its status, else from handshakes.
 fn handshakes(
     config: &TunnelConfig,
-    client: &ClientConfig,
+    gateway: &GatewayPeer,
     (uplinks, endpoints): (&[Uplink], &[SocketAddr]),
     status: Option<&StatusReport>,
 ) -> anyhow::Result<Vec<Handshake>> {
@@ -449,17 +453,7 @@ fn handshakes(
         };
         return Ok(uplinks.iter().map(of).collect());
     }
-    let keys = StaticKeys::from_private(config.private_key.expose());
-    let psk = client.gateway.preshared_key.as_ref();
-    let parties = Parties {
-        keys: &keys,
-        gateway: client.gateway.public_key,
-        psk: &psk.map_or_else(|| Secret::from(NO_PSK), |psk| psk.expose().into()),
-        claim: None,
-        fwmark: 0,
-        patience: PROBED,
-    };
-    let findings = probe::run(uplinks, endpoints, &parties)?;
+    let findings = gateways::shake_hands(config, gateway, uplinks, endpoints)?;
     let is_known = findings.is_enrolled;
     let handshakes = findings.links.into_iter().map(|finding| match finding {
         Finding::Live(_) if is_known => Handshake::Live,

@@ -40,6 +40,7 @@ mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 mod onboard;
+mod portal;
 mod rates;
 mod reasons;
 mod recover;

@@ -22,7 +22,13 @@ pub(crate) fn headline(report: &StatusReport) -> String {
             usable(report)
         ),
         "equalize" => format!("The equalizer spreads packets over {}.", usable(report)),
-        _ if report.up => format!("{name} is up over {}.", usable(report)),
+        _ if report.up => {
+            let used = report.gateways.iter().find(|gateway| gateway.used);
+            let at = used.map_or(String::new(), |gateway| {
+                format!(" at the gateway {}", gateway.name)
+            });
+            format!("{name} is up over {}{at}.", usable(report))
+        }
         _ if report.links.is_empty() => {
             format!("{name} is down: no link has a route to the gateway.")
         }
@@ -58,12 +64,18 @@ pub(crate) fn by_state(name: &str, state: LinkState) -> String {
 /// The reason of a link that is not used because its budget is spent.
 pub(crate) const BUDGET: &str = "budget";
 
+/// The reason of a link that is not used because a captive portal asks for a login.
+pub(crate) const PORTAL: &str = "captive-portal";
+
 /// Returns what the user can do about a link that is idle for the reason `word` of `status --json`; `None` if the user
 /// need not do anything.
 pub(crate) fn advice(word: &str) -> Option<&'static str> {
     Some(match word {
         BUDGET => {
             "It is used again on the day on which its budget begins anew. To use it before, give it a larger `budget`, or another `at_limit`, in the configuration, and run `pleach reload`."
+        }
+        PORTAL => {
+            "Open the portal in a browser over this link, and log in. The link is used as soon as the gateway answers."
         }
         "down" => {
             "Check cable, modem and signal of this link, and whether it lets UDP through to the gateway."

@@ -6,8 +6,10 @@
 //! - [`sockets`]: the UDP sockets.
 //! - [`handshaker`]: the threads that compute handshakes.
 //! - [`enrolled`]: the thread that enrols invited clients.
+//! - [`gateways`]: which of its gateways a client uses.
 //! - [`host`]: the thread that changes the host's configuration.
 //! - [`links`]: the links of a client.
+//! - [`portals`]: captive portals that keep a link from the gateway.
 //! - [`report`]: the values that `pleach status` shows.
 //!
 //! All changes of the host's configuration are undone at the end, or by the next start after a crash
@@ -18,11 +20,13 @@ mod carried;
 mod data_path;
 pub(crate) mod dns;
 mod enrolled;
+mod gateways;
 mod handshaker;
 mod host;
 mod links;
 mod memory;
 pub(crate) mod names;
+mod portals;
 mod reload;
 pub(crate) mod report;
 mod sockets;
@@ -48,8 +52,9 @@ use pleach_linux::{
 };
 
 use crate::{
-    config::{Nat, Role, SchedulerConfig, TunnelConfig},
+    config::{GatewayPeer, Nat, Role, TunnelConfig},
     confine,
+    keys::SecretKey,
     trace::TraceFile,
 };
 use data_path::DataPath;
@@ -129,7 +134,7 @@ fn plan(config: &TunnelConfig) -> Plan {
     let (routes, forward, masquerade) = match &config.role {
         Role::Client(client) => {
             kill_switch = client.kill_switch;
-            (client.gateway.allowed_ips.clone(), false, Vec::new())
+            (client.allowed_ips(), false, Vec::new())
         }
         Role::Gateway(gateway) => {
             isolate = gateway.isolate;
@@ -161,47 +166,51 @@ fn plan(config: &TunnelConfig) -> Plan {
     }
 }
 
+/// Returns the engine's peer for a gateway of the client with the configuration `config`.
+fn gateway_peer(config: &TunnelConfig, gateway: &GatewayPeer) -> PeerConfig {
+    PeerConfig {
+        name: gateway.name.clone(),
+        public_key: gateway.public_key,
+        preshared_key: psk(gateway.preshared_key.as_ref()),
+        allowed_ips: gateway.allowed_ips.clone(),
+        scheduler: config.scheduler.clone(),
+    }
+}
+
+/// Returns the engine's pre-shared key.
+fn psk(key: Option<&SecretKey>) -> Secret {
+    key.map_or_else(|| Secret::from(NO_PSK), |key| key.expose().into())
+}
+
 fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
-    let peer = |name: &str,
-                public_key,
-                preshared_key: Option<&crate::keys::SecretKey>,
-                allowed_ips,
-                scheduler| {
-        PeerConfig {
-            name: name.to_owned(),
-            public_key,
-            preshared_key: preshared_key
-                .map_or_else(|| Secret::from(NO_PSK), |key| key.expose().into()),
-            allowed_ips,
-            scheduler: SchedulerConfig::clone(scheduler),
-        }
-    };
     let side = match &config.role {
         Role::Client(client) => {
-            let gateway = &client.gateway;
+            let gateway = &client.gateways[0];
+            // The first of several gateways has no addresses until it is chosen.
+            let is_only = client.gateways.len() == 1;
             Side::Client {
-                gateway: peer(
-                    "gateway",
-                    gateway.public_key,
-                    gateway.preshared_key.as_ref(),
-                    gateway.allowed_ips.clone(),
-                    &config.scheduler,
-                ),
-                endpoints: gateway.endpoints.clone(),
+                gateway: gateway_peer(config, gateway),
+                endpoints: if is_only {
+                    gateway.endpoints.clone()
+                } else {
+                    Vec::new()
+                },
             }
         }
         Role::Gateway(gateway) => Side::Gateway {
             clients: gateway
                 .clients
                 .iter()
-                .map(|client| {
-                    peer(
-                        &client.name,
-                        client.public_key,
-                        client.preshared_key.as_ref(),
-                        client.allowed_ips.clone(),
-                        client.scheduler.as_ref().unwrap_or(&config.scheduler),
-                    )
+                .map(|client| PeerConfig {
+                    name: client.name.clone(),
+                    public_key: client.public_key,
+                    preshared_key: psk(client.preshared_key.as_ref()),
+                    allowed_ips: client.allowed_ips.clone(),
+                    scheduler: client
+                        .scheduler
+                        .as_ref()
+                        .unwrap_or(&config.scheduler)
+                        .clone(),
                 })
                 .collect(),
         },

@@ -18,6 +18,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
         reasons::headline(report).replace(char::is_control, "")
     );
     push_sentences(&mut text, report, |_| None);
+    push_gateways(&mut text, report);
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
@@ -101,6 +102,18 @@ pub(crate) fn push_sentences(
     });
     for (client, link) in links.take(MAX_SHOWN_CONNECTIONS) {
         push(&format!("{client}: "), link);
+    }
+}
+
+/// Appends a sentence for each gateway of a client that has several.
+fn push_gateways(text: &mut String, report: &StatusReport) {
+    for gateway in &report.gateways {
+        let rtt = gateway
+            .rtt_ms
+            .map_or(String::new(), |ms| format!(" ({ms:.1} ms)"));
+        let line = format!("  Gateway {}{rtt}.", gateway.why);
+        text.push_str(&line.replace(char::is_control, ""));
+        text.push('\n');
     }
 }
 
@@ -397,7 +410,7 @@ const MAX_SHOWN_CONNECTIONS: usize = 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{ClientStatus, LaneStatus, StripedStatus};
+    use crate::control::{ClientStatus, GatewayStatus, LaneStatus, StripedStatus};
 
     fn link(name: &str, state: LinkState) -> LinkStatus {
         LinkStatus {
@@ -525,6 +538,39 @@ mod tests {
                 "STRIPED       PEER    LINK  STATE    RTT      RATE         SENT  RECEIVED  HELD     MOST",
                 "192.0.2.1:80  server  dsl   up       20.0 ms  19.2 Mbit/s  0 B   2.0 MiB   8.8 KiB  1.0 MiB",
                 "192.0.2.1:80  server  lte   suspect  20.0 ms  19.2 Mbit/s  0 B   2.0 MiB   8.8 KiB  1.0 MiB",
+            ]
+        );
+    }
+
+    #[test]
+    fn each_of_several_gateways_has_a_line() {
+        let gateway = |name: &str, used, rtt_ms, why: &str| GatewayStatus {
+            name: name.to_owned(),
+            used,
+            rtt_ms,
+            why: why.to_owned(),
+            ..GatewayStatus::default()
+        };
+        let mut report = report("client");
+        report.links = vec![link("dsl", LinkState::Up)];
+        report.gateways = vec![
+            gateway("near", false, None, "near does not answer"),
+            gateway(
+                "far",
+                true,
+                Some(20.25),
+                "far is in use, because near\u{1b} fell silent on all links",
+            ),
+        ];
+        let text = render(&report);
+        let lines: Vec<&str> = text.lines().take(4).collect();
+        assert_eq!(
+            lines,
+            [
+                "pleach0 is up over 1 of 1 link at the gateway far.",
+                "  dsl is in use.",
+                "  Gateway near does not answer.",
+                "  Gateway far is in use, because near fell silent on all links (20.2 ms).",
             ]
         );
     }

@@ -270,6 +270,14 @@ impl Connector {
         }
     }
 
+    /// Ends all attempts. The next attempts are for the gateway with the public key `remote_public`, at addresses that
+    /// [`Self::set_endpoints`] sets.
+    pub(super) fn change_gateway(&mut self, now: Instant, remote_public: &[u8; 32]) {
+        self.remote_public = *remote_public;
+        self.endpoints.clear();
+        self.start_over(now);
+    }
+
     /// Returns the session index of a failed attempt, which is no longer used.
     pub(super) fn poll_given_up(&mut self) -> Option<u32> {
         self.given_up.pop()

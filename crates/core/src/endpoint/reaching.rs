@@ -5,6 +5,9 @@
 //! of the same length, so a forged source address does not amplify traffic. The gateway answers only if the MAC of the
 //! question shows that the sender knows the gateway's public key. The answer proves nothing, so the client's reaction
 //! to it must be harmless.
+//!
+//! A client with several gateways asks all of them in the same way, to measure their round-trip times. It uses
+//! [`question`] and [`answered`] outside the endpoint, because the endpoint has one gateway at a time.
 
 use super::{Endpoint, Event, entropy};
 use crate::{
@@ -15,6 +18,22 @@ use crate::{
     wire::handshake::{KIND_REACH_ANSWER, KIND_REACH_QUESTION, MAC_LEN, REACH_LEN, VERSION},
 };
 
+/// Returns a question with `nonce` for the gateway whose public key is `gateway`.
+#[must_use]
+pub fn question(gateway: &[u8; 32], nonce: &[u8; 16]) -> [u8; REACH_LEN] {
+    datagram(KIND_REACH_QUESTION, gateway, QUESTION, nonce)
+}
+
+/// Returns the nonce of the question that `answer` answers; `None` if it is no answer from a sender that knows the
+/// public key `gateway`.
+#[must_use]
+pub fn answered(answer: &[u8], gateway: &[u8; 32]) -> Option<[u8; 16]> {
+    let is_answer = answer.first() == Some(&KIND_REACH_ANSWER);
+    is_answer
+        .then(|| read(answer, gateway, ANSWER).ok())
+        .flatten()
+}
+
 impl Endpoint {
     /// Returns a question for the gateway, to be sent over UDP by the link `id`; `None` at a gateway. An answer to the
     /// latest question causes [`Event::Reached`].
@@ -23,7 +42,7 @@ impl Endpoint {
         let nonce: [u8; 16] = entropy::array(&mut *self.entropy);
         self.asked = Some((id, nonce));
         let gateway = &self.peers[0].config.public_key;
-        Some(datagram(KIND_REACH_QUESTION, gateway, QUESTION, &nonce))
+        Some(question(gateway, &nonce))
     }
 
     pub(super) fn handle_reach_question(

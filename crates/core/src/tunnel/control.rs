@@ -232,7 +232,8 @@ fn send_train(sealer: &mut Sealer<'_>, id: PathId) {
 }
 
 /// Sends a close message on every path, and drops the keys.
-fn send_close(sealer: &mut Sealer<'_>) {
+/// Sends a close message on every path, and drops all sessions.
+pub(super) fn send_close(sealer: &mut Sealer<'_>) {
     let mut body = [0; 8];
     let mut writer = FrameWriter::new(&mut body);
     let _ = writer.push(&Frame::Close);

@@ -1,4 +1,4 @@
-//! The tables `[gateway]` and `[[link]]` of a client, `[[client]]` and `[invitations]` of a gateway.
+//! The table `[[link]]` of a client, `[[client]]` and `[invitations]` of a gateway.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use pleach_core::{ids::PathId, units::Bitrate};
 
 use super::{
-    ClientPeer, Cost, GatewayPeer, HostName, InvitationsConfig, LinkConfig, budget, carrier,
+    ClientPeer, Cost, HostName, InvitationsConfig, LinkConfig, budget, carrier,
     network::{self, Place as Where},
     scheduler, secret,
     source::{ConfigError, Note, Place},
@@ -14,15 +14,6 @@ use super::{
     tunnel,
 };
 use crate::keys::{self, KEY_LEN};
-
-/// Keys of `[gateway]`.
-pub(super) const GATEWAY_KEYS: &[&str] = &[
-    "public_key",
-    "preshared_key",
-    "preshared_key_file",
-    "endpoints",
-    "allowed_ips",
-];
 
 /// Keys of `[[link]]` in every mode.
 pub(super) const LINK_KEYS: &[&str] = &["name", "device", "cost", "weight", "upload", "download"];
@@ -54,25 +45,6 @@ const CLIENT_KEYS: &[&str] = &[
     "scheduler",
 ];
 
-/// Reads the client's `[gateway]`.
-///
-/// # Errors
-/// The first mistake in the table.
-pub(super) fn gateway(root: &Table<'_>, notes: &mut Vec<Note>) -> Result<GatewayPeer, ConfigError> {
-    let table = root.table("gateway", GATEWAY_KEYS)?;
-    let public_key = table.required("public_key", PUBLIC_KEY_EXAMPLE)?;
-    let endpoints = table.required("endpoints", "endpoints = [\"203.0.113.5:7700\"]")?;
-    let allowed_ips = table.required("allowed_ips", "allowed_ips = [\"0.0.0.0/0\", \"::/0\"]")?;
-    let (endpoints, names) = places(&endpoints)?;
-    Ok(GatewayPeer {
-        public_key: secret::public(&public_key)?,
-        preshared_key: secret::optional(&table, "preshared_key", "preshared_key_file", notes)?,
-        endpoints,
-        names,
-        allowed_ips: network::allowed_ips(&allowed_ips)?,
-    })
-}
-
 /// Reads the gateway's `[invitations]`; `None` if the table is missing.
 ///
 /// # Errors
@@ -102,7 +74,7 @@ pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>,
 }
 
 /// Reads a gateway's outer addresses and host names: at least one entry, all different.
-fn places(list: &Value<'_>) -> Result<(Vec<SocketAddr>, Vec<HostName>), ConfigError> {
+pub(super) fn places(list: &Value<'_>) -> Result<(Vec<SocketAddr>, Vec<HostName>), ConfigError> {
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     for item in list.list(MAX_ENDPOINTS, "write for example [\"203.0.113.5:7700\"]")? {
         let is_again = match network::place(&item)? {
@@ -321,7 +293,7 @@ impl Unique {
     }
 }
 
-const PUBLIC_KEY_EXAMPLE: &str =
+pub(super) const PUBLIC_KEY_EXAMPLE: &str =
     "public_key = \"KEY\", the public key of the other end, as printed by `pleach pubkey`";
 
 /// Maximum number of outer addresses, more than any gateway has.

@@ -46,6 +46,28 @@ cost = "standby"
 upload = "20Mbit"
 "#;
 
+/// A client with two gateways.
+const TWO: &str = r#"mode = "client"
+[tunnel]
+name = "pleach0"
+address = ["10.77.0.2/24", "fd77::2/64"]
+private_key = "PRIVATE"
+gateway_return = 30
+portal_check = "http://check.example/204"
+[[gateway]]
+name = "spare"
+priority = 1
+public_key = "THIRD"
+endpoints = ["198.51.100.7:7700", "gw.example.net:7700"]
+allowed_ips = ["0.0.0.0/0"]
+[[gateway]]
+name = "near"
+public_key = "OTHER"
+preshared_key_file = "good.key"
+endpoints = ["203.0.113.5:7700"]
+allowed_ips = ["0.0.0.0/0", "::/0"]
+"#;
+
 const GATEWAY: &str = r#"mode = "gateway"
 [tunnel]
 name = "pleach0"
@@ -141,6 +163,36 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:9: [invitations] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway\"";
     "invitations to nowhere": GATEWAY, "[scheduler]" => "[invitations]\nstore = \"s\"\nendpoints = []\n[scheduler]",
         "f.toml:11: [invitations] endpoints: expected at least one entry, found an empty list; remedy: write for example [\"203.0.113.5:7700\"]";
+    "gateway without name": TWO, "name = \"near\"\n" => "",
+        "f.toml:14: [[gateway]] name: missing required key; remedy: add name = \"frankfurt\"";
+    "gateway with the name of another": TWO, "\"near\"" => "\"spare\"",
+        "f.toml:15: [[gateway]] name: \"spare\" is already used on line 9; remedy: give every gateway its own name";
+    "gateway twice": TWO, "\"OTHER\"" => "\"THIRD\"",
+        "f.toml:16: [[gateway]] public_key: \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\" is already used on line 11; remedy: write each gateway once, with all its endpoints; two gateways need two key pairs";
+    "endpoint of two gateways": TWO, "[\"203.0.113.5:7700\"]" => "[\"198.51.100.7:7700\"]",
+        "f.toml:18: [[gateway]] endpoints: \"198.51.100.7:7700\" is already used on line 12; remedy: give every endpoint to one gateway only";
+    "named endpoint of two gateways": TWO, "[\"203.0.113.5:7700\"]" => "[\"gw.example.net:7700\"]",
+        "f.toml:18: [[gateway]] endpoints: \"gw.example.net:7700\" is already used on line 12; remedy: give every endpoint to one gateway only";
+    "one of several gateways without endpoint": TWO, "[\"203.0.113.5:7700\"]" => "[]",
+        "f.toml:18: [[gateway]] endpoints: expected at least one entry, found an empty list; remedy: write for example [\"203.0.113.5:7700\"]";
+    "one of several gateways with the own key": TWO, "\"OTHER\"" => "\"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"",
+        "f.toml:16: [[gateway]] public_key: is the public key of this end itself; remedy: write the public key of the other end";
+    "priority of another type": TWO, "priority = 1" => "priority = \"first\"",
+        "f.toml:10: [[gateway]] priority: expected a whole number from 0 to 255, found \"first\"; remedy: write 0 for the gateway to use first, a higher number for one to use when that does not answer";
+    "priority of the only gateway": CLIENT, "[gateway]" => "[gateway]\npriority = 1",
+        "f.toml:11: [gateway] priority: unknown key; remedy: the nearest known key is `public_key` (others here: preshared_key, preshared_key_file, endpoints, allowed_ips)";
+    "no gateway in the list": CLIENT, "[gateway]\npublic_key = \"OTHER\"\nendpoints = [\"203.0.113.5:7700\", \"[2001:db8::5]:7700\"]\nallowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n" => "",
+        "f.toml:1: [gateway]: missing required table; remedy: add a table [gateway] with its keys";
+    "both forms of gateways": TWO, "[[gateway]]\nname = \"near\"" => "[gateway]",
+        "f.toml:14: TOML syntax: duplicate key; remedy: write one table [gateway], or a table [[gateway]] for each of several gateways, but not both";
+    "return to one gateway": CLIENT, "mtu = 1400" => "gateway_return = 60",
+        "f.toml:7: [tunnel] gateway_return: the client has one gateway only; remedy: remove it, or add a [[gateway]] for every gateway";
+    "return at once": TWO, "gateway_return = 30" => "gateway_return = 1",
+        "f.toml:6: [tunnel] gateway_return: expected a number of seconds from 5 to 86400, or \"never\", found 1; remedy: write for example 60, or \"never\" to leave a gateway only when it falls silent";
+    "carrier of several gateways": TWO, "[[gateway]]\nname = \"spare\"" => "[carrier]\nendpoints = [\"203.0.113.5:443\"]\n[[gateway]]\nname = \"spare\"",
+        "f.toml:8: [carrier]: endpoints do not say to which of several gateways they belong; remedy: remove endpoints: port 443 of each gateway is used";
+    "portal check by https": TWO, "http://check" => "https://check",
+        "f.toml:7: [tunnel] portal_check: expected \"off\", or a URL that begins with http://, found \"https://check.example/204\"; remedy: write a page that answers with status 204, such as \"http://connectivity-check.ubuntu.com/\"; portals cannot answer for https";
     "client without gateway": CLIENT, "[gateway]\npublic_key = \"OTHER\"\nendpoints = [\"203.0.113.5:7700\", \"[2001:db8::5]:7700\"]\nallowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n" => "",
         "f.toml:1: [gateway]: missing required table; remedy: add a table [gateway] with its keys";
     "required key missing": CLIENT, "public_key = \"OTHER\"\n" => "",
@@ -420,11 +472,13 @@ fn a_client_file_comes_out_typed() {
         panic!("a client")
     };
     assert_eq!(
-        keys::encode_public(&client.gateway.public_key),
+        keys::encode_public(&client.gateways[0].public_key),
         OTHER_PUBLIC
     );
-    assert_eq!(client.gateway.endpoints.len(), 2);
-    assert_eq!(client.gateway.allowed_ips.len(), 2);
+    assert_eq!(client.gateways.len(), 1);
+    assert_eq!(client.gateways[0].endpoints.len(), 2);
+    assert_eq!(client.gateways[0].allowed_ips.len(), 2);
+    assert_eq!(client.portal_check, Some(CheckUrl::default()));
     let [dsl, lte] = client.links.as_slice() else {
         panic!("two links")
     };
@@ -435,6 +489,74 @@ fn a_client_file_comes_out_typed() {
     assert_eq!((lte.cost, lte.weight), (Cost::Standby, 1));
     assert_eq!(lte.upload, Some(Bitrate::from_mbps(20)));
     assert_eq!(loaded.device_places[1].line, Some(21));
+}
+
+#[test]
+fn gateways_come_out_sorted_by_priority() {
+    let files = Files::new();
+    let loaded = files.load(TWO).expect("good file");
+    let Role::Client(client) = loaded.config.role else {
+        panic!("a client")
+    };
+    let [near, spare] = client.gateways.as_slice() else {
+        panic!("two gateways")
+    };
+    assert_eq!((near.name.as_str(), near.priority), ("near", 0));
+    assert_eq!((spare.name.as_str(), spare.priority), ("spare", 1));
+    assert!(near.preshared_key.is_some() && spare.preshared_key.is_none());
+    assert_eq!((spare.endpoints.len(), spare.names.len()), (1, 1));
+    assert_eq!(client.gateway_return, Some(Duration::from_secs(30)));
+    assert_eq!(client.allowed_ips().len(), 2, "each network once");
+    assert_eq!(client.missing_networks(1), ["::/0"]);
+    assert_eq!(client.missing_networks(0), [""; 0]);
+    let url = client.portal_check.expect("a page");
+    assert_eq!(url.to_string(), "http://check.example/204");
+    // Only the gateway that does not lead to all networks is named.
+    let notes = loaded.notes.iter().filter(|note| note.warning);
+    let notes: Vec<_> = notes
+        .filter(|note| note.text.contains("does not lead"))
+        .collect();
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].text.contains("\"spare\" does not lead to ::/0"));
+    assert_eq!(notes[0].place.line, Some(8));
+    for (from, to) in [
+        ("30", "\"never\""),
+        ("\"http://check.example/204\"", "\"off\""),
+    ] {
+        let Role::Client(client) = files
+            .load(&TWO.replace(from, to))
+            .expect("good")
+            .config
+            .role
+        else {
+            panic!("a client")
+        };
+        let is_off = client.gateway_return.is_none() || client.portal_check.is_none();
+        assert!(is_off, "{to}");
+    }
+    // With a kill switch there is no check unless a page is given.
+    for (check, expected) in [
+        ("", None),
+        (
+            "portal_check = \"http://check.example/204\"",
+            Some("http://check.example/204".to_owned()),
+        ),
+    ] {
+        let with = format!("kill_switch = true\n{check}");
+        let text = TWO.replace("portal_check = \"http://check.example/204\"", &with);
+        let Role::Client(client) = files.load(&text).expect("good").config.role else {
+            panic!("a client")
+        };
+        assert!(client.kill_switch);
+        let found = client.portal_check.map(|url| url.to_string());
+        assert_eq!(found, expected);
+    }
+    let many = "[[gateway]]\nname = \"x\"\n".repeat(7);
+    let error = files.load(&format!("{TWO}{many}")).expect_err("nine");
+    assert!(
+        error.contains("too many gateways: at most 8 are allowed"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -9,14 +9,14 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    carrier, classes, network, peers, proxy,
+    carrier, classes, gateways, network, peers, proxy,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note, Place},
     table::{Table, Value},
     view,
 };
-use crate::{keys, split_tcp::SplitTcp};
+use crate::{keys, portal::CheckUrl, split_tcp::SplitTcp};
 
 /// Reads a file with `mode = "client"`.
 ///
@@ -52,6 +52,8 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "kill_switch",
             "dns",
             "state",
+            "gateway_return",
+            "portal_check",
         ],
     )?;
     let mut notes = Vec::new();
@@ -60,10 +62,8 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let devices = links.iter().map(|(link, _)| link.device.as_str());
     refuse_own_device(root, &name, devices)?;
     let common = common(root, &tunnel, name, &mut notes)?;
-    let gateway = peers::gateway(root, &mut notes)?;
-    if gateway.public_key == keys::public_of(&common.private_key) {
-        return Err(own_key(&root.table("gateway", peers::GATEWAY_KEYS)?));
-    }
+    let own_key = keys::public_of(&common.private_key);
+    let gateways = gateways::read(root, &own_key, &mut notes)?;
     let mut named = common.scheduler.policy.links().into_iter();
     let is_unknown = |name: &str| !links.iter().any(|(known, _)| known.name == name);
     if let Some((key, link)) = named.find(|(_, name)| !links.is_empty() && is_unknown(name)) {
@@ -75,21 +75,36 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
     let classes = classes::read(root, (!names.is_empty()).then_some(&names))?;
     let (links, device_places) = links.into_iter().unzip();
-    let dns = dns(&tunnel, &gateway.allowed_ips, &mut notes)?;
-    let role = Role::Client(ClientConfig {
-        gateway,
+    let carrier = carrier::client(root)?;
+    if gateways.len() > 1 && !carrier.endpoints.is_empty() {
+        return Err(root.wrong(
+            "carrier",
+            "endpoints do not say to which of several gateways they belong",
+            "remove endpoints: port 443 of each gateway is used",
+        ));
+    }
+    let kill_switch = switch(&tunnel, "kill_switch", false)?;
+    let mut client = ClientConfig {
+        gateway_return: gateways::return_after(&tunnel, &gateways)?,
+        gateways,
         links,
-        carrier: carrier::client(root)?,
-        kill_switch: switch(&tunnel, "kill_switch", false)?,
-        dns,
+        carrier,
+        kill_switch,
+        dns: Vec::new(),
+        portal_check: tunnel
+            .optional("portal_check")
+            .as_ref()
+            // A request outside the tunnel needs the user's consent where a kill switch is on.
+            .map_or(Ok((!kill_switch).then(CheckUrl::default)), portal_check)?,
         state: tunnel
             .optional("state")
             .as_ref()
             .map(proxy::state)
             .transpose()?,
-    });
+    };
+    client.dns = dns(&tunnel, &client.allowed_ips(), &mut notes)?;
     Ok(Loaded {
-        config: common.with_role(role, classes),
+        config: common.with_role(Role::Client(client), classes),
         notes,
         listen_place: None,
         device_places,
@@ -374,6 +389,21 @@ pub(super) fn control(value: &Value<'_>) -> Result<PathBuf, ConfigError> {
         return Err(value.expected(what, remedy));
     }
     Ok(PathBuf::from(text))
+}
+
+/// Reads the page of the check for captive portals; `None` if the check is off.
+fn portal_check(value: &Value<'_>) -> Result<Option<CheckUrl>, ConfigError> {
+    let text = value.as_text();
+    if text == Some("off") {
+        return Ok(None);
+    }
+    let url = text.and_then(|text| text.parse().ok());
+    url.map(Some).ok_or_else(|| {
+        value.expected(
+            "\"off\", or a URL that begins with http://",
+            "write a page that answers with status 204, such as \"http://connectivity-check.ubuntu.com/\"; portals cannot answer for https",
+        )
+    })
 }
 
 fn nat(value: &Value<'_>) -> Result<Nat, ConfigError> {

@@ -90,11 +90,17 @@ pub(super) enum Task {
 }
 
 impl Links {
-    /// Starts the carrier's thread.
+    /// Starts the carrier's thread, for the gateway with the index `gateway`.
     ///
     /// # Errors
     /// If the file of authorities cannot be read, or if the thread cannot be created.
-    pub(super) fn start(config: &ClientConfig, fwmark: u32, tunnel: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        config: &ClientConfig,
+        gateway: usize,
+        fwmark: u32,
+        tunnel: &str,
+    ) -> anyhow::Result<Self> {
+        let gateway = config.gateways.get(gateway).context("no such gateway")?;
         let carrier = &config.carrier;
         let trust = match &carrier.trust {
             TrustConfig::Authorities(file) => {
@@ -104,7 +110,7 @@ impl Links {
             TrustConfig::Pinned(pin) => Trust::Pinned(pin.clone()),
         };
         let settings = client::Settings {
-            gateway_key: config.gateway.public_key,
+            gateway_key: gateway.public_key,
             trust,
             server_name: carrier.server_name.clone(),
             path: carrier.path.clone(),
@@ -260,6 +266,11 @@ impl Links {
             }
         }
         None
+    }
+
+    /// Whether TCP carries any link.
+    pub(super) fn uses_tcp_anywhere(&self) -> bool {
+        self.links.values().any(|link| link.uses_tcp)
     }
 
     /// Whether TCP carries a link.

@@ -4,6 +4,7 @@
 //! run the engine's timers; write the packets that the engine delivers to the TUN device; send until the engine has no
 //! more packets to send. No step blocks, except the wait for events.
 
+mod gateways;
 mod services;
 
 use std::{
@@ -40,11 +41,13 @@ use super::{
     budgets::Budgets,
     carried::{self, CARRIED, Links, Place, Task},
     enrolled::{self, Enroller},
+    gateways::Gateways,
     handshaker::Handshaker,
     host::{Host, HostState},
     links::{self, ClientLink},
     memory::{self, Memory},
     names::Names,
+    portals::Portals,
     reload::Source,
     report,
     sockets::{LinkSocket, Sent, Traits},
@@ -97,8 +100,10 @@ pub(super) struct DataPath {
     pub(super) budgets: Option<Budgets>,
     /// Name resolution of the gateway, if the configuration contains a host name.
     names: Option<Names>,
-    /// Addresses of the gateway that were found by name resolution.
-    named: Vec<SocketAddr>,
+    /// Checks for captive portals of a client, if enabled.
+    portals: Option<Portals>,
+    /// At a client: its gateways, and which of them is in use.
+    gateways: Option<Gateways>,
     /// Splitting of TCP connections by a client, if enabled.
     splitting: Option<Splitting>,
     /// At a gateway: the client networks whose addresses it translates, for split TCP connections.
@@ -180,7 +185,8 @@ impl DataPath {
             solo: None,
             budgets: None,
             names: None,
-            named: Vec::new(),
+            portals: None,
+            gateways: None,
             splitting: None,
             translated: Translated::default(),
             carried: None,
@@ -213,6 +219,8 @@ impl DataPath {
             let split = self.splitting.as_ref().map(Splitting::next);
             let carried = self.carried.as_ref().and_then(Links::next_at);
             let budgets = self.budgets_due();
+            let gateways = self.gateways.as_ref().and_then(Gateways::next_at);
+            let portals = self.portals.as_ref().map(Portals::next_at);
             let deadlines = [
                 self.endpoint.poll_timeout(),
                 solo,
@@ -220,6 +228,8 @@ impl DataPath {
                 split,
                 carried,
                 budgets,
+                gateways,
+                portals,
             ];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
@@ -233,6 +243,9 @@ impl DataPath {
                 names.ask(now);
             }
             self.charge_budgets(now);
+            if portals.is_some_and(|due| due <= now) {
+                self.look_for_portals(now);
+            }
             for event in &ready {
                 match event.token {
                     TUN => self.read_tun(now)?,
@@ -256,6 +269,11 @@ impl DataPath {
                     NAMES => {
                         if let Err(error) = self.settle_names(now) {
                             tracing::warn!(%error, "the gateway's new address is not used yet");
+                        }
+                    }
+                    PORTALS => {
+                        if let Some(portals) = &mut self.portals {
+                            portals.collect();
                         }
                     }
                     RELOAD => self.settle_reload(now),
@@ -283,6 +301,7 @@ impl DataPath {
             self.deliver()?;
             self.transmit(now);
             self.tell_events(now);
+            self.settle_gateways(now);
             self.settle_carried(now);
             if self
                 .memory
@@ -334,6 +353,7 @@ impl DataPath {
         };
         let (endpoint, link) = (&mut self.endpoint, socket.link);
         let mut carried = self.carried.as_mut();
+        let mut gateways = self.gateways.as_mut();
         let is_gateway = self.watch.is_none();
         let received = socket.socket.recv(&mut self.rx, |message| {
             let incoming = Incoming {
@@ -350,6 +370,11 @@ impl DataPath {
             for datagram in message.contents.chunks_mut(message.stride) {
                 if let Some(carried) = &mut carried {
                     carried.on_datagram(link, datagram);
+                }
+                if let Some(gateways) = &mut gateways
+                    && gateways.on_datagram(now, link, message.source, datagram)
+                {
+                    continue;
                 }
                 endpoint.handle_datagram(now, &incoming, datagram);
             }
@@ -397,49 +422,51 @@ impl DataPath {
         loop {
             self.tx.clear();
             self.endpoint.poll_transmit(now, &mut self.tx);
-            if self.tx.is_empty() {
-                return;
-            }
-            let mut is_full = false;
-            for batch in self.tx.batches() {
-                let route = batch.route();
-                if let Some(carried) = &mut self.carried
-                    && carried.uses_tcp(route.link)
-                {
-                    carried.send(batch);
-                    continue;
-                }
-                if let Some(carrier) = &self.carrier
-                    && route.link == CARRIED
-                {
-                    let refused = carrier.send(route.remote, batch.bytes(), batch.segment_len());
-                    self.refused += refused;
-                    continue;
-                }
-                let token = match self.watch {
-                    None => FIRST_SOCKET,
-                    Some(_) => token_of(PathId(batch.route().link), batch.route().remote.is_ipv6()),
-                };
-                let Some(socket) = self.sockets.get_mut(&token) else {
-                    self.refused += batch.segments() as u64;
-                    continue;
-                };
-                // A datagram with bit errors is useful only if parity can repair it. So only datagrams with parity are
-                // sent without a UDP checksum.
-                match socket.send(batch, !batch.has_parity()) {
-                    Sent::All => {}
-                    Sent::Later => {
-                        let _ = self.poller.want_write(&*socket, Token(token), true);
-                        self.endpoint.handle_blocked(PathId(socket.link), true);
-                        is_full = true;
-                    }
-                    Sent::Refused => self.refused += batch.segments() as u64,
-                }
-            }
-            if self.watch.is_none() && is_full {
+            if self.tx.is_empty() || !self.send_batches() {
                 return;
             }
         }
+    }
+
+    /// Sends the batches of the queue. Returns `false` if the socket of a gateway is full.
+    fn send_batches(&mut self) -> bool {
+        let mut is_full = false;
+        for batch in self.tx.batches() {
+            let route = batch.route();
+            if let Some(carried) = &mut self.carried
+                && carried.uses_tcp(route.link)
+            {
+                carried.send(batch);
+                continue;
+            }
+            if let Some(carrier) = &self.carrier
+                && route.link == CARRIED
+            {
+                let refused = carrier.send(route.remote, batch.bytes(), batch.segment_len());
+                self.refused += refused;
+                continue;
+            }
+            let token = match self.watch {
+                None => FIRST_SOCKET,
+                Some(_) => token_of(PathId(batch.route().link), batch.route().remote.is_ipv6()),
+            };
+            let Some(socket) = self.sockets.get_mut(&token) else {
+                self.refused += batch.segments() as u64;
+                continue;
+            };
+            // A datagram with bit errors is useful only if parity can repair it. So only datagrams with parity are
+            // sent without a UDP checksum.
+            match socket.send(batch, !batch.has_parity()) {
+                Sent::All => {}
+                Sent::Later => {
+                    let _ = self.poller.want_write(&*socket, Token(token), true);
+                    self.endpoint.handle_blocked(PathId(socket.link), true);
+                    is_full = true;
+                }
+                Sent::Refused => self.refused += batch.segments() as u64,
+            }
+        }
+        self.watch.is_some() || !is_full
     }
 
     fn flush(&mut self, token: u64, now: Instant) {
@@ -482,14 +509,19 @@ impl DataPath {
                         (Role::Client(client), Some(budgets)) => budgets.report(&client.links),
                         (Role::Client(_) | Role::Gateway(_), _) => BTreeMap::new(),
                     };
+                    let gateways = self.gateways.as_ref();
                     let mut status = StatusReport {
                         budgets,
                         incompatible: self.incompatible.clone(),
                         restored_tables: Some(self.host.restored_tables()),
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
+                        gateways: gateways.map_or_else(Vec::new, |all| all.status(now)),
                         ..status
                     };
                     self.mark_carriers(&mut status);
+                    if let Some(portals) = &self.portals {
+                        portals.explain(&mut status);
+                    }
                     if let (Role::Client(client), Some(budgets)) =
                         (&self.config.role, &self.budgets)
                     {
@@ -639,7 +671,12 @@ impl DataPath {
                     self.incompatible.remove(&name);
                     tracing::info!(peer = name, "connected");
                 }
-                Event::Peer { name, is_up: false } => tracing::info!(peer = name, "disconnected"),
+                Event::Peer { name, is_up: false } => {
+                    tracing::info!(peer = name, "disconnected");
+                    if let Some(gateways) = &mut self.gateways {
+                        gateways.hurry(now);
+                    }
+                }
                 Event::Incompatible { name, version } => {
                     tracing::warn!(
                         peer = name,
@@ -845,6 +882,9 @@ impl DataPath {
     }
 
     fn on_path(&mut self, now: Instant, link: &str, state: State) {
+        if let Some(gateways) = &mut self.gateways {
+            gateways.hurry(now);
+        }
         let known = self.links.iter().find(|known| known.name == link);
         if let (Some(carried), Some(known)) = (&mut self.carried, known) {
             match state {
@@ -882,10 +922,10 @@ impl DataPath {
 
     /// Executes the pending tasks of links that change between UDP and TCP.
     fn settle_carried(&mut self, now: Instant) {
-        let Role::Client(client) = &self.config.role else {
+        let Some(gateways) = &self.gateways else {
             return;
         };
-        let gateway = [client.gateway.endpoints.as_slice(), &self.named].concat();
+        let gateway = gateways.addresses();
         let mut is_changed = false;
         if let Some(carried) = &mut self.carried {
             carried.measure(now, &self.endpoint);
@@ -964,6 +1004,7 @@ const ENROLMENTS: Token = Token(7);
 const RELOAD: Token = Token(8);
 const NAMES: Token = Token(9);
 const CARRIER: Token = Token(10);
+const PORTALS: Token = Token(11);
 const FIRST_SOCKET: u64 = 16;
 
 /// Number of super-packets read from the TUN device before the other sockets are served: 700 packets of a bulk flow.

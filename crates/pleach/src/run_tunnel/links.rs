@@ -101,10 +101,11 @@ pub(super) fn default_mtu(client: &ClientConfig) -> anyhow::Result<u16> {
         let mtu = netlink.link_mtu(&link.device);
         mtus.extend(mtu.with_context(|| format!("MTU of {}", link.device))?);
     }
-    let mut endpoints = client.gateway.endpoints.iter();
+    let gateways = client.gateways.iter();
+    let mut endpoints = gateways.flat_map(|gateway| &gateway.endpoints);
     Ok(fitting_mtu(
         mtus.into_iter().min(),
-        !client.gateway.names.is_empty() || endpoints.any(std::net::SocketAddr::is_ipv6),
+        client.has_names() || endpoints.any(std::net::SocketAddr::is_ipv6),
     ))
 }
 

@@ -1,11 +1,12 @@
-//! Resolves the gateway's host names over each link.
+//! Resolves the gateways' host names over each link.
 //!
 //! The host's resolver may be reachable over one link only, may answer its own customers only, or may lie behind the
 //! tunnel, which does not exist yet. So the resolvers in `/etc/resolv.conf`, and those that systemd-resolved uses, are
 //! queried over each link that has a route to them. The answers of all resolvers are combined. Resolvers on the
 //! loopback device are queried as well, without binding to a link.
 //!
-//! The daemon resolves the names at the start, and again while it has no session. Earlier addresses remain in use until
+//! The daemon resolves the names at the start, and again while it has no session or while one of several gateways does
+//! not answer. Earlier addresses remain in use until
 //! there is an answer. Bounds: [`MAX_SERVERS`] resolvers, [`MAX_ADDRESSES`] addresses, about [`PATIENCE`] for a query.
 //! Limits: no DNSSEC, which is not needed because a wrong address only delays the connection and the gateway must prove
 //! its key. No queries over TCP, because the answers are short.
@@ -33,23 +34,24 @@ use crate::config::HostName;
 /// The data path's handle to name resolution.
 #[derive(Debug)]
 pub(super) struct Names {
-    names: Vec<HostName>,
+    /// Names of each gateway.
+    names: Vec<Vec<HostName>>,
     /// Firewall mark that keeps the queries out of the tunnel, whose device is `tunnel`.
     fwmark: u32,
     tunnel: String,
-    sender: Sender<Vec<SocketAddr>>,
-    found: Receiver<Vec<SocketAddr>>,
+    sender: Sender<Vec<Vec<SocketAddr>>>,
+    found: Receiver<Vec<Vec<SocketAddr>>>,
     waker: Waker,
     is_asking: bool,
     next_at: Instant,
 }
 
 impl Names {
-    /// Makes a handle; no query is sent yet.
+    /// Makes a handle for the `names` of each gateway; no query is sent yet.
     ///
     /// # Errors
     /// If no eventfd can be created.
-    pub(super) fn new(names: Vec<HostName>, fwmark: u32, tunnel: &str) -> io::Result<Self> {
+    pub(super) fn new(names: Vec<Vec<HostName>>, fwmark: u32, tunnel: &str) -> io::Result<Self> {
         let (sender, found) = mpsc::channel();
         Ok(Self {
             names,
@@ -73,6 +75,11 @@ impl Names {
         self.next_at
     }
 
+    /// Returns when to query again, if there is a session, but some gateway does not answer then.
+    pub(super) fn next_at_rarely(&self) -> Instant {
+        self.next_at + RARELY
+    }
+
     /// Starts a look-up of the names, unless one is running.
     pub(super) fn ask(&mut self, now: Instant) {
         self.next_at = now + AGAIN;
@@ -83,7 +90,7 @@ impl Names {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let looking = move || {
             // The receiver may be gone if the daemon is stopping.
-            let _ = sender.send(look_up(&names, Some(fwmark), &tunnel));
+            let _ = sender.send(look_up_each(&names, fwmark, &tunnel));
             waker.wake();
         };
         let started = thread::Builder::new()
@@ -95,13 +102,35 @@ impl Names {
         }
     }
 
-    /// Returns the addresses found since the last call; `None` if there are none.
-    pub(super) fn collect(&mut self) -> Option<Vec<SocketAddr>> {
+    /// Returns the addresses of each gateway that a look-up has found since the last call; `None` if no look-up has
+    /// finished.
+    pub(super) fn collect(&mut self) -> Option<Vec<Vec<SocketAddr>>> {
         self.waker.clear();
         let found = self.found.try_recv().ok()?;
         self.is_asking = false;
-        (!found.is_empty()).then_some(found)
+        Some(found)
     }
+}
+
+/// Returns the addresses for each list of names. The look-ups run at the same time.
+fn look_up_each(names: &[Vec<HostName>], fwmark: u32, tunnel: &str) -> Vec<Vec<SocketAddr>> {
+    thread::scope(|scope| {
+        let started: Vec<_> = names
+            .iter()
+            .map(|names| {
+                scope.spawn(move || {
+                    if names.is_empty() {
+                        return Vec::new();
+                    }
+                    look_up(names, Some(fwmark), tunnel)
+                })
+            })
+            .collect();
+        let found = started.into_iter();
+        found
+            .map(|found| found.join().unwrap_or_default())
+            .collect()
+    })
 }
 
 /// Returns the addresses of `names`, sorted; empty if no resolver knows any. `tunnel`: this tunnel's device, over which
@@ -112,7 +141,7 @@ pub(crate) fn look_up(names: &[HostName], fwmark: Option<u32>, tunnel: &str) -> 
 
 /// Returns the addresses of `names` as [`look_up`] does, but sends queries only over devices for which `wanted` returns
 /// true, and to resolvers on this host.
-pub(super) fn look_up_over(
+pub(crate) fn look_up_over(
     wanted: impl Fn(&str) -> bool,
     names: &[HostName],
     fwmark: Option<u32>,
@@ -290,6 +319,8 @@ const TRIES: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Interval between look-ups while there is no session: addresses change, and links appear.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Further time until the next look-up while there is a session.
+const RARELY: Duration = Duration::from_secs(55);
 
 #[cfg(test)]
 mod tests {

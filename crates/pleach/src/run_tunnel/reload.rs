@@ -31,7 +31,10 @@ use super::{
     links::{self, ClientLink},
 };
 use crate::{
-    config::{self, ClientConfig, ClientPeer, LinkConfig, Role, SchedulerConfig, TunnelConfig},
+    config::{
+        self, ClientConfig, ClientPeer, GatewayPeer, LinkConfig, Role, SchedulerConfig,
+        TunnelConfig,
+    },
     control::{ReloadReport, Reply},
     keys::SecretKey,
 };
@@ -422,11 +425,14 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         ("[tunnel] confine", old.confine != wanted.confine),
         ("[dashboard] or [metrics]", old.view != wanted.view),
     ];
-    let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());
     match (&old.role, &wanted.role) {
         (Role::Client(old), Role::Client(wanted)) => {
             keys.extend([
                 ("[tunnel] dns", old.dns != wanted.dns),
+                (
+                    "[tunnel] portal_check",
+                    old.portal_check != wanted.portal_check,
+                ),
                 ("[carrier]", old.carrier != wanted.carrier),
                 ("[tunnel] state", old.state != wanted.state),
                 (
@@ -434,20 +440,21 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
                     old.kill_switch != wanted.kill_switch,
                 ),
             ]);
-            let (old, wanted) = (&old.gateway, &wanted.gateway);
-            let has_other_psk = psk(&old.preshared_key) != psk(&wanted.preshared_key);
-            keys.extend([
-                ("[gateway] public_key", old.public_key != wanted.public_key),
-                ("[gateway] preshared_key", has_other_psk),
-                (
-                    "[gateway] endpoints",
-                    old.endpoints != wanted.endpoints || old.names != wanted.names,
-                ),
-                (
-                    "[gateway] allowed_ips",
-                    old.allowed_ips != wanted.allowed_ips,
-                ),
-            ]);
+            keys.push((
+                "[tunnel] gateway_return",
+                old.gateway_return != wanted.gateway_return,
+            ));
+            if let ([old], [wanted]) = (old.gateways.as_slice(), wanted.gateways.as_slice()) {
+                keys.extend(of_gateway(old, wanted));
+            } else {
+                let mut pairs = old.gateways.iter().zip(&wanted.gateways);
+                let is_other = |(old, wanted): (&GatewayPeer, &GatewayPeer)| {
+                    (&old.name, old.priority) != (&wanted.name, wanted.priority)
+                        || of_gateway(old, wanted).iter().any(|(_, is)| *is)
+                };
+                let differ = old.gateways.len() != wanted.gateways.len() || pairs.any(is_other);
+                keys.push(("[[gateway]]", differ));
+            }
         }
         (Role::Gateway(old), Role::Gateway(wanted)) => keys.extend([
             ("[tunnel] listen", old.listen != wanted.listen),
@@ -461,4 +468,20 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
     }
     let changed = keys.into_iter().filter(|(_, is_changed)| *is_changed);
     changed.map(|(key, _)| key.to_owned()).collect()
+}
+
+/// Returns for each key of a gateway's table whether its value has changed.
+fn of_gateway(old: &GatewayPeer, wanted: &GatewayPeer) -> [(&'static str, bool); 4] {
+    let psk = |key: &Option<SecretKey>| key.as_ref().map(|key| *key.expose());
+    let has_other_psk = psk(&old.preshared_key) != psk(&wanted.preshared_key);
+    let is_elsewhere = old.endpoints != wanted.endpoints || old.names != wanted.names;
+    [
+        ("[gateway] public_key", old.public_key != wanted.public_key),
+        ("[gateway] preshared_key", has_other_psk),
+        ("[gateway] endpoints", is_elsewhere),
+        (
+            "[gateway] allowed_ips",
+            old.allowed_ips != wanted.allowed_ips,
+        ),
+    ]
 }

@@ -9,11 +9,13 @@ mod confined;
 mod dashboard;
 mod dns;
 mod doctor;
+mod gateways;
 #[cfg(feature = "dashboard")]
 mod metrics;
 mod names;
 mod onboard;
 mod peers;
+mod portals;
 mod process;
 mod recovery;
 mod reload;

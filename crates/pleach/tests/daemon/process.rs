@@ -74,6 +74,10 @@ pub(crate) struct Client<'a> {
     pub(crate) parity: Option<&'a str>,
     pub(crate) kill_switch: bool,
     pub(crate) split_tcp: Option<&'a str>,
+    /// Tables `[[gateway]]` in place of `[gateway]`.
+    pub(crate) gateways: Option<&'a str>,
+    /// Further lines of `[tunnel]`.
+    pub(crate) more_tunnel: &'a str,
     /// Names of links, which are also names of devices.
     pub(crate) links: &'a [&'a str],
     /// Further tables of the file.
@@ -95,6 +99,8 @@ impl Default for Client<'_> {
             parity: None,
             kill_switch: false,
             split_tcp: None,
+            gateways: None,
+            more_tunnel: "",
             links: &["l0", "l1"],
             more: "",
         }
@@ -114,13 +120,16 @@ impl Client<'_> {
     }
 
     fn text(&self) -> String {
-        let mut text = format!(
-            "mode = \"client\"\n{}[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\nallowed_ips = [{}]\n",
-            tunnel_table(self.tunnel, self.network, self.host, self.keys, self.policy),
-            self.gateway_key,
-            self.endpoint,
-            self.allowed_ips
+        let one = format!(
+            "[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\nallowed_ips = [{}]\n",
+            self.gateway_key, self.endpoint, self.allowed_ips
         );
+        let mut text = format!(
+            "mode = \"client\"\n{}{}",
+            tunnel_table(self.tunnel, self.network, self.host, self.keys, self.policy),
+            self.gateways.unwrap_or(&one)
+        );
+        text = text.replace("[scheduler]", &format!("{}[scheduler]", self.more_tunnel));
         if let Some(parity) = self.parity {
             let key = format!("parity = \"{parity}\"\n[scheduler]");
             text = text.replace("[scheduler]", &key);
@@ -232,9 +241,14 @@ impl Default for Gateway<'_> {
 impl Gateway<'_> {
     /// Writes the file and starts the daemon on the world's gateway.
     pub(crate) fn start(&self, world: &World) -> Daemon {
+        self.start_on(world, &world.gateway, Keys::gateway())
+    }
+
+    /// Writes the file and starts the daemon on `host`, with the keys `keys`.
+    pub(crate) fn start_on(&self, world: &World, host: &Netns, keys: &Keys) -> Daemon {
         let mut text = format!(
             "mode = \"gateway\"\n{}",
-            tunnel_table(self.tunnel, self.network, 1, Keys::gateway(), self.policy).replace(
+            tunnel_table(self.tunnel, self.network, 1, keys, self.policy).replace(
                 "[scheduler]",
                 &format!(
                     "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\nsplit_tcp = \"{}\"\n[scheduler]",
@@ -255,7 +269,7 @@ impl Gateway<'_> {
             ));
         }
         text.push_str(self.more);
-        Daemon::start(world, &world.gateway, &text)
+        Daemon::start(world, host, &text)
     }
 }
 

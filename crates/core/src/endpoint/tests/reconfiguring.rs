@@ -4,7 +4,7 @@ use super::*;
 use crate::sched::Policy;
 
 /// Returns a UDP packet from the client.
-fn packet(number: u8) -> PacketBuf {
+pub(super) fn packet(number: u8) -> PacketBuf {
     let mut bytes = vec![0; 60];
     bytes[0] = 0x45;
     bytes[3] = 60;
@@ -18,7 +18,7 @@ fn packet(number: u8) -> PacketBuf {
 }
 
 /// Sends some packets. Returns the number of packets delivered.
-fn delivered(pair: &mut Pair) -> usize {
+pub(super) fn delivered(pair: &mut Pair) -> usize {
     for number in 0..20 {
         pair.client.handle_packet(pair.now, packet(number));
     }

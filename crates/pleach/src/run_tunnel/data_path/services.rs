@@ -4,13 +4,13 @@
 use std::{net::SocketAddr, os::fd::AsFd as _, sync::Arc};
 
 use anyhow::Context as _;
-use pleach_core::time::Instant;
+use pleach_core::{endpoint::Reach, ids::PathId, path::health::State, time::Instant};
 use pleach_linux::{
     clock,
     watch::{LinkWatch, Targets},
 };
 
-use super::{CARRIER, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, WATCH};
+use super::{CARRIER, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, PORTALS, WATCH};
 use crate::{
     config::{ClientConfig, GatewayConfig, Role, TunnelConfig},
     keys,
@@ -18,8 +18,10 @@ use crate::{
         budgets::Budgets,
         carried::{self, Links},
         enrolled::Enroller,
+        gateways::Gateways,
         links,
         names::Names,
+        portals::Portals,
         sockets::LinkSocket,
         splitting::Splitting,
     },
@@ -83,25 +85,34 @@ impl DataPath {
         client: &ClientConfig,
     ) -> anyhow::Result<()> {
         self.budgets = Budgets::load(clock::now(), client, &config.name);
-        let carried = Links::start(client, self.host.fwmark(), &config.name)?;
+        let gateways = Gateways::new(clock::now(), client);
+        let carried = Links::start(client, 0, self.host.fwmark(), &config.name)?;
         self.poller.add(carried.waker(), CARRIER)?;
         self.carried = Some(carried);
         for link in &client.links {
             self.add_link(&link.device, links::settings(link, self.inner_mtu()));
         }
-        self.watch_links(&client.gateway.endpoints)?;
-        let names = client.gateway.names.clone();
-        if !names.is_empty() {
+        self.watch_links(&gateways.all_addresses())?;
+        if client.has_names() {
             let fwmark = self.host.fwmark();
+            let names = client.gateways.iter();
+            let names = names.map(|gateway| gateway.names.clone()).collect();
             let mut names = Names::new(names, fwmark, &config.name).context("names")?;
             self.poller.add(names.waker(), NAMES)?;
             names.ask(clock::now());
             self.names = Some(names);
         }
+        if let Some(url) = &client.portal_check {
+            let portals = Portals::new(url.clone(), self.host.fwmark(), &config.name);
+            let portals = portals.context("captive portals")?;
+            self.poller.add(portals.waker(), PORTALS)?;
+            self.portals = Some(portals);
+        }
         self.splitting = Splitting::start(clock::now(), config)
             .inspect_err(|error| tracing::warn!(%error, "TCP connections are not split"))
             .unwrap_or_default();
-        tracing::info!(endpoints = ?client.gateway.endpoints, "client ready");
+        tracing::info!(endpoints = ?gateways.all_addresses(), "client ready");
+        self.gateways = Some(gateways);
         Ok(())
     }
 
@@ -136,32 +147,67 @@ impl DataPath {
         Ok(())
     }
 
-    /// Uses the addresses that a finished lookup of the gateway's names has found. Does nothing if no lookup has
+    /// Uses the addresses that a finished lookup of the gateways' names has found. Does nothing if no lookup has
     /// finished, or if the addresses are unchanged.
     pub(super) fn settle_names(&mut self, now: Instant) -> anyhow::Result<()> {
-        let Role::Client(client) = &self.config.role else {
+        let (Some(gateways), Role::Client(client)) = (&mut self.gateways, &self.config.role) else {
             return Ok(());
         };
-        let Some(mut found) = self.names.as_mut().and_then(Names::collect) else {
+        let Some(found) = self.names.as_mut().and_then(Names::collect) else {
             return Ok(());
         };
-        found.retain(|address| !client.gateway.endpoints.contains(address));
-        if found == self.named {
+        let used = gateways.used();
+        let (mut is_changed, mut is_used_changed) = (false, false);
+        for (index, found) in found.into_iter().enumerate() {
+            if gateways.set_named(index, found.clone()) {
+                let name = client.gateways.get(index).map(|gateway| &gateway.name);
+                tracing::info!(gateway = name, addresses = ?found, "the gateway's name stands for");
+                is_changed = true;
+                is_used_changed |= used == Some(index);
+            }
+        }
+        if !is_changed {
             return Ok(());
         }
-        tracing::info!(addresses = ?found, "the gateway's name stands for");
-        let endpoints = [client.gateway.endpoints.as_slice(), &found].concat();
-        self.named = found;
-        self.endpoint.set_endpoints(now, endpoints.clone());
-        if let Some(carried) = &mut self.carried {
-            carried.on_endpoints(now, &endpoints);
+        let (endpoints, all) = (gateways.addresses(), gateways.all_addresses());
+        if is_used_changed {
+            self.endpoint.set_endpoints(now, endpoints.clone());
+            if let Some(carried) = &mut self.carried {
+                carried.on_endpoints(now, &endpoints);
+            }
         }
-        self.watch_links(&endpoints)
+        self.watch_links(&all)
     }
 
-    /// Returns when the names are due to be looked up again. `None` while there is a session, or without names.
+    /// Starts checks for captive portals over the links that have a route, but over which the gateway does not answer.
+    pub(super) fn look_for_portals(&mut self, now: Instant) {
+        let Some(portals) = &mut self.portals else {
+            return;
+        };
+        let up: Vec<PathId> = self
+            .endpoint
+            .status()
+            .flat_map(|(_, status)| status.paths)
+            .filter(|path| matches!(path.state, State::Up | State::Suspect))
+            .map(|path| path.id)
+            .collect();
+        let silent = self.links.iter();
+        let silent: Vec<(String, String)> = silent
+            .filter(|link| link.reach != Reach::NONE && !up.contains(&link.id))
+            .map(|link| (link.name.clone(), link.device.clone()))
+            .collect();
+        portals.update(now, &silent);
+    }
+
+    /// Returns when the names are due to be looked up again. `None` without names, and while the gateway in use has a
+    /// session and all other gateways answer.
     pub(super) fn names_due(&self) -> Option<Instant> {
-        let names = self.names.as_ref().filter(|_| !self.endpoint.is_up());
-        names.map(Names::next_at)
+        let names = self.names.as_ref()?;
+        if !self.endpoint.is_up() {
+            return Some(names.next_at());
+        }
+        let gateways = self.gateways.as_ref()?;
+        let is_any_silent = gateways.next_at().is_some() && gateways.is_any_silent(clock::now());
+        is_any_silent.then(|| names.next_at_rarely())
     }
 }
