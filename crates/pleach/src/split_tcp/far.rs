@@ -7,7 +7,7 @@
 //! - A request must arrive within [`REQUEST_TIME`]. A server must answer within [`CONNECT_TIME`].
 //! - Each connection has two sockets, whose buffers the kernel limits (`tcp_rmem`, `tcp_wmem`). A direction whose
 //!   receiver is slow also has a pipe. The first pipes hold 512 KiB each, further pipes 64 KiB. Some connections have a
-//!   larger send buffer ([`send_buffer`]).
+//!   larger send buffer ([`super::send_buffer`]).
 //!
 //! The server sees the gateway's address, as it does when the gateway translates addresses (`nat`). Where it does not
 //! translate, the request is answered with [`Answer::Untranslated`].
