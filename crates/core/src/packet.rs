@@ -511,7 +511,8 @@ fn updated_checksum(checksum: u16, old: u16, new: u16) -> u16 {
 
 /// Returns the one's complement sum of `parts` (RFC 1071), whose complement is the checksum. All parts except the last
 /// must have an even number of bytes.
-pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
+#[must_use]
+pub fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum: u32 = words
         .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)))

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use pleach_core::packet::PacketBuf;
+use pleach_core::packet::{PacketBuf, ones_complement_sum};
 
 use super::numbering::{INNER_GATEWAY, inner};
 use crate::netns::Netns;
@@ -36,7 +36,7 @@ pub(super) fn write(packet: &mut PacketBuf, client: u32) {
     bytes[9] = 17;
     bytes[12..16].copy_from_slice(&inner(client).octets());
     bytes[16..20].copy_from_slice(&INNER_GATEWAY.octets());
-    let checksum = checksum(&bytes[..20]);
+    let checksum = !ones_complement_sum(&[&bytes[..20]]);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     put(bytes, 20, usize::from(PORT));
     put(bytes, 22, usize::from(PORT));
@@ -48,16 +48,6 @@ pub(super) fn write(packet: &mut PacketBuf, client: u32) {
 fn put(bytes: &mut [u8], at: usize, number: usize) {
     let number = u16::try_from(number).unwrap_or(u16::MAX);
     bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
-}
-
-/// Returns the checksum of an IPv4 header whose checksum field is 0 (RFC 1071).
-fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
-    let mut sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(word))).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !u16::try_from(sum).unwrap_or(0)
 }
 
 /// The far end: a thread in the gateway's namespace that returns each datagram to its sender.
@@ -133,6 +123,6 @@ mod tests {
         assert_eq!(view.destination(), INNER_GATEWAY);
         assert_eq!(view.ports(), Some([PORT, PORT]));
         // The sum over a header with its checksum is all ones (RFC 1071).
-        assert_eq!(checksum(&packet.as_slice()[..20]), 0);
+        assert_eq!(!ones_complement_sum(&[&packet.as_slice()[..20]]), 0);
     }
 }

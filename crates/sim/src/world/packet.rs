@@ -7,7 +7,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
-use pleach_core::packet::PacketView;
+use pleach_core::packet::{PacketView, ones_complement_sum};
 
 use crate::link::Corrupt;
 
@@ -91,7 +91,7 @@ impl Buffers {
                 fill(&mut bytes);
                 let len = u16::try_from(bytes.len()).ok()?;
                 bytes[2..4].copy_from_slice(&len.to_be_bytes());
-                let sum = checksum(&bytes[..20]);
+                let sum = !ones_complement_sum(&[&bytes[..20]]);
                 bytes[10..12].copy_from_slice(&sum.to_be_bytes());
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
@@ -178,16 +178,6 @@ pub(crate) fn datagram<'a>(packet: &PacketView<'a>) -> Option<Datagram<'a>> {
     })
 }
 
-/// Returns the checksum of a header, RFC 1071.
-fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks_exact(2);
-    let sum: u32 = words
-        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
-        .sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap_or(u16::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,8 +208,8 @@ mod tests {
             0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0,
             0xc7,
         ];
-        assert_eq!(checksum(&header), 0xb861);
+        assert_eq!(!ones_complement_sum(&[&header]), 0xb861);
         header[10..12].copy_from_slice(&[0xb8, 0x61]);
-        assert_eq!(checksum(&header), 0);
+        assert_eq!(!ones_complement_sum(&[&header]), 0);
     }
 }
