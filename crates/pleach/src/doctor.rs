@@ -345,24 +345,7 @@ fn look_at_client(
         &used,
     ));
 
-    let is_ours = |link: &&LinkSnapshot| {
-        if used.is_empty() {
-            run_tunnel::is_uplink(link, &config.name)
-        } else {
-            used.contains(&link.name.as_str())
-        }
-    };
-    let uplinks: Vec<Uplink> = links
-        .iter()
-        .filter(is_ours)
-        .map(|link| {
-            let named = client.links.iter().find(|named| named.device == link.name);
-            Uplink {
-                label: named.map_or_else(|| link.name.clone(), |named| named.name.clone()),
-                link: link.clone(),
-            }
-        })
-        .collect();
+    let uplinks = uplinks_of(client, &config.name, &links);
     let handshakes = handshakes(config, gateway, (&uplinks, endpoints), status)?;
     let found: Vec<(reach::Found, Option<Problem>)> = thread::scope(|scope| {
         let asked: Vec<_> = uplinks
@@ -431,6 +414,26 @@ fn look_at_client(
         .problems
         .extend(checks::twins::verdicts(&checks::twins::observe(), &devices));
     gateways::look_at_others(config, client, gateway, status, report)
+}
+
+/// Returns those of `links` that the client with the tunnel's device `tunnel` uses, under the names of its configuration.
+fn uplinks_of(client: &ClientConfig, tunnel: &str, links: &[LinkSnapshot]) -> Vec<Uplink> {
+    let named = |link: &LinkSnapshot| client.links.iter().find(|named| named.device == link.name);
+    let is_ours = |link: &&LinkSnapshot| {
+        if client.links.is_empty() {
+            run_tunnel::is_uplink(link, tunnel)
+        } else {
+            named(link).is_some()
+        }
+    };
+    links
+        .iter()
+        .filter(is_ours)
+        .map(|link| Uplink {
+            label: named(link).map_or_else(|| link.name.clone(), |named| named.name.clone()),
+            link: link.clone(),
+        })
+        .collect()
 }
 
 /// Returns for each of `uplinks` whether the gateway answers over it. If the daemon has a session, the result is from

@@ -9,7 +9,7 @@ use pleach_core::session::{
 };
 use pleach_linux::watch::{LinkSnapshot, Targets};
 
-use super::{PROBED, Report, checks};
+use super::{PROBED, Report, checks, uplinks_of};
 use crate::{
     config::{ClientConfig, GatewayPeer, TunnelConfig},
     control::StatusReport,
@@ -17,7 +17,7 @@ use crate::{
         probe::{self, Findings, Parties},
         uplinks::Uplink,
     },
-    run_tunnel::{self, names},
+    run_tunnel::names,
 };
 
 /// Returns the gateway that the daemon uses; without a daemon, the first one.
@@ -62,21 +62,8 @@ pub(super) fn look_at_others(
             fwmark: None,
         };
         let links = LinkSnapshot::read_all(&targets).context("devices of this host")?;
-        let is_named = |link: &LinkSnapshot| client.links.iter().any(|l| l.device == link.name);
-        let uplinks: Vec<Uplink> = links
-            .into_iter()
-            .filter(|link| {
-                if client.links.is_empty() {
-                    run_tunnel::is_uplink(link, &config.name)
-                } else {
-                    is_named(link) && !link.ways.is_empty()
-                }
-            })
-            .map(|link| Uplink {
-                label: link.name.clone(),
-                link,
-            })
-            .collect();
+        let mut uplinks = uplinks_of(client, &config.name, &links);
+        uplinks.retain(|uplink| !uplink.link.ways.is_empty());
         let findings = shake_hands(config, gateway, &uplinks, &endpoints)?;
         report.problems.extend(checks::gateways::from_handshakes(
             &gateway.name,
