@@ -922,14 +922,12 @@ impl DataPath {
 
     /// Executes the pending tasks of links that change between UDP and TCP.
     fn settle_carried(&mut self, now: Instant) {
-        let Some(gateways) = &self.gateways else {
+        let (Some(gateways), Some(carried)) = (&self.gateways, &mut self.carried) else {
             return;
         };
+        carried.measure(now, &self.endpoint);
         let gateway = gateways.addresses();
         let mut is_changed = false;
-        if let Some(carried) = &mut self.carried {
-            carried.measure(now, &self.endpoint);
-        }
         while let Some((id, task)) = self.carried.as_mut().and_then(|c| c.poll(now, &gateway)) {
             match task {
                 Task::Ask => self.ask_over_udp(PathId(id), &gateway),
