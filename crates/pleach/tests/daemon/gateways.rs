@@ -389,21 +389,27 @@ fn a_gateway_that_refuses_the_client_is_left_out() {
     assert_eq!(problems[0]["code"], "gateway-refuses");
 }
 
+/// Starts both gateways with a listener for links over TCP.
+fn start_with_carrier(world: &World, sites: &Sites) -> (Daemon, Daemon) {
+    let gateway = Gateway {
+        nat: "false",
+        more: "[carrier]\nlisten = \"[::]:443\"\n",
+        ..Gateway::default()
+    };
+    let one = gateway.start_on(world, &sites.one, Keys::gateway());
+    let two = gateway.start_on(world, &sites.two, Keys::client(4));
+    one.until_up();
+    two.until_up();
+    (one, two)
+}
+
 #[test]
 fn where_udp_is_blocked_another_gateway_takes_over_too() {
     let Some(world) = World::new() else { return };
     let sites = Sites::new(&world);
     let table = "table inet fault { chain c { type filter hook forward priority 0; meta l4proto udp drop; }; }";
     run(&world.gateway, "nft", &[table]);
-    let gateway = Gateway {
-        nat: "false",
-        more: "[carrier]\nlisten = \"[::]:443\"\n",
-        ..Gateway::default()
-    };
-    let mut one = gateway.start_on(&world, &sites.one, Keys::gateway());
-    let two = gateway.start_on(&world, &sites.two, Keys::client(4));
-    one.until_up();
-    two.until_up();
+    let (mut one, _two) = start_with_carrier(&world, &sites);
     let text = tables(4, [0, 1]);
     let client = Client {
         gateways: Some(&text),
@@ -429,15 +435,7 @@ fn where_udp_is_blocked_another_gateway_takes_over_too() {
 fn a_client_that_uses_only_tcp_chooses_a_gateway_and_changes_it() {
     let Some(world) = World::new() else { return };
     let sites = Sites::new(&world);
-    let gateway = Gateway {
-        nat: "false",
-        more: "[carrier]\nlisten = \"[::]:443\"\n",
-        ..Gateway::default()
-    };
-    let mut one = gateway.start_on(&world, &sites.one, Keys::gateway());
-    let two = gateway.start_on(&world, &sites.two, Keys::client(4));
-    one.until_up();
-    two.until_up();
+    let (mut one, _two) = start_with_carrier(&world, &sites);
     let links = ["l0", "l1"].map(|link| {
         format!("[[link]]\nname = \"{link}\"\ndevice = \"{link}\"\ncarrier = \"tcp\"\n")
     });
