@@ -80,10 +80,14 @@ pub fn socket(transport: Transport, local: SocketAddr, remote: SocketAddr) -> io
 
 /// Returns the name of the process that has the socket `inode` open, as in `/proc/PID/comm`. `None` if none is found.
 ///
-/// Children inherit open sockets, at least until they start their program: of a process and its parent, the parent is returned.
-/// The search takes some milliseconds.
+/// Children inherit open sockets, at least until they start their program: of a process and its parent, the parent is returned,
+/// unless it is the first process, which opens sockets for the services that it starts (`systemd.socket(5)`). The search takes
+/// some milliseconds. No process has a socket with inode 0, which the kernel states for connections that are closed already.
 #[must_use]
 pub fn process_name(inode: u32) -> Option<String> {
+    if inode == 0 {
+        return None;
+    }
     let mut pids: Vec<u32> = fs::read_dir("/proc")
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -94,7 +98,7 @@ pub fn process_name(inode: u32) -> Option<String> {
     // A process may end before its name is read.
     opened.find_map(|pid| {
         let holders = successors(Some(pid), |pid| {
-            parent(*pid).filter(|parent| has_open(*parent, inode))
+            parent(*pid).filter(|parent| *parent > FIRST_PID && has_open(*parent, inode))
         });
         let name = fs::read_to_string(format!("/proc/{}/comm", holders.last()?)).ok()?;
         Some(name.trim_end().to_owned())
@@ -178,6 +182,7 @@ fn parse(answer: &[u8]) -> io::Result<Socket> {
     })
 }
 
+const FIRST_PID: u32 = 1;
 const HEADER_LEN: usize = 16;
 const REQUEST_LEN: usize = HEADER_LEN + 56;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;

@@ -56,6 +56,8 @@ impl Drop for Finder {
             // The process ends at the end of its input.
             let _ = questions.socket.shutdown(Shutdown::Both);
         }
+        // A search in a slow `/proc` must not delay the end of this process.
+        let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }

@@ -2,7 +2,8 @@
 //! [`pleach_linux::owner`].
 //!
 //! A look-up takes milliseconds, so it runs on another thread, and at most [`PER_WINDOW`] look-ups for each transport
-//! protocol begin in [`LENGTH`]. A client beyond this limit remains unknown and is classified by its port.
+//! protocol begin in [`LENGTH`]. One look-up runs at a time. A client beyond the limit, or whose look-up does not end within
+//! [`PATIENCE`], remains unknown and is classified by its port.
 
 use std::{cell::Cell, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,13 +12,15 @@ use pleach_linux::{
     clock,
     owner::{self, Finder, Transport},
 };
-use tokio::{task::spawn_blocking, time};
+use tokio::{sync::Semaphore, task::spawn_blocking, time};
 
 /// Identifies programs, and limits the number of look-ups.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Apps {
     /// Process that looks up programs; `None`: this process does.
     finder: Option<Arc<Finder>>,
+    /// Permit of the look-up that runs: a slow search occupies one thread, not one for each client.
+    one: Arc<Semaphore>,
     tcp: Window,
     udp: Window,
 }
@@ -30,7 +33,9 @@ impl Apps {
     pub(crate) fn new(finder: Option<Arc<Finder>>) -> Self {
         Self {
             finder,
-            ..Self::default()
+            one: Arc::new(Semaphore::new(1)),
+            tcp: Window::default(),
+            udp: Window::default(),
         }
     }
 
@@ -55,12 +60,20 @@ impl Apps {
             return None;
         }
         let finder = self.finder.clone();
-        let look = move || match finder {
-            Some(finder) => finder.process_name(socket.inode),
-            None => owner::process_name(socket.inode),
+        let one = Arc::clone(&self.one);
+        let look = async move {
+            let permit = one.acquire_owned().await.ok()?;
+            let found = spawn_blocking(move || {
+                // Held until the search has ended, even if nobody waits for it any more.
+                let _permit = permit;
+                match finder {
+                    Some(finder) => finder.process_name(socket.inode),
+                    None => owner::process_name(socket.inode),
+                }
+            });
+            found.await.ok().flatten()
         };
-        let found = time::timeout(PATIENCE, spawn_blocking(look)).await;
-        found.ok()?.ok().flatten()
+        time::timeout(PATIENCE, look).await.ok().flatten()
     }
 }
 

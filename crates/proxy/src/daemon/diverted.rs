@@ -170,11 +170,7 @@ fn client(
     app: Option<String>,
     descriptors: &Rc<Descriptors>,
 ) -> Rc<Client> {
-    let replies = Replies {
-        to: from,
-        descriptors: Rc::clone(descriptors),
-        sockets: RefCell::default(),
-    };
+    let replies = Replies::new(from, descriptors);
     let reply = move |source: SocketAddr, payload: &[u8]| replies.send(source, payload).is_ok();
     let origin = Origin {
         from,
@@ -226,10 +222,27 @@ impl Sender {
 struct Replies {
     to: SocketAddr,
     descriptors: Rc<Descriptors>,
+    /// Descriptor of the first socket. Otherwise the sockets for requests could use up all descriptors of the sender.
+    first: RefCell<Option<Descriptor>>,
     sockets: RefCell<BTreeMap<SocketAddr, (socket2::Socket, Descriptor)>>,
 }
 
 impl Replies {
+    fn new(to: SocketAddr, descriptors: &Rc<Descriptors>) -> Self {
+        Self {
+            to,
+            descriptors: Rc::clone(descriptors),
+            first: RefCell::new(descriptors.take()),
+            sockets: RefCell::default(),
+        }
+    }
+
+    /// Takes a descriptor for a further socket.
+    fn descriptor(&self) -> Option<Descriptor> {
+        let first = self.first.borrow_mut().take();
+        first.or_else(|| self.descriptors.take())
+    }
+
     fn send(&self, source: SocketAddr, payload: &[u8]) -> io::Result<()> {
         let mut sockets = self.sockets.borrow_mut();
         if !sockets.contains_key(&source) {
@@ -237,11 +250,13 @@ impl Replies {
                 sockets.pop_first();
             }
             let descriptor = loop {
-                match self.descriptors.take() {
-                    Some(descriptor) => break descriptor,
-                    // Another socket of this sender makes room.
-                    None => sockets.pop_first().ok_or(io::ErrorKind::QuotaExceeded)?,
-                };
+                if let Some(descriptor) = self.descriptor() {
+                    break descriptor;
+                }
+                // Another socket of this sender makes room.
+                let (_, (_, descriptor)) =
+                    sockets.pop_first().ok_or(io::ErrorKind::QuotaExceeded)?;
+                self.first.replace(Some(descriptor));
             };
             let socket = divert::reply_socket(source, redirect::MARK)?;
             sockets.insert(source, (socket, descriptor));
@@ -288,6 +303,21 @@ mod tests {
             assert_eq!(senders.by_address.len(), 16);
             assert_eq!(drops("too-many-udp-senders"), Some(7));
             assert_eq!(drops("too-many-clients"), None);
+        });
+    }
+
+    #[test]
+    fn sockets_for_requests_leave_a_descriptor_for_answers() {
+        run(async {
+            let hub = Rc::new(hub());
+            // One place for each address.
+            let quota = Quota::new(8);
+            let from = SocketAddr::from(([10, 0, 0, 1], 1));
+            let sender = Descriptors::of_sender(&hub, &quota, from.ip()).expect("a place");
+            let replies = Replies::new(from, &sender);
+            let requests: Vec<_> = core::iter::from_fn(|| sender.take()).collect();
+            assert_eq!(requests.len(), 2);
+            assert!(replies.descriptor().is_some());
         });
     }
 }

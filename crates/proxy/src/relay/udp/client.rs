@@ -178,7 +178,7 @@ impl Client {
     /// Begins the flow to `to` again, over one link, because the peer does not serve it. The link that was chosen
     /// before may be down by now.
     fn begin_plain(self: &Rc<Self>, target: &Target, to: SocketAddr) -> Option<()> {
-        self.forget(to);
+        self.end(to, false);
         self.begin(target, to, Begin::Plain)
     }
 
@@ -381,9 +381,14 @@ impl Client {
     }
 
     fn forget(&self, to: SocketAddr) {
+        self.end(to, true);
+    }
+
+    /// Removes the flow to `to`. `completed`: it counts as a finished connection of its application.
+    fn end(&self, to: SocketAddr, completed: bool) {
         let flow = self.flows.borrow_mut().remove(&to);
         if let Some(flow) = flow {
-            self.hub.end(&flow.live, true);
+            self.hub.end(&flow.live, completed);
         }
     }
 
