@@ -337,6 +337,9 @@ pub struct TunnelSpec {
     /// When the daemons split TCP connections: `[tunnel] split_tcp` of both daemons. `None`: the daemons' default. In
     /// the lab only.
     pub split_tcp: Option<String>,
+    /// Whether the links carry the tunnel's datagrams over UDP or TCP: `[carrier] mode` of the client. If set, the
+    /// gateway also listens on TCP port 443. `None`: UDP. In the lab only.
+    pub carrier: Option<String>,
     /// Traffic classes, each with its keys unchanged from the file: `[[class]]` of both daemons.
     pub classes: Vec<toml::Table>,
 }

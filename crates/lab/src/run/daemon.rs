@@ -61,11 +61,12 @@ impl Daemons {
             "{mtu}compression = {}\nremember = false\n{parity}{split_tcp}",
             tunnel.compression
         );
+        let [client_carrier, gateway_carrier] = carrier_sections(tunnel);
         client.configure(&format!(
             "mode = \"client\"\n\n[tunnel]\nname = \"pleach0\"\n\
              address = [\"10.77.0.2/24\", \"fd77::2/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\
              {tunnel_keys}\n{scheduler}\n[gateway]\npublic_key = \"{}\"\nendpoints = [\"{}\"]\n\
-             allowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n{}",
+             allowed_ips = [\"0.0.0.0/0\", \"::/0\"]\n{client_carrier}{}",
             client_key.private,
             client.control,
             gateway_key.public,
@@ -79,7 +80,7 @@ impl Daemons {
             "mode = \"gateway\"\n\n[tunnel]\nname = \"pleach0\"\n\
              address = [\"10.77.0.1/24\", \"fd77::1/64\"]\nprivate_key = \"{}\"\ncontrol = {:?}\n\
              listen = \"[::]:{PORT}\"\nnat = true\n{tunnel_keys}\n{scheduler}\n[[client]]\nname = \"lab\"\n\
-             public_key = \"{}\"\nallowed_ips = [\"10.77.0.2/32\", \"fd77::2/128\"]\n",
+             public_key = \"{}\"\nallowed_ips = [\"10.77.0.2/32\", \"fd77::2/128\"]\n{gateway_carrier}",
             gateway_key.private, gateway.control, client_key.public,
         ))?;
         gateway.launch(&world.gateway)?;
@@ -184,6 +185,17 @@ fn scheduler_section(tunnel: &TunnelSpec) -> anyhow::Result<String> {
         write!(text, "\n[[class]]\n{}", toml::to_string(class)?)?;
     }
     Ok(text)
+}
+
+/// Returns `[carrier]` of the client and of the gateway.
+fn carrier_sections(tunnel: &TunnelSpec) -> [String; 2] {
+    let Some(mode) = &tunnel.carrier else {
+        return [String::new(), String::new()];
+    };
+    [
+        format!("\n[carrier]\nmode = {mode:?}\n"),
+        "\n[carrier]\nlisten = \"[::]:443\"\n".to_owned(),
+    ]
 }
 
 fn link_sections(tunnel: &TunnelSpec, links: &[&LinkSpec]) -> String {

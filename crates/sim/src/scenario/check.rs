@@ -232,6 +232,7 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         "class",
         "parity",
         "split_tcp",
+        "carrier",
     ];
     if let Some(key) = own.keys().find(|key| !known.contains(&key.as_str())) {
         let remedy = format!(
@@ -275,6 +276,14 @@ fn tunnel(table: toml::Table, links: &[LinkSpec]) -> Result<TunnelSpec, (String,
         compression: raw.compression.unwrap_or(true),
         classes: raw.class,
         split_tcp: raw.split_tcp,
+        carrier: raw.carrier.map(|carrier| {
+            let mode = match carrier {
+                raw::Carrier::Auto => "auto",
+                raw::Carrier::Tcp => "tcp",
+                raw::Carrier::Udp => "udp",
+            };
+            mode.to_owned()
+        }),
         parity: raw.parity.map(|parity| match parity {
             raw::Parity::Bch => Code::Bch,
             raw::Parity::Hamming => Code::Hamming,

@@ -135,6 +135,14 @@ with_params!(Event {
     weights: Option<BTreeMap<String, u32>>,
 });
 
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Carrier {
+    Auto,
+    Tcp,
+    Udp,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Tunnel {
@@ -146,6 +154,7 @@ pub(super) struct Tunnel {
     pub(super) class: Vec<toml::Table>,
     pub(super) parity: Option<Parity>,
     pub(super) split_tcp: Option<String>,
+    pub(super) carrier: Option<Carrier>,
 }
 
 #[derive(Deserialize)]
