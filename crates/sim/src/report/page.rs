@@ -32,7 +32,7 @@ pub(crate) fn render(results: &Results, facts: &Facts<'_>) -> String {
         Some(plot::throughput(results, facts)),
         plot::idle(results, facts),
         several.then(|| plot::flow_goodput(results)),
-        Some(plot::comparison(results, facts)),
+        plot::comparison(results, facts),
         Some(plot::queue_delay(results, facts)),
         Some(plot::ping(results)),
         results.lateness_us.map(|_| plot::lateness(results)),

@@ -342,6 +342,10 @@ fn empty_results_say_so() {
     assert_well_formed(&page);
     assert_finite(&page);
     assert!(page.contains("no data"));
+    assert!(
+        !page.contains("Compared with"),
+        "there is nothing to compare"
+    );
     assert_eq!(
         verdict(&Results::default()),
         "The run has no traffic to judge."

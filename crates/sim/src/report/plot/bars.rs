@@ -10,12 +10,13 @@ use crate::{
     results::{Results, Transport},
 };
 
-/// Draws plot (d): the goodput of the run beside the goodput of the same traffic over other transports.
-pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Figure {
+/// Draws plot (d): the goodput of the run beside the goodput of the same traffic over other transports. `None` if the
+/// run has nothing to compare.
+pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Option<Figure> {
     const TITLE: &str = "Compared with other transports";
     let bars = bars_of(results, facts);
     if bars.len() < 2 {
-        return Figure::empty(TITLE);
+        return None;
     }
     let sum = facts.sum_mbps().filter(|_| facts.alone.len() > 1);
     let max = largest(bars.iter().map(|b| b.mbps).chain(sum));
@@ -76,13 +77,13 @@ pub(crate) fn comparison(results: &Results, facts: &Facts<'_>) -> Figure {
         }
         svg.finish()
     };
-    Figure {
+    Some(Figure {
         title: TITLE,
         caption: "The same traffic on the same lines: pleach, the kernel's Multipath TCP, each line alone, and plain routing."
             .to_owned(),
         legend: Vec::new(),
         drawings: Some(WIDTHS.map(draw)),
-    }
+    })
 }
 
 struct Bar {
