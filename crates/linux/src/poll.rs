@@ -214,6 +214,26 @@ impl AsFd for Signals {
     }
 }
 
+/// Lets all signals reach the calling thread, and threads and processes that it starts from now on. Processes inherit the
+/// signals that the thread which starts them has blocked.
+///
+/// # Errors
+/// Returns the error of `pthread_sigmask(3)`.
+pub fn unblock_signals() -> io::Result<()> {
+    // SAFETY: a zeroed sigset_t is valid storage for sigemptyset, which initialises it; the second call gets a pointer to
+    // that live local. A null old set is allowed.
+    let error = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut())
+    };
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(error))
+    }
+}
+
 /// Asks the kernel to wake the calling thread at its deadlines without rounding.
 ///
 /// # Errors

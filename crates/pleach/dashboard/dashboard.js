@@ -94,7 +94,8 @@ async function setWeight(name, weight, note) {
 
 function showRows(body, rows, filter, columns) {
   const wanted = filter.trim().toLowerCase();
-  const found = rows.filter((row) => wanted === "" || row.join(" ").toLowerCase().includes(wanted));
+  const text = (row) => row.filter((cell) => typeof cell === "string").join(" ").toLowerCase();
+  const found = rows.filter((row) => wanted === "" || text(row).includes(wanted));
   const lines = found.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, cell))));
   if (lines.length === 0) lines.push(make("tr", {}, make("td", { colspan: String(columns), class: "empty" }, "none")));
   body.replaceChildren(...lines);
@@ -120,11 +121,83 @@ function showConnections(live) {
   $("connections-section").hidden = !isProxy;
   if (!isProxy) return;
   say($("connections-title"), `Connections: ${live.connection_count ?? 0}`);
+  if ($("connections").contains(document.activeElement)) return; // a menu is in use
   const rows = live.connections.map((connection) => [
     connection.target, connection.app ?? "–", connection.striped ? "several" : (connection.link ?? "–"),
     connection.why, rateText(connection.rate_mbps), bytes(connection.rx_bytes),
+    linkMenu(live, "", ruleOf(connection)),
   ]);
-  showRows($("connections"), rows, $("connections-filter").value, 6);
+  showRows($("connections"), rows, $("connections-filter").value, 7);
+}
+
+/** The rule that assigns new connections like this one: those of its program, or else those to its destination. */
+function ruleOf({ app, target }) {
+  if (app) return { app };
+  const colon = target.lastIndexOf(":");
+  return { destination: target.slice(0, colon).replace(/^\[|\]$/g, ""), port: target.slice(colon + 1) };
+}
+
+/** A menu that puts connections of `rule` on a link, as `pleach proxy set` does. Without it for readers. */
+function linkMenu(live, chosen, rule) {
+  if (!state.mayChange) return chosen || "–";
+  const names = live.links.map((link) => link.name);
+  const options = [["auto", "as scheduled"], ...names.map((name) => [name, name])];
+  const what = Object.entries(rule).map(([key, value]) => `${key} ${value}`).join(", ");
+  const menu = make("select", { "aria-label": `Link for new connections: ${what}` });
+  for (const [value, text] of options) menu.append(make("option", { value }, text));
+  menu.value = chosen || "auto";
+  const button = make("button", { type: "button", "aria-label": `Set the link for new connections: ${what}` }, "Set");
+  button.addEventListener("click", () => {
+    change({ ...rule, link: menu.value }, $("applications-note"));
+    document.activeElement.blur();
+  });
+  return make("span", { class: "choices" }, menu, button);
+}
+
+async function change(set, note) {
+  try {
+    const answer = await ask("/v1/set", {
+      method: "PUT",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ set }),
+    });
+    const result = await answer.json();
+    say(note, answer.ok ? `set: ${Object.entries(set).map(([key, value]) => `${key} ${value}`).join(", ")}` : result.error);
+  } catch {
+    say(note, "the daemon does not answer");
+  }
+}
+
+/** Schedulers of a proxy, as in docs/proxy.md. */
+const SCHEDULERS = ["max-throughput", "makespan", "weighted-round-robin", "round-robin", "only-one"];
+
+function showApplications(live) {
+  $("applications-section").hidden = live.mode !== "proxy";
+  if (live.mode !== "proxy") return;
+  $("scheduler-form").hidden = !state.mayChange;
+  const menu = $("scheduler");
+  if (menu.children.length === 0) {
+    for (const name of SCHEDULERS) menu.append(make("option", { value: name }, name));
+    $("scheduler-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      change({ scheduler: menu.value }, $("scheduler-note"));
+      document.activeElement.blur();
+    });
+  }
+  if (!$("scheduler-form").contains(document.activeElement)) menu.value = live.policy;
+  if ($("applications").contains(document.activeElement)) return;
+  const rows = Object.entries(live.applications).map(([name, app]) => [
+    name, app.class ?? "–", bytes(app.demand_down_bytes), bytes(app.demand_up_bytes), String(app.connections),
+    linkMenu(live, app.link ?? "", name.startsWith(":") ? { port: name.slice(1) } : { app: name }),
+  ]);
+  showRows($("applications"), rows, "", 6);
+}
+
+function showGateways(live) {
+  $("gateways-section").hidden = live.gateways.length === 0;
+  const items = live.gateways.map((gateway) =>
+    make("li", {}, `${gateway.why}. `, make("small", {}, millis(gateway.rtt_ms))));
+  $("gateways").replaceChildren(...items);
 }
 
 function showDetails(live) {
@@ -141,6 +214,10 @@ function showDetails(live) {
   for (const [name, kind] of Object.entries(live.classes)) facts.push([`Class ${name}`, `${kind.packets} packets`]);
   for (const [name, budget] of Object.entries(live.budgets)) {
     facts.push([`Budget of ${name}`, `${bytes(budget.used_bytes)} of ${bytes(budget.bytes)}`]);
+    if (budget.forecast_bytes !== undefined) {
+      const day = new Date(budget.renews_at_s * 1000).toLocaleDateString([], { timeZone: "UTC" });
+      facts.push([`Forecast of ${name}`, `${bytes(budget.forecast_bytes)} until ${day}`]);
+    }
   }
   for (const [name, split] of Object.entries(live.splitter?.links ?? {})) {
     const sent = split.share_bytes === null ? "–" : percent(split.share_bytes);
@@ -226,6 +303,8 @@ function take(live) {
   showNow(live);
   showLinks(live);
   showClients(live);
+  showGateways(live);
+  showApplications(live);
   showConnections(live);
   showDetails(live);
   draw();

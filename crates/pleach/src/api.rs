@@ -12,10 +12,11 @@
 //!                                             data path
 //! ```
 //!
-//! With `history` in `[dashboard]`, [`history`] takes and stores samples even while no client asks.
+//! With `history` in `[dashboard]`, [`history`] takes and stores samples even while no client asks, and with `[notices]`
+//! every sample is judged.
 //!
 //! The interface has one thread of its own. The thread starts with the first HTTP request on the control socket, or
-//! with the daemon if the interface listens on TCP. The thread never handles packets. It asks the data path for a
+//! with the daemon if the interface listens on TCP or notices are sent. The thread never handles packets. It asks the data path for a
 //! status as `pleach status` does, and shares each answer among all clients. Bounds:
 //!
 //! - [`serve::MAX_CONNECTIONS`] connections over TCP and [`routes::MAX_STREAMS`] event streams,
@@ -48,6 +49,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::{
     config::{Listen, ViewConfig},
     control::server::{Asker, Slot},
+    notices,
 };
 
 /// The HTTP interface of this daemon. Dropping it ends its thread.
@@ -122,7 +124,7 @@ impl Api {
             asker: Arc::clone(asker),
             thread: Mutex::new(None),
         };
-        if !doors.is_empty() {
+        if !doors.is_empty() || notices::started().is_some() {
             *this.lock() = Some(this.start_thread(doors, view.history.clone())?);
         }
         Ok(this)

@@ -94,6 +94,10 @@ enum Command {
     /// Find the programs of sockets, for a proxy that has started this process
     #[command(hide = true)]
     FindOwners,
+    /// Run the program of [notices], for a daemon that has started this process
+    #[cfg(feature = "dashboard")]
+    #[command(hide = true)]
+    SendNotices,
     /// Find what keeps a tunnel from working, and what to do; exit code 1 if a problem is found
     Doctor(Doctor),
     /// Check the configuration FILE, and whether its devices and ports are available on this host
@@ -312,6 +316,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::FindOwners => {
             start_logging();
             Ok(run_proxy::find_owners()?)
+        }
+        #[cfg(feature = "dashboard")]
+        Command::SendNotices => {
+            start_logging();
+            Ok(crate::notices::serve()?)
         }
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),

@@ -11,6 +11,8 @@ mod classes;
 mod equalizer;
 mod gateways;
 mod network;
+#[cfg(feature = "dashboard")]
+mod notices;
 mod peers;
 mod proxy;
 mod scheduler;
@@ -42,6 +44,8 @@ pub(crate) use budget::AtLimit;
 pub(crate) use carrier::{ClientCarrier, GatewayCarrier, TrustConfig};
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
+#[cfg(feature = "dashboard")]
+pub(crate) use notices::NoticesConfig;
 pub(crate) use proxy::{LoadedProxy, ProxyConfig, StripeConfig};
 pub(crate) use scheduler::SchedulerConfig;
 pub(crate) use source::{ConfigError, Note, Place, plain};

@@ -26,6 +26,8 @@ pub(crate) mod server;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::mpsc::SyncSender, time::Duration};
 
+use pleach_core::units::Bytes;
+use pleach_proxy::budget::{BudgetReport, Standing};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use client::{find_socket, only, reload, remove_client, set, set_weights, status};
@@ -339,10 +341,34 @@ pub(crate) struct BudgetStatus {
     pub(crate) bytes: u64,
     /// Number of bytes that the link has carried.
     pub(crate) used_bytes: u64,
+    /// Number of bytes that the link will have carried at the end of the month if it goes on as on average since the
+    /// month began. `None` on the first day of the month.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) forecast_bytes: Option<u64>,
+    /// Beginning of the next month, in seconds since 1970-01-01 UTC.
+    #[serde(default)]
+    pub(crate) renews_at_s: u64,
     /// `within`: the link has used at most the earned part of its budget. A tenth of the budget is earned at the
     /// beginning of the month, and the rest in proportion to the elapsed time. `ahead`: the link has used more than the
     /// earned part. `spent`: the link has used the whole budget.
     pub(crate) standing: String,
+}
+
+impl From<BudgetReport> for BudgetStatus {
+    fn from(report: BudgetReport) -> Self {
+        let standing = match report.standing {
+            Standing::Within => "within",
+            Standing::Ahead => "ahead",
+            Standing::Spent => "spent",
+        };
+        Self {
+            bytes: report.bytes.get(),
+            used_bytes: report.used.get(),
+            forecast_bytes: report.forecast.map(Bytes::get),
+            renews_at_s: report.renews_at_s,
+            standing: standing.to_owned(),
+        }
+    }
 }
 
 /// State of an equalizer.

@@ -39,6 +39,8 @@ mod events;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
+#[cfg(feature = "dashboard")]
+mod notices;
 mod onboard;
 mod portal;
 mod rates;

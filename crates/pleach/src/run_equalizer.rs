@@ -37,6 +37,8 @@ pub(crate) fn run(config: &EqualizerConfig, file: &Path) -> anyhow::Result<()> {
     let mut signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals")?;
     // The directory of state files and sockets must exist before it can be granted.
     StateDir::open(DEFAULT_STATE_DIR.as_ref()).context("state directory")?;
+    #[cfg(feature = "dashboard")]
+    crate::notices::start(config.view.notices.as_ref());
     let _confined = config
         .confine
         .then(|| confine::equalizer(config, file).apply());

@@ -25,7 +25,6 @@ use pleach_linux::{
     state::DEFAULT_STATE_DIR,
 };
 use pleach_proxy::{
-    budget::Standing,
     daemon::{Change, Daemon, KnownPeer, Settings, StripeSettings, known::Known, report},
     stripe,
 };
@@ -79,6 +78,8 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
         settings.finder = start_finder();
     }
     let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
+    #[cfg(feature = "dashboard")]
+    crate::notices::start(config.view.notices.as_ref());
     let _confined = config
         .confine
         .then(|| confine::proxy(&config, &file).apply());
@@ -387,18 +388,7 @@ fn application(
 }
 
 fn budget(link: &report::LinkReport) -> Option<(String, BudgetStatus)> {
-    let budget = link.budget?;
-    let status = BudgetStatus {
-        bytes: budget.bytes.get(),
-        used_bytes: budget.used.get(),
-        standing: match budget.standing {
-            Standing::Within => "within",
-            Standing::Ahead => "ahead",
-            Standing::Spent => "spent",
-        }
-        .to_owned(),
-    };
-    Some((link.name.clone(), status))
+    Some((link.name.clone(), link.budget?.into()))
 }
 
 fn striped(report: &report::StripedReport) -> StripedStatus {

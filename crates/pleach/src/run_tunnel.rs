@@ -98,6 +98,8 @@ pub(crate) fn run(
     if let Err(error) = dns::recover(&config.name) {
         tracing::warn!(%error, "the resolvers of an earlier run are not undone");
     }
+    #[cfg(feature = "dashboard")]
+    crate::notices::start(config.view.notices.as_ref());
     let _confined = config
         .confine
         .then(|| confine::tunnel(&config, file, trace).apply());

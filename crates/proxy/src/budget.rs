@@ -54,6 +54,22 @@ impl Standing {
     }
 }
 
+/// Use of a budget in the present month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetReport {
+    /// Data volume that the link may carry.
+    pub bytes: Bytes,
+    /// Data volume that the link has carried.
+    pub used: Bytes,
+    /// Data volume that the link will have carried at the end of the month if it goes on as on average since the
+    /// month began. `None` on the first day of the month.
+    pub forecast: Option<Bytes>,
+    /// Beginning of the next month, in seconds since 1970-01-01 UTC.
+    pub renews_at_s: u64,
+    /// Comparison of the used volume with the budget.
+    pub standing: Standing,
+}
+
 /// Bytes that a link has carried, by month.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -96,16 +112,36 @@ impl Account {
         if used >= budget.bytes {
             return Standing::Spent;
         }
-        let (first, next) = month(budget, unix_s);
-        let begin_s = u64::try_from(first).unwrap_or(0) * DAY_S;
-        let length_s = u64::try_from(next - first).unwrap_or(1).max(1) * DAY_S;
-        let elapsed_s = unix_s.saturating_sub(begin_s).min(length_s);
+        let Progress {
+            elapsed_s,
+            length_s,
+            ..
+        } = progress(budget, unix_s);
         let whole = u128::from(budget.bytes.get());
         let earned = whole / 10 + whole * 9 * u128::from(elapsed_s) / u128::from(length_s) / 10;
         if u128::from(used.get()) > earned {
             Standing::Ahead
         } else {
             Standing::Within
+        }
+    }
+
+    /// Returns the use of the budget at `unix_s`.
+    #[must_use]
+    pub fn report(&self, budget: &Budget, unix_s: u64) -> BudgetReport {
+        let used = self.used(budget, unix_s);
+        let progress = progress(budget, unix_s);
+        let forecast = (progress.elapsed_s >= DAY_S).then(|| {
+            let whole = u128::from(used.get()) * u128::from(progress.length_s);
+            let bytes = whole / u128::from(progress.elapsed_s);
+            Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+        });
+        BudgetReport {
+            bytes: budget.bytes,
+            used,
+            forecast,
+            renews_at_s: progress.begin_s + progress.length_s,
+            standing: self.standing(budget, unix_s),
         }
     }
 
@@ -124,6 +160,24 @@ impl Account {
         while self.months.len() > MAX_MONTHS {
             self.months.pop_first();
         }
+    }
+}
+
+/// A month, and the part of it that has elapsed.
+struct Progress {
+    begin_s: u64,
+    length_s: u64,
+    elapsed_s: u64,
+}
+
+fn progress(budget: &Budget, unix_s: u64) -> Progress {
+    let (first, next) = month(budget, unix_s);
+    let begin_s = u64::try_from(first).unwrap_or(0) * DAY_S;
+    let length_s = u64::try_from(next - first).unwrap_or(1).max(1) * DAY_S;
+    Progress {
+        begin_s,
+        length_s,
+        elapsed_s: unix_s.saturating_sub(begin_s).min(length_s),
     }
 }
 
@@ -215,6 +269,23 @@ mod tests {
     }
 
     #[test]
+    fn the_forecast_continues_the_average_of_the_month() {
+        let budget = budget(1000, 1);
+        let mut account = Account::default();
+        let begin = at(2026, Month::June, 1, 0);
+        account.charge(&budget, begin, 100_000_000);
+        let forecast = |at| account.report(&budget, at).forecast;
+        assert_eq!(forecast(begin), None);
+        assert_eq!(forecast(begin + DAY_S - 1), None);
+        assert_eq!(
+            forecast(at(2026, Month::June, 11, 0)),
+            Some(Bytes::new(300_000_000))
+        );
+        let renews = account.report(&budget, begin).renews_at_s;
+        assert_eq!(renews, at(2026, Month::July, 1, 0));
+    }
+
+    #[test]
     fn short_months_begin_on_their_last_day() {
         let budget = budget(1, 31);
         let begins = |year, name: Month, day| {
@@ -290,5 +361,6 @@ mod tests {
         account.charge(&budget, u64::MAX, u64::MAX);
         account.charge(&budget, u64::MAX, u64::MAX);
         assert_eq!(account.standing(&budget, u64::MAX), Standing::Spent);
+        assert!(account.report(&budget, u64::MAX).forecast.is_some());
     }
 }

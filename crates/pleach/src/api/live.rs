@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 use super::uplink::Uplink;
 use crate::{
     control::{
-        BudgetStatus, ClassStatus, ConnectionStatus, LinkStatus, RepairStatus, ResequencerStatus,
-        SplitterStatus, StatusReport,
+        ApplicationStatus, BudgetStatus, ClassStatus, ConnectionStatus, GatewayStatus, LinkStatus,
+        RepairStatus, ResequencerStatus, SplitterStatus, StatusReport,
     },
     rates::{Key, Rates},
     reasons,
@@ -57,7 +57,12 @@ pub(super) struct Live {
     pub(super) connections: Vec<ConnectionStatus>,
     /// Number of a proxy's connections.
     pub(super) connection_count: Option<u64>,
-    /// Budgets of a proxy's links.
+    /// Statistics of a proxy's applications by name, or by port (`:PORT`), those with the most connections, at most
+    /// 100.
+    pub(super) applications: BTreeMap<String, ApplicationStatus>,
+    /// Gateways of a client that has several, in the order of their priority.
+    pub(super) gateways: Vec<GatewayStatus>,
+    /// Budgets of links.
     pub(super) budgets: BTreeMap<String, BudgetStatus>,
     /// State of an equalizer.
     pub(super) splitter: Option<SplitterStatus>,
@@ -165,6 +170,9 @@ impl Live {
         let mut connections = status.connections.clone();
         connections.sort_by(|a, b| b.rate_mbps.total_cmp(&a.rate_mbps));
         connections.truncate(MAX_SHOWN);
+        let mut applications: Vec<_> = status.applications.iter().collect();
+        applications.sort_by_key(|(_, status)| core::cmp::Reverse(status.connections));
+        applications.truncate(MAX_SHOWN);
         let drops = status.drops.iter().filter(|(_, count)| **count > 0);
         Self {
             at_ms,
@@ -188,6 +196,11 @@ impl Live {
                 .collect(),
             connections,
             connection_count: status.connection_count,
+            applications: applications
+                .into_iter()
+                .map(|(name, status)| (name.clone(), status.clone()))
+                .collect(),
+            gateways: status.gateways.clone(),
             budgets: status.budgets.clone(),
             splitter: status.splitter.clone(),
             uplink,
@@ -227,5 +240,5 @@ fn sum<'a>(
         .reduce(|sum, rate| sum + rate)
 }
 
-/// Maximum number of clients and connections shown, as many as fit on a screen. `/v1/status` contains all.
+/// Maximum number of clients, connections and applications shown, as many as fit on a screen. `/v1/status` contains all.
 const MAX_SHOWN: usize = 100;

@@ -16,7 +16,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    control::{ClientStatus, LinkState, LinkStatus, StatusReport},
+    control::{ClientStatus, GatewayStatus, LinkState, LinkStatus, StatusReport},
     rates::links_of,
 };
 
@@ -31,6 +31,7 @@ pub(super) fn render(status: &StatusReport) -> String {
     daemon(&mut page, status);
     links(&mut page, status);
     clients(&mut page, &status.clients);
+    gateways(&mut page, &status.gateways);
     tunnel(&mut page, status);
     proxy(&mut page, status);
     equalizer(&mut page, status);
@@ -245,6 +246,34 @@ fn clients(page: &mut Page, clients: &[ClientStatus]) {
         "Clients that are connected",
         None,
         [(Vec::new(), number(is_up))],
+    );
+}
+
+fn gateways(page: &mut Page, gateways: &[GatewayStatus]) {
+    if gateways.is_empty() {
+        return;
+    }
+    let label = |gateway: &GatewayStatus| vec![("gateway", gateway.name.clone())];
+    let all = gateways.iter();
+    page.gauges(
+        "gateway_used",
+        "Whether the client uses the gateway",
+        None,
+        all.clone()
+            .map(|gateway| (label(gateway), yes(gateway.used))),
+    );
+    page.gauges(
+        "gateway_answers",
+        "Whether the gateway has answered in the last 35 s",
+        None,
+        all.clone()
+            .map(|gateway| (label(gateway), yes(gateway.answers))),
+    );
+    page.gauges(
+        "gateway_rtt",
+        "Lowest round-trip time to the gateway over all links in the last 35 s",
+        Some(Unit::Seconds),
+        all.filter_map(|gateway| Some((label(gateway), gateway.rtt_ms? / 1000.0))),
     );
 }
 

@@ -15,7 +15,7 @@ use axum::{
         IntoResponse, Response,
         sse::{Event as SseEvent, Sse},
     },
-    routing::{delete, get},
+    routing::{delete, get, put},
 };
 use futures_util::{Stream, stream};
 use pleach_linux::clock;
@@ -33,7 +33,7 @@ use super::{
     uplink::Uplink,
 };
 use crate::{
-    control::{ControlRequest, StatusReport},
+    control::{ControlRequest, StatusReport, server::Asker},
     events::{EVENTS, Event},
 };
 
@@ -49,7 +49,8 @@ pub(super) fn all(hub: &Arc<Hub>, access: Access) -> Router {
         .route("/v1/history", get(history))
         .route("/v1/history.csv", get(history_csv))
         .route("/v1/uplink", get(uplink))
-        .route("/v1/weights", axum::routing::put(set_weights))
+        .route("/v1/weights", put(set_weights))
+        .route("/v1/set", put(set))
         .route("/v1/clients/{name}", delete(remove_client))
         .route("/v1/openapi.json", get(description))
         .route("/metrics", get(openmetrics));
@@ -107,6 +108,15 @@ struct About {
 struct Weights {
     /// Weights from 1 to 1000, by name of the link.
     weights: BTreeMap<String, u32>,
+}
+
+/// A change of how a proxy handles new connections.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// As `pleach proxy set` takes them: `scheduler`, or `app`, `port`, `destination` with `link`, whose value `auto`
+    /// removes the assignment.
+    set: BTreeMap<String, String>,
 }
 
 /// Answer to a successful change.
@@ -267,6 +277,25 @@ async fn set_weights(
     }
 }
 
+#[utoipa::path(put, path = "/v1/set", tag = "daemon", request_body = Settings, responses(
+    (status = 200, description = "New connections of the proxy follow the change, until it ends", body = Done),
+    (status = 400, description = "The body is not JSON", body = Problem),
+    (status = 403, description = "The bearer may only read", body = Problem),
+    (status = 409, description = "The daemon refuses: an unknown key, value or link; this is no proxy", body = Problem),
+    (status = 413, description = "The body is longer than 64 KiB", body = Problem),
+    (status = 415, description = "The body is not declared as JSON", body = Problem),
+    (status = 422, description = "The JSON holds no settings", body = Problem),
+))]
+async fn set(State(hub): State<Arc<Hub>>, body: Result<Json<Settings>, JsonRejection>) -> Response {
+    match body {
+        Err(rejection) => problem(rejection.status(), rejection.body_text()),
+        Ok(Json(Settings { set })) => {
+            let change = |asker: &Asker| asker.ask(|reply| ControlRequest::Set(set, reply));
+            done(hub.change(change).await)
+        }
+    }
+}
+
 #[utoipa::path(delete, path = "/v1/clients/{name}", tag = "daemon",
     params(("name" = String, Path, description = "Name of a gateway's client")), responses(
     (status = 200, description = "No client has this name, and no session of it is left", body = Done),
@@ -274,9 +303,7 @@ async fn set_weights(
     (status = 409, description = "This is no gateway", body = Problem),
 ))]
 async fn remove_client(State(hub): State<Arc<Hub>>, Path(name): Path<String>) -> Response {
-    let remove = |asker: &crate::control::server::Asker| {
-        asker.ask(|reply| ControlRequest::RemoveClient(name, reply))
-    };
+    let remove = |asker: &Asker| asker.ask(|reply| ControlRequest::RemoveClient(name, reply));
     done(hub.change(remove).await)
 }
 
@@ -391,6 +418,7 @@ async fn description() -> Json<utoipa::openapi::OpenApi> {
         history_csv,
         uplink,
         set_weights,
+        set,
         remove_client,
         openmetrics,
         description

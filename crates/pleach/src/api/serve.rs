@@ -17,6 +17,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use pleach_linux::clock;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, UnixStream},
@@ -25,7 +26,10 @@ use tokio::{
 };
 
 use super::{Door, Handed, guard::Access, history::History, hub::Hub, routes};
-use crate::control::server::Asker;
+use crate::{
+    control::server::Asker,
+    notices::{self, Judge, Messenger},
+};
 
 /// Serves `doors` and the connections received from `handed`, until all senders of `handed` are gone. `history`: path
 /// of the history, if one is configured.
@@ -38,6 +42,9 @@ pub(super) async fn run(
     let hub = Arc::new(Hub::new(asker, history.as_deref().and_then(open)));
     if hub.history.is_some() {
         tokio::spawn(keep(Arc::clone(&hub)));
+    }
+    if let Some(messenger) = notices::started() {
+        tokio::spawn(notify(Arc::clone(&hub), messenger));
     }
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     for door in doors {
@@ -93,6 +100,24 @@ async fn keep(hub: Arc<Hub>) {
                     }
                     Err(_) => {}
                 }
+                Hub::wait(&sample)
+            }
+            Err(_) => BREATHER,
+        };
+        sleep(wait + BREATHER / 20).await;
+    }
+}
+
+/// Judges a sample a second, and sends the notices that follow from it.
+async fn notify(hub: Arc<Hub>, messenger: &'static Messenger) {
+    let mut judge = Judge::new(messenger.after());
+    loop {
+        let wait = match hub.sample().await {
+            Ok(sample) => {
+                let notices = judge.take(clock::now(), &sample.status);
+                notices
+                    .into_iter()
+                    .for_each(|notice| messenger.send(notice));
                 Hub::wait(&sample)
             }
             Err(_) => BREATHER,

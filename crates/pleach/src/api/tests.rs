@@ -23,9 +23,9 @@ use super::{routes::MAX_STREAMS, serve::PATIENCE};
 use crate::{
     config::{Listen, Token, ViewConfig},
     control::{
-        BudgetStatus, ClassStatus, ClientStatus, ConnectionStatus, ControlRequest, LinkState,
-        LinkStatus, ParityReport, ReloadReport, RepairStatus, SplitStatus, SplitterStatus,
-        StatusReport, server::ControlServer,
+        ApplicationStatus, BudgetStatus, ClassStatus, ClientStatus, ConnectionStatus,
+        ControlRequest, GatewayStatus, LinkState, LinkStatus, ParityReport, ReloadReport,
+        RepairStatus, SplitStatus, SplitterStatus, StatusReport, server::ControlServer,
     },
 };
 
@@ -84,11 +84,32 @@ fn sample() -> StatusReport {
             striped: None,
         }],
         connection_count: Some(1),
+        applications: BTreeMap::from([(
+            "curl".to_owned(),
+            ApplicationStatus {
+                class: Some("bulk".to_owned()),
+                demand_up_bytes: 1,
+                demand_down_bytes: 2,
+                connections: 3,
+                last_bytes: vec![4],
+                link: None,
+            },
+        )]),
+        gateways: vec![GatewayStatus {
+            name: "near".to_owned(),
+            used: true,
+            priority: 1,
+            answers: true,
+            rtt_ms: Some(12.5),
+            why: "near is in use".to_owned(),
+        }],
         budgets: BTreeMap::from([(
             "lte".to_owned(),
             BudgetStatus {
                 bytes: 100,
                 used_bytes: 30,
+                forecast_bytes: None,
+                renews_at_s: 0,
                 standing: "within".to_owned(),
             },
         )]),
@@ -189,6 +210,7 @@ fn dashboard(tokens: Vec<Token>) -> (SocketAddr, ViewConfig) {
         dashboard: Some(listen),
         metrics: None,
         history: None,
+        notices: None,
     };
     (address, view)
 }
@@ -266,6 +288,9 @@ fn every_answer_is_as_described() {
             let responses = operation["responses"].as_object().expect("responses");
             let (path, body) = match (method.as_str(), path.as_str()) {
                 ("get", "/v1/live/stream") => continue,
+                ("put", "/v1/set") => {
+                    (path.clone(), Some(r#"{"set":{"app":"curl","link":"dsl"}}"#))
+                }
                 ("put", _) => (path.clone(), Some(r#"{"weights":{"dsl":3}}"#)),
                 ("delete", _) => (path.replace("{name}", "home"), None),
                 _ => (path.clone(), None),
@@ -287,8 +312,9 @@ fn every_answer_is_as_described() {
             checked += 1;
         }
     }
-    assert_eq!(checked, 12);
+    assert_eq!(checked, 13);
     assert_eq!(daemon.ask("PUT /v1/weights", Some("{")).0, 400);
+    assert_eq!(daemon.ask("PUT /v1/set", Some("{}")).0, 422);
     assert_eq!(daemon.ask("PUT /v1/weights", Some("{}")).0, 422);
     let long = format!(r#"{{"weights":{{"{}":1}}}}"#, "x".repeat(70_000));
     assert_eq!(daemon.ask("PUT /v1/weights", Some(&long)).0, 413);
@@ -552,7 +578,10 @@ fn who_looks_shares_one_question_a_second_and_nobody_asks_otherwise() {
         for (status, reader) in &mut streams {
             assert_eq!(*status, 200);
             let live = next(reader, "live");
-            assert_eq!(live["headline"], "pleach0 is up over 2 of 2 links.");
+            assert_eq!(
+                live["headline"],
+                "pleach0 is up over 2 of 2 links at the gateway near."
+            );
             assert_eq!(live["links"][0]["why"], "dsl is too slow");
         }
     }

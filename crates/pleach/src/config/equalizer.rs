@@ -64,7 +64,14 @@ pub(crate) struct LoadedEqualizer {
 /// # Errors
 /// The first mistake in the file.
 pub(super) fn equalizer(root: &Table<'_>) -> Result<LoadedEqualizer, ConfigError> {
-    root.allow(&["mode", "equalizer", "link", "dashboard", "metrics"])?;
+    root.allow(&[
+        "mode",
+        "equalizer",
+        "link",
+        "dashboard",
+        "metrics",
+        "notices",
+    ])?;
     let table = root.table(
         "equalizer",
         &[

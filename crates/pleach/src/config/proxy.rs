@@ -110,6 +110,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
         "rule",
         "dashboard",
         "metrics",
+        "notices",
     ])?;
     let table = root.table(
         "proxy",

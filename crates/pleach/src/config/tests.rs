@@ -152,7 +152,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
         "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
-        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, carrier, class, dashboard, metrics)";
+        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, carrier, class, dashboard, metrics, notices)";
     "unknown key with odd characters": CLIENT, "weight = 64" => "\"we\\night\" = 64",
         "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",

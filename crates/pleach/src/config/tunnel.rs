@@ -34,6 +34,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "class",
         "dashboard",
         "metrics",
+        "notices",
     ])?;
     let tunnel = root.table(
         "tunnel",
@@ -127,6 +128,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "invitations",
         "dashboard",
         "metrics",
+        "notices",
     ])?;
     let tunnel = root.table(
         "tunnel",

@@ -1,4 +1,5 @@
-//! The tables `[dashboard]` and `[metrics]`, which every mode has: who may read this daemon's state over TCP.
+//! The tables `[dashboard]`, `[metrics]` and `[notices]`, which every mode has: who may read this daemon's state over TCP, and
+//! who is told of changes.
 //!
 //! Beyond loopback, both require a token. A token file has one token per line. `read-only` after a token means that
 //! requests with this token may not change anything.
@@ -9,6 +10,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use zeroize::Zeroizing;
 
 use super::{
+    notices::{self, NoticesConfig},
     secret,
     source::ConfigError,
     table::{Table, Value},
@@ -23,6 +25,8 @@ pub(crate) struct ViewConfig {
     pub(crate) metrics: Option<Listen>,
     /// File of the history; `None`: no history is stored.
     pub(crate) history: Option<PathBuf>,
+    /// Program that receives notices.
+    pub(crate) notices: Option<NoticesConfig>,
 }
 
 /// A TCP listener, and who may use it.
@@ -70,7 +74,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Reads both tables. A table that is missing in the file yields `None`.
+/// Reads the tables. A table that is missing in the file yields `None`.
 ///
 /// # Errors
 /// The first mistake in the tables.
@@ -83,6 +87,7 @@ pub(super) fn read(root: &Table<'_>) -> Result<ViewConfig, ConfigError> {
             Some(value) => history(&value.table("[dashboard]".to_owned(), &known)?)?,
             None => None,
         },
+        notices: notices::read(root)?,
     })
 }
 

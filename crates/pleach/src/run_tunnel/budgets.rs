@@ -105,17 +105,8 @@ impl Budgets {
         let of = |link: &LinkConfig| {
             let budget = link.budget.as_ref()?;
             let account = self.accounts.get(&link.name)?;
-            let status = BudgetStatus {
-                bytes: budget.bytes.get(),
-                used_bytes: account.used(budget, now).get(),
-                standing: match account.standing(budget, now) {
-                    Standing::Within => "within",
-                    Standing::Ahead => "ahead",
-                    Standing::Spent => "spent",
-                }
-                .to_owned(),
-            };
-            Some((link.name.clone(), status))
+            let status = account.report(budget, now);
+            Some((link.name.clone(), status.into()))
         };
         links.iter().filter_map(of).collect()
     }

@@ -423,7 +423,10 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
         ("[tunnel] remember", old.remember != wanted.remember),
         ("[tunnel] split_tcp", old.split_tcp != wanted.split_tcp),
         ("[tunnel] confine", old.confine != wanted.confine),
-        ("[dashboard] or [metrics]", old.view != wanted.view),
+        (
+            "[dashboard], [metrics] or [notices]",
+            old.view != wanted.view,
+        ),
     ];
     match (&old.role, &wanted.role) {
         (Role::Client(old), Role::Client(wanted)) => {

@@ -1,17 +1,15 @@
 //! Tests the dashboard in a real browser, against a real daemon.
 
-mod browser;
-
 use std::{os::unix::fs::PermissionsExt as _, path::PathBuf, thread, time::Duration};
 
 use pleach_linux::clock;
 
 use crate::{
+    browser::Browser,
     process::{Client, Daemon, Gateway},
     traffic::{SteadyStream, Target},
     world::{World, run},
 };
-use browser::Browser;
 
 const PAGE: &str = "http://127.0.0.1:7780/";
 

@@ -1,6 +1,9 @@
 //! Tests the real daemons against the real kernel: `pleach up` in network namespaces. Without root rights, the tests
 //! print a message and pass.
 
+#[cfg(feature = "dashboard")]
+#[path = "../common/browser.rs"]
+mod browser;
 mod budgets;
 mod carrier;
 mod closed;
@@ -13,6 +16,8 @@ mod gateways;
 #[cfg(feature = "dashboard")]
 mod metrics;
 mod names;
+#[cfg(feature = "dashboard")]
+mod notices;
 mod onboard;
 mod peers;
 mod portals;

@@ -2,10 +2,16 @@
 //! clearly, and the proxy leaves no resources behind.
 
 mod bad_input;
+#[cfg(feature = "dashboard")]
+#[allow(dead_code, reason = "the tests of the daemons use the rest")]
+#[path = "../common/browser.rs"]
+mod browser;
 mod budgets;
 mod cgroup;
 mod client;
 mod confined;
+#[cfg(feature = "dashboard")]
+mod dashboard;
 mod datagrams;
 mod invitations;
 mod links;

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use pleach_core::units::{Bitrate, Bytes};
+use pleach_core::units::Bitrate;
 use pleach_linux::clock;
 
 use super::hub::Hub;
 pub use super::learnt::Learnt;
+pub use crate::budget::BudgetReport;
 use crate::{
-    budget::Standing,
     estimate::class::Class,
     placer::{Cost, Placer},
     relay::stripe::association::{Association, LaneState},
@@ -81,17 +81,6 @@ pub struct ApplicationReport {
     pub last_bytes: Vec<u64>,
     /// Name of the link that was assigned to the application at run time.
     pub link: Option<String>,
-}
-
-/// Budget of a link in the present month.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BudgetReport {
-    /// Data volume that the link may carry.
-    pub bytes: Bytes,
-    /// Data volume that the link has carried.
-    pub used: Bytes,
-    /// Comparison of the used volume with the budget.
-    pub standing: Standing,
 }
 
 /// State of use of a link.
@@ -219,11 +208,10 @@ pub(super) fn report(hub: &Hub) -> Report {
             connections: counts.get(index).copied().unwrap_or(0),
             bound: bound.map(|bound| bound.sockets),
             weight: link.settings.weight,
-            budget: link.settings.budget.map(|budget| BudgetReport {
-                bytes: budget.bytes,
-                used: link.account.used(&budget, today),
-                standing: link.standing(),
-            }),
+            budget: link
+                .settings
+                .budget
+                .map(|budget| link.account.report(&budget, today)),
         }
     };
     let links = placer.links().iter().enumerate();

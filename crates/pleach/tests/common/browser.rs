@@ -18,7 +18,7 @@ use pleach_lab::netns::Netns;
 use pleach_linux::requirement;
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, run, within};
+use crate::world::{PATIENCE, within};
 
 /// Name of the program, and of Debian's package.
 const PROGRAM: &str = "chromium-headless-shell";
@@ -48,7 +48,8 @@ impl Browser {
         fs::create_dir(&profile).expect("directory");
         let [to, from] = ["to", "from"].map(|name| profile.join(name));
         for fifo in [&to, &from] {
-            run(host, "mkfifo", &[&fifo.display().to_string()]);
+            let made = host.command("mkfifo").arg(fifo).status();
+            assert!(made.expect("starts").success(), "{}", fifo.display());
         }
         // The sandbox is switched off because the tests run as root.
         let child = host
