@@ -23,6 +23,15 @@ impl Endpoint {
         self.clock_offset = unix_nanos.saturating_sub(since_zero);
     }
 
+    /// Changes keys already at the age `rekey_after`, at most [`REKEY_AFTER`](crate::session::rotation::REKEY_AFTER),
+    /// and drops sessions that this end began at one and a half times this age. For measurements of many changes in a
+    /// short time; call this method before the first handshake.
+    pub fn set_rekey_after(&mut self, rekey_after: Duration) {
+        for peer in &mut self.peers {
+            peer.tunnel.sessions().set_rekey_after(rekey_after);
+        }
+    }
+
     /// Returns the time of day at `at`, in nanoseconds since 1970.
     pub(super) fn time_at(&self, at: Instant) -> u64 {
         let since_zero = saturating_nanos(at.since(Instant::ZERO));

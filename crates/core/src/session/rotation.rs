@@ -73,6 +73,23 @@ pub struct SessionSet {
     next: Vec<Slot>,
     known: Option<Known>,
     given_up: Vec<u32>,
+    ages: Ages,
+}
+
+/// Ages at which keys change and sessions expire.
+#[derive(Clone, Copy, Debug)]
+struct Ages {
+    rekey_after: Duration,
+    reject_after: Duration,
+}
+
+impl Default for Ages {
+    fn default() -> Self {
+        Self {
+            rekey_after: REKEY_AFTER,
+            reject_after: REJECT_AFTER,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -94,6 +111,17 @@ impl SessionSet {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Changes keys already at the age `rekey_after`, at most [`REKEY_AFTER`]. Sessions that begin from now on are
+    /// dropped at one and a half times this age, as [`REJECT_AFTER`] is of [`REKEY_AFTER`]. For measurements of many
+    /// changes in a short time.
+    pub fn set_rekey_after(&mut self, rekey_after: Duration) {
+        let rekey_after = rekey_after.min(REKEY_AFTER);
+        self.ages = Ages {
+            rekey_after,
+            reject_after: rekey_after * 3 / 2,
+        };
     }
 
     /// Adds the session of a handshake that this end started. The session becomes current at once, so send a datagram
@@ -185,7 +213,7 @@ impl SessionSet {
     pub fn needs_rekey(&self, now: Instant) -> bool {
         self.current().is_some_and(|session| {
             session.role() == Role::Initiator
-                && (now.since(session.created_at()) >= REKEY_AFTER
+                && (now.since(session.created_at()) >= self.ages.rekey_after
                     || session.sealed_datagrams() >= REKEY_AFTER_DATAGRAMS)
         })
     }
@@ -205,7 +233,7 @@ impl SessionSet {
         let rekey_at = self
             .current()
             .filter(|session| session.role() == Role::Initiator)
-            .map(|session| session.created_at() + REKEY_AFTER)
+            .map(|session| session.created_at() + self.ages.rekey_after)
             .filter(|&at| at > now);
         [&self.current, &self.previous]
             .into_iter()
@@ -252,7 +280,7 @@ impl SessionSet {
         }
         Slot {
             session,
-            reject_at: now + REJECT_AFTER,
+            reject_at: now + self.ages.reject_after,
         }
     }
 

@@ -167,6 +167,21 @@ fn the_initiator_rekeys_at_the_age_and_the_responder_does_not() {
 }
 
 #[test]
+fn keys_change_and_expire_earlier_if_that_is_set_and_never_later() {
+    let (mut client, mut gateway) = (End::new(10), End::new(20));
+    client.set.set_rekey_after(Duration::from_secs(6));
+    connect(at(0), &mut client, &mut gateway, 1);
+    assert!(!client.set.needs_rekey(at(5_999)));
+    assert!(client.set.needs_rekey(at(6_000)));
+    assert!(client.seal(at(8_999)).is_some());
+    assert!(client.seal(at(9_000)).is_none());
+    client.set.set_rekey_after(Duration::from_secs(1_000));
+    connect(at(10_000), &mut client, &mut gateway, 3);
+    assert!(client.set.needs_rekey(at(130_000)));
+    assert!(client.seal(at(190_000)).is_none());
+}
+
+#[test]
 fn an_old_session_is_rejected_and_given_up() {
     let (mut client, mut gateway) = (End::new(10), End::new(20));
     connect(at(0), &mut client, &mut gateway, 1);
