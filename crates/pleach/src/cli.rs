@@ -24,6 +24,7 @@ use crate::{
     control::{self, WEIGHTS},
     doctor::{self, Doctor},
     keys::{self, SecretKey},
+    log_lines,
     onboard::{
         self, BadInput, gateway::GatewayCommand, join::Join, leave::Leave, peer::PeerCommand,
     },
@@ -271,10 +272,14 @@ impl From<anyhow::Error> for Failure {
 /// Runs the command given on the command line.
 pub(crate) fn main() -> ExitCode {
     let failure = match Cli::try_parse_from(std::env::args_os()) {
-        Ok(cli) => match run(cli.command) {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(failure) => failure,
-        },
+        Ok(cli) => {
+            let result = run(cli.command);
+            log_lines::finish();
+            match result {
+                Ok(()) => return ExitCode::SUCCESS,
+                Err(failure) => failure,
+            }
+        }
         // If help cannot be printed, the error cannot be printed either.
         Err(error) if !error.use_stderr() => {
             let _ = error.print();
@@ -575,7 +580,7 @@ fn start_logging() {
         .with_default_directive(LevelFilter::INFO.into())
         .from_env_lossy();
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
+        .with_writer(log_lines::Lines)
         .with_ansi(io::stderr().is_terminal())
         .with_filter(filter);
     let subscriber = tracing_subscriber::registry().with(lines);

@@ -152,6 +152,9 @@ pub(crate) struct StatusReport {
     /// except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bounds: Option<BoundsReport>,
+    /// Pauses of the thread that moves packets. Absent except for tunnels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) data_thread: Option<DataThreadStatus>,
     /// TCP connections that a client terminates and carries to the gateway. Absent if `split_tcp` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) split_tcp: Option<SplitTcpStatus>,
@@ -167,6 +170,18 @@ pub(crate) struct StatusReport {
     /// except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_tables: Option<u64>,
+}
+
+/// Pauses of the thread that moves packets, since its start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct DataThreadStatus {
+    /// Number of times that the thread worked for more than 20 ms before it looked for new packets.
+    pub(crate) pauses: u64,
+    /// Longest such time, in milliseconds.
+    pub(crate) longest_pause_ms: f64,
+    /// Number of lines of the log that were dropped because nobody read the log fast enough.
+    pub(crate) log_lines_dropped: u64,
 }
 
 /// State of one of a client's gateways.

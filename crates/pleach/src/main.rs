@@ -17,6 +17,7 @@
 //! | `top` | the `top` command |
 //! | [`watch`] | `status --watch` |
 //! | [`doctor`] | finds what keeps a tunnel from working |
+//! | `log_lines` | the log, which keeps nobody waiting |
 //! | [`onboard`] | sets up gateways and clients with one command on each side |
 //! | [`speedtest`] | measures the throughput of each link through a running tunnel |
 //! | [`run_equalizer`] | the equalizer daemon |
@@ -39,6 +40,7 @@ mod events;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
+mod log_lines;
 #[cfg(feature = "dashboard")]
 mod notices;
 mod onboard;

@@ -25,7 +25,7 @@ use crate::{
         ControlRequest, HoldStatus, LinkState, LinkStatus, SchedulerStatus, SplitStatus,
         SplitterStatus, StatusReport, server::ControlServer,
     },
-    reasons,
+    log_lines, reasons,
 };
 
 /// Runs the equalizer that `config`, read from `file`, describes until SIGTERM or SIGINT.
@@ -42,6 +42,7 @@ pub(crate) fn run(config: &EqualizerConfig, file: &Path) -> anyhow::Result<()> {
     let _confined = config
         .confine
         .then(|| confine::equalizer(config, file).apply());
+    log_lines::in_background();
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
     let (_server, requests) =

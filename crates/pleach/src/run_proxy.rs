@@ -40,7 +40,7 @@ use crate::{
         LinkStatus, ReloadReport, SchedulerStatus, StatusReport, StripedStatus,
         server::{ControlServer, StartError},
     },
-    keys, onboard, reasons,
+    keys, log_lines, onboard, reasons,
 };
 
 /// Runs the proxy that `config` describes until SIGTERM or SIGINT.
@@ -83,6 +83,7 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
     let _confined = config
         .confine
         .then(|| confine::proxy(&config, &file).apply());
+    log_lines::in_background();
     let waker = Waker::new().context("control socket")?;
     let wake = waker.clone();
     let control = match ControlServer::start(&config.control, &config.view, move || wake.wake()) {

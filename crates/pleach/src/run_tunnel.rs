@@ -26,6 +26,7 @@ mod host;
 mod links;
 mod memory;
 pub(crate) mod names;
+mod pauses;
 mod portals;
 mod reload;
 pub(crate) mod report;
@@ -55,6 +56,7 @@ use crate::{
     config::{GatewayPeer, Nat, Role, TunnelConfig},
     confine,
     keys::SecretKey,
+    log_lines,
     trace::TraceFile,
 };
 use data_path::DataPath;
@@ -108,6 +110,7 @@ pub(crate) fn run(
             .with_context(|| format!("tunnel {}: [tunnel] dns", config.name))?,
         Role::Gateway(_) => None,
     };
+    log_lines::in_background();
     let _ = poll::set_precise_timers();
     let mut endpoint = Endpoint::new(
         endpoint_config(&config, plan.mtu),

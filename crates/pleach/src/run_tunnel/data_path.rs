@@ -47,6 +47,7 @@ use super::{
     links::{self, ClientLink},
     memory::{self, Memory},
     names::Names,
+    pauses::Pauses,
     portals::Portals,
     reload::Source,
     report,
@@ -112,6 +113,7 @@ pub(super) struct DataPath {
     carried: Option<Links>,
     /// Listener of a gateway for links that TCP carries.
     carrier: Option<Server>,
+    pauses: Pauses,
 }
 
 struct Control {
@@ -191,6 +193,7 @@ impl DataPath {
             translated: Translated::default(),
             carried: None,
             carrier: None,
+            pauses: Pauses::default(),
         };
         if config.remember {
             let dir = StateDir::open(super::state_directory()).context("state directory")?;
@@ -234,6 +237,7 @@ impl DataPath {
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
+            let woken_at = now;
             if solo.is_some_and(|until| until <= now) {
                 self.end_solo(now);
             }
@@ -310,6 +314,7 @@ impl DataPath {
             {
                 self.remember(now);
             }
+            self.pauses.on_round(clock::now().since(woken_at));
         }
     }
 
@@ -514,6 +519,7 @@ impl DataPath {
                         budgets,
                         incompatible: self.incompatible.clone(),
                         restored_tables: Some(self.host.restored_tables()),
+                        data_thread: Some(self.pauses.status()),
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
                         gateways: gateways.map_or_else(Vec::new, |all| all.status(now)),
                         ..status
