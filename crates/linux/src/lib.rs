@@ -17,6 +17,8 @@ pub mod confine;
 pub mod entropy;
 pub mod equalize;
 pub mod ethtool;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod netlink;
 pub mod netns;
 pub mod nft;

@@ -31,7 +31,7 @@ use ipnet::IpNet;
 pub(crate) use self::presence::exists;
 use crate::surroundings::Surroundings;
 
-mod presence;
+pub(crate) mod presence;
 mod program;
 
 /// Content of a tunnel's table.

@@ -162,7 +162,7 @@ fn request(transport: Transport, local: SocketAddr, remote: SocketAddr) -> Vec<u
     message
 }
 
-fn parse(answer: &[u8]) -> io::Result<Socket> {
+pub(crate) fn parse(answer: &[u8]) -> io::Result<Socket> {
     let word = |offset: usize| {
         let bytes = answer
             .get(offset..)

@@ -46,7 +46,7 @@ pub fn device_drops() -> io::Result<BTreeMap<String, u64>> {
     Ok(text.lines().skip(2).filter_map(drops).collect())
 }
 
-fn route_v4(line: &str) -> Option<IpNet> {
+pub(crate) fn route_v4(line: &str) -> Option<IpNet> {
     let mut fields = line.split_whitespace().skip(1);
     // The address is in network byte order, printed as a number in the byte order of this host.
     let word = |text| {
@@ -59,14 +59,14 @@ fn route_v4(line: &str) -> Option<IpNet> {
     IpNet::with_netmask(destination.into(), mask.into()).ok()
 }
 
-fn route_v6(line: &str) -> Option<IpNet> {
+pub(crate) fn route_v6(line: &str) -> Option<IpNet> {
     let mut fields = line.split_whitespace();
     let destination = u128::from_str_radix(fields.next()?, 16).ok()?;
     let len = u8::from_str_radix(fields.next()?, 16).ok()?;
     IpNet::new(IpAddr::V6(Ipv6Addr::from(destination)), len).ok()
 }
 
-fn device(line: &str) -> Option<(String, (u64, u64))> {
+pub(crate) fn device(line: &str) -> Option<(String, (u64, u64))> {
     let (name, counters) = line.split_once(':')?;
     let mut counters = counters.split_whitespace();
     let received = counters.next()?.parse().ok()?;

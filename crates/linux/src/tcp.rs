@@ -174,7 +174,7 @@ pub fn received_dscp(fd: impl AsFd) -> Option<u8> {
 
 /// Returns the TOS from control messages (`struct cmsghdr`, each padded to a word): length, level, type, then the
 /// value.
-fn tos_in(mut messages: &[u8]) -> Option<u8> {
+pub(crate) fn tos_in(mut messages: &[u8]) -> Option<u8> {
     const WORD: usize = size_of::<usize>();
     const HEAD: usize = WORD + 8;
     loop {

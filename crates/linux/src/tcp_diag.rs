@@ -52,7 +52,11 @@ pub fn connections(limit: usize) -> io::Result<Vec<Connection>> {
 }
 
 /// Processes the messages of one answer. Returns whether it was the last.
-fn take(mut answer: &[u8], limit: usize, found: &mut Vec<Connection>) -> io::Result<bool> {
+pub(crate) fn take(
+    mut answer: &[u8],
+    limit: usize,
+    found: &mut Vec<Connection>,
+) -> io::Result<bool> {
     loop {
         let (Some(len), Some(kind)) = (number::<4>(answer, 0), number::<2>(answer, 4)) else {
             return Ok(answer.is_empty() && found.len() >= limit);

@@ -22,8 +22,8 @@ use rustix::io::Errno;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 pub(crate) mod checksum;
-mod merge;
-mod split;
+pub(crate) mod merge;
+pub(crate) mod split;
 pub(crate) mod vnet;
 
 use merge::{Headers, MAX_SEGMENTS, Merger};

@@ -57,7 +57,7 @@ fn request(table: &str) -> io::Result<Vec<u8>> {
     Ok(request)
 }
 
-fn parse(answer: &[u8]) -> io::Result<bool> {
+pub(crate) fn parse(answer: &[u8]) -> io::Result<bool> {
     let kind = answer.get(4..6).and_then(|kind| kind.try_into().ok());
     match kind.map(u16::from_ne_bytes) {
         Some(NEW_TABLE) => Ok(true),

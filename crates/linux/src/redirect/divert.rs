@@ -177,7 +177,7 @@ pub fn receive(
 /// Returns the destination in the control messages of a datagram. Layout of `struct cmsghdr`: length of header and data
 /// (a `size_t`), level and type (an `int` each), data; each message starts at a multiple of the size of a `size_t`
 /// (cmsg(3)).
-fn destination(mut control: &[u8]) -> Option<SocketAddr> {
+pub(crate) fn destination(mut control: &[u8]) -> Option<SocketAddr> {
     loop {
         let (len, rest) = control.split_first_chunk::<WORD>()?;
         let (level, rest) = rest.split_first_chunk::<4>()?;

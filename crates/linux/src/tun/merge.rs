@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Highest number of packets in a run: `UDP_MAX_SEGMENTS` of the kernel.
-pub(super) const MAX_SEGMENTS: usize = 64;
+pub(crate) const MAX_SEGMENTS: usize = 64;
 
 /// Highest number of runs that can still grow.
 const OPEN_FLOWS: usize = 16;
@@ -35,7 +35,7 @@ const MAX_HEADER_LEN: usize = 40 + 60;
 
 /// Finds the runs in a batch. Reuses its tables from batch to batch.
 #[derive(Debug, Default)]
-pub(super) struct Merger {
+pub(crate) struct Merger {
     runs: Vec<Run>,
     /// For each packet of the batch, the index of the next packet in its run.
     next: Vec<Option<usize>>,
@@ -46,11 +46,11 @@ pub(super) struct Merger {
 
 /// A head and the packets that continue it.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(crate) struct Run {
     head: usize,
     tail: usize,
     /// Number of packets.
-    pub(super) count: usize,
+    pub(crate) count: usize,
     /// Length of the super-packet in bytes.
     len: usize,
     /// Parsed headers of the head. `None` if the packet cannot be merged.
@@ -83,7 +83,7 @@ struct Segment {
 
 impl Merger {
     /// Groups `packets` into runs. `merge_udp`: whether the device accepts super-packets of UDP.
-    pub(super) fn plan(&mut self, packets: &[PacketBuf], merge_udp: bool) {
+    pub(crate) fn plan(&mut self, packets: &[PacketBuf], merge_udp: bool) {
         self.runs.clear();
         self.next.clear();
         self.next.resize(packets.len(), None);
@@ -112,17 +112,17 @@ impl Merger {
     }
 
     /// Returns the number of runs of the last plan.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.runs.len()
     }
 
     /// Returns run `index` of the last plan, in the order of writing.
-    pub(super) fn run(&self, index: usize) -> &Run {
+    pub(crate) fn run(&self, index: usize) -> &Run {
         &self.runs[index]
     }
 
     /// Returns the packets of `run`, as indices into the batch.
-    pub(super) fn members(&self, run: &Run) -> impl Iterator<Item = usize> {
+    pub(crate) fn members(&self, run: &Run) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(run.head), |&index| self.next[index])
     }
 
@@ -130,7 +130,7 @@ impl Merger {
     /// write.
     ///
     /// `run` has at least two packets. The slices of `io` are `headers` first, then each packet's payload.
-    pub(super) fn gather<'a>(
+    pub(crate) fn gather<'a>(
         &self,
         run: &Run,
         packets: &'a [PacketBuf],
@@ -233,13 +233,13 @@ impl Run {
 
 /// Scratch buffer for the headers of a super-packet.
 #[derive(Debug)]
-pub(super) struct Headers {
+pub(crate) struct Headers {
     bytes: [u8; VNET_HEADER_LEN + MAX_HEADER_LEN],
 }
 
 impl Headers {
     /// Creates an empty scratch buffer.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             bytes: [0; VNET_HEADER_LEN + MAX_HEADER_LEN],
         }

@@ -16,12 +16,12 @@ use super::{
 /// Error: a read of the TUN device cannot be split. The kernel does not send such packets; they are dropped and
 /// counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
 /// Appends the single packets of `packet` to `out`, in buffers from `pool`. Returns their number.
 ///
 /// There is at most one packet per byte of payload; in practice there are at most 48.
-pub(super) fn split(
+pub(crate) fn split(
     header: &VnetHeader,
     packet: &[u8],
     pool: &mut Pool,

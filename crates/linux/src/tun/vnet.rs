@@ -17,7 +17,7 @@ const GSO_ECN: u8 = 0x80;
 
 /// Kind of the segments in a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gso {
+pub(crate) enum Gso {
     /// A single packet.
     None,
     /// TCP segments over IPv4.
@@ -30,22 +30,22 @@ pub(super) enum Gso {
 
 /// The decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct VnetHeader {
+pub(crate) struct VnetHeader {
     /// Kind of the packet's segments.
-    pub(super) gso: Gso,
+    pub(crate) gso: Gso,
     /// Start of the checksummed part, which is the transport header, if the checksum is incomplete.
-    pub(super) checksum_start: Option<u16>,
+    pub(crate) checksum_start: Option<u16>,
     /// Offset of the checksum field from `checksum_start`.
-    pub(super) checksum_offset: u16,
+    pub(crate) checksum_offset: u16,
     /// Length of the IP and transport headers in bytes.
-    pub(super) header_len: u16,
+    pub(crate) header_len: u16,
     /// Payload bytes of each segment except the last.
-    pub(super) segment_size: u16,
+    pub(crate) segment_size: u16,
 }
 
 impl VnetHeader {
     /// Decodes the header. `None` if its segmentation type is unknown.
-    pub(super) fn decode(bytes: [u8; VNET_HEADER_LEN]) -> Option<Self> {
+    pub(crate) fn decode(bytes: [u8; VNET_HEADER_LEN]) -> Option<Self> {
         let u16_at = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let gso = match bytes[1] & !GSO_ECN {
             GSO_NONE => Gso::None,
@@ -64,7 +64,7 @@ impl VnetHeader {
     }
 
     /// Returns the header in the kernel's format.
-    pub(super) fn encode(&self) -> [u8; VNET_HEADER_LEN] {
+    pub(crate) fn encode(&self) -> [u8; VNET_HEADER_LEN] {
         let mut bytes = [0; VNET_HEADER_LEN];
         bytes[0] = u8::from(self.checksum_start.is_some()) * NEEDS_CHECKSUM;
         bytes[1] = match self.gso {
