@@ -15,14 +15,18 @@
 //! `program-0`, one without its budget of bytes (`Endpoint::bound_kept` drops nothing) on `keeps-silent`.
 
 mod client;
+#[path = "../../crates/lab/src/hostile/frames.rs"]
 mod frames;
 mod gateway;
+#[path = "../../crates/lab/src/hostile/peer.rs"]
+mod peer;
 
 use arbitrary::Unstructured;
 use core::time::Duration;
 
-use client::{Client, Lane};
+use client::Client;
 use gateway::Gateway;
+use peer::Lane;
 
 /// Most steps of a program.
 const MOST_STEPS: usize = 300;
@@ -39,7 +43,7 @@ fn program(input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let mut client = Client::new();
     client.connect(&mut gateway, 0, false);
     gateway.drain(&mut client);
-    assert!(client.is_connected(), "no session to be hostile in");
+    assert!(client.peer.is_connected(), "no session to be hostile in");
     client.bring_up(&mut gateway);
     gateway.pass(&mut client, Duration::from_millis(500));
     let mut left = MOST_DATAGRAMS;
@@ -66,31 +70,31 @@ fn step(
         // Frames, once or many times over with versions and numbers that go on.
         0..=4 => {
             let times = repetitions(input, left)?;
-            let lane = lane(input)?;
-            let body = frames::body(input, client)?;
+            let (source, lane) = lane(input)?;
+            let body = frames::body(input, &client.peer)?;
             for time in 0..times {
                 let mut body = body.clone();
                 frames::count_on(&mut body, time);
-                client.control(gateway, lane, &body);
+                client.control(gateway, source, lane, &body);
             }
         }
         5..=8 => {
             let times = repetitions(input, left)?;
-            let lane = lane(input)?;
-            let mut data = frames::data(input, client)?;
+            let (source, lane) = lane(input)?;
+            let mut data = frames::data(input, &client.peer)?;
             let stride = frames::jump(input)?;
             for _ in 0..times {
-                client.data(gateway, lane, &data);
+                client.data(gateway, source, lane, &data);
                 data.global_seq = data.global_seq.wrapping_add(stride);
                 gateway.deliver();
             }
-            client.global_seq = data.global_seq;
+            client.peer.global_seq = data.global_seq;
         }
         9 => {
             let len = input.int_in_range(0..=1200_usize)?.min(input.len());
-            let lane = lane(input)?;
+            let (source, lane) = lane(input)?;
             let body = input.bytes(len)?;
-            client.control(gateway, lane, body);
+            client.control(gateway, source, lane, body);
         }
         10 | 11 => {
             let time = match input.int_in_range(0..=3_u8)? {
@@ -143,7 +147,8 @@ fn repetitions(input: &mut Unstructured<'_>, left: &mut u32) -> arbitrary::Resul
     Ok(times)
 }
 
-fn lane(input: &mut Unstructured<'_>) -> arbitrary::Result<Lane> {
+/// The number of the source address, and the lane.
+fn lane(input: &mut Unstructured<'_>) -> arbitrary::Result<(u8, Lane)> {
     let path = match input.int_in_range(0..=3_u8)? {
         0..=1 => 0,
         2 => input.int_in_range(0..=3)?,
@@ -158,5 +163,5 @@ fn lane(input: &mut Unstructured<'_>) -> arbitrary::Result<Lane> {
         6 => input.int_in_range(1..=300)?,
         _ => input.int_in_range(1..=200_000)?,
     };
-    Ok(Lane { path, source, skip })
+    Ok((source, Lane { path, skip }))
 }

@@ -27,21 +27,22 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
-use pleach_core::{time::Instant, units::Bitrate};
+use pleach_core::units::Bitrate;
 use pleach_linux::clock;
 
-mod gateway;
-mod member;
-mod numbering;
-mod packets;
+pub(crate) mod gateway;
+pub(crate) mod honest;
+pub(crate) mod member;
+pub(crate) mod numbering;
+pub(crate) mod packets;
 mod phases;
 mod report;
-mod swarm;
+pub(crate) mod swarm;
 
 pub use numbering::{MOST_CLIENTS, MOST_LINKS};
 pub use report::{Connect, Idle, Load, Memory, Report, Storm};
 
-use gateway::{Gateway, Keys, World};
+use gateway::{Gateway, Keys, Manner, World};
 use member::{Member, Shared};
 use phases::Phases;
 use swarm::Swarm;
@@ -90,11 +91,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 fn in_namespace(world: &World, options: &Options) -> anyhow::Result<Report> {
-    let binary = match (&options.binary, env::var_os("PLEACH_BIN")) {
-        (Some(binary), _) => binary.clone(),
-        (None, Some(binary)) => binary.into(),
-        (None, None) => env::current_exe()?,
-    };
+    let binary = binary(options.binary.as_deref())?;
     let dir = tempfile::tempdir().context("cannot make a directory for the gateway")?;
     let progress = progress(options.quiet);
     let keys = Keys::draw()?;
@@ -103,14 +100,22 @@ fn in_namespace(world: &World, options: &Options) -> anyhow::Result<Report> {
     let shared = Shared {
         gateway_key: keys.public,
         links: options.links,
+        rekey_after: None,
     };
-    let members = members(clock::now(), options.clients, &shared)?;
+    let members = members(options.clients, &shared)?;
     progress.set_message(format!(
         "starting a gateway for {} clients",
         options.clients
     ));
     let public_keys = members.iter().map(Member::public_key);
-    let mut gateway = Gateway::start(&world.gateway, &binary, dir.path(), &keys, public_keys)?;
+    let mut gateway = Gateway::start(
+        &world.gateway,
+        &binary,
+        dir.path(),
+        &keys,
+        public_keys,
+        Manner::Plain,
+    )?;
     gateway.wait()?;
     let configured = gateway.usage()?.anonymous;
     let swarm = Swarm::new(members, shared)?;
@@ -162,20 +167,33 @@ fn check(options: &Options) -> anyhow::Result<()> {
 /// Returns the memory of a gateway with one configured client, which does not connect.
 fn baseline(world: &World, binary: &Path, dir: &Path, keys: &Keys) -> anyhow::Result<u64> {
     let client = Keys::draw()?.public;
-    let mut gateway = Gateway::start(&world.gateway, binary, dir, keys, [&client].into_iter())?;
+    let clients = [&client].into_iter();
+    let mut gateway = Gateway::start(&world.gateway, binary, dir, keys, clients, Manner::Plain)?;
     gateway.wait()?;
     let memory = gateway.usage()?.anonymous;
     gateway.stop()?;
     Ok(memory)
 }
 
-fn members(now: Instant, count: u32, shared: &Shared) -> anyhow::Result<Vec<Member>> {
+/// Returns `count` clients with fresh keys.
+pub(crate) fn members(count: u32, shared: &Shared) -> anyhow::Result<Vec<Member>> {
+    let now = clock::now();
     (0..count)
         .map(|number| Member::new(now, number, shared))
         .collect()
 }
 
-fn progress(is_quiet: bool) -> ProgressBar {
+/// Returns the gateway's binary: `given`, `$PLEACH_BIN`, otherwise this program.
+pub(crate) fn binary(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    Ok(match (given, env::var_os("PLEACH_BIN")) {
+        (Some(binary), _) => binary.to_owned(),
+        (None, Some(binary)) => binary.into(),
+        (None, None) => env::current_exe()?,
+    })
+}
+
+/// Returns a line that shows what a run does.
+pub(crate) fn progress(is_quiet: bool) -> ProgressBar {
     if is_quiet {
         return ProgressBar::hidden();
     }

@@ -3,13 +3,16 @@
 use core::time::Duration;
 use std::{
     fs::{self, File, OpenOptions},
-    io::{BufRead as _, BufReader, Write as _},
-    os::unix::{fs::OpenOptionsExt as _, net::UnixStream},
+    io::{self, BufRead as _, BufReader, PipeReader, Write as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::{fs::OpenOptionsExt as _, net::UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Child, Stdio},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use pleach_core::time::Instant;
 use pleach_linux::clock;
 use pleach_sim::results::StatusSample;
@@ -28,6 +31,10 @@ pub(crate) struct Daemon {
     pub(crate) control: PathBuf,
     /// File to which the daemon writes its decisions, if it does.
     pub(crate) trace: Option<PathBuf>,
+    /// Whether the daemon writes a detailed log, which nobody reads. The log file stays empty.
+    pub(crate) is_log_stalled: bool,
+    /// The end of the log that nobody reads.
+    unread: Option<PipeReader>,
     process: Option<Child>,
 }
 
@@ -53,6 +60,8 @@ impl Daemon {
             log: file("log"),
             control,
             trace: None,
+            is_log_stalled: false,
+            unread: None,
             process: None,
         }
     }
@@ -77,8 +86,18 @@ impl Daemon {
             .create(true)
             .open(&self.log)
             .with_context(|| format!("cannot write {}", self.log.display()))?;
-        let process = host
-            .command(&self.binary)
+        let mut command = host.command(&self.binary);
+        if self.is_log_stalled {
+            let (unread, end) = io::pipe()?;
+            // SAFETY: the descriptor is open, and the call changes only the size of the pipe's buffer.
+            let size = unsafe { libc::fcntl(end.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
+            ensure!(size >= 0, "pipe: {}", io::Error::last_os_error());
+            self.unread = Some(unread);
+            command.env("RUST_LOG", "debug").stderr(end);
+        } else {
+            command.stderr(log.try_clone()?);
+        }
+        let process = command
             .arg(self.command)
             .arg(&self.config)
             .args(
@@ -87,8 +106,7 @@ impl Daemon {
                     .flat_map(|path| ["--trace".as_ref(), path.as_os_str()]),
             )
             .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
+            .stdout(log)
             .spawn()
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
         self.process = Some(process);
@@ -139,14 +157,7 @@ impl Daemon {
 
     /// Returns the daemon's answer to `request`. `None` if it does not answer in time.
     pub(crate) fn ask(&self, request: &serde_json::Value) -> Option<serde_json::Value> {
-        let socket = UnixStream::connect(&self.control).ok()?;
-        socket.set_read_timeout(Some(STATUS_PATIENCE)).ok()?;
-        (&socket)
-            .write_all(format!("{request}\n").as_bytes())
-            .ok()?;
-        let mut answer = String::new();
-        BufReader::new(&socket).read_line(&mut answer).ok()?;
-        serde_json::from_str(&answer).ok()
+        ask(&self.control, request)
     }
 
     /// Ends the daemon.
@@ -178,12 +189,26 @@ impl Daemon {
     }
 }
 
+/// Returns the answer to `request` of the daemon at the socket `control`. `None` if it does not answer in time.
+pub(crate) fn ask(control: &Path, request: &serde_json::Value) -> Option<serde_json::Value> {
+    let socket = UnixStream::connect(control).ok()?;
+    socket.set_read_timeout(Some(STATUS_PATIENCE)).ok()?;
+    (&socket)
+        .write_all(format!("{request}\n").as_bytes())
+        .ok()?;
+    let mut answer = String::new();
+    BufReader::new(&socket).read_line(&mut answer).ok()?;
+    serde_json::from_str(&answer).ok()
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
+/// Size of the pipe to nobody, in bytes: some dozen lines of a log.
+const PIPE_BYTES: libc::c_int = 4096;
 /// Longest time for which a daemon may take to end after a request.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Longest time to wait for the answer to a status request.

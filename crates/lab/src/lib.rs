@@ -20,10 +20,12 @@
 pub mod crowd;
 mod daemon;
 pub mod emulator;
+pub mod hostile;
 mod media;
 pub mod netns;
 pub mod parity;
 pub mod run;
+pub mod soak;
 pub mod topology;
 pub mod traffic;
 mod wait;

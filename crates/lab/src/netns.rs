@@ -5,6 +5,7 @@
 //! ends. Child processes are killed when the thread that started them ends.
 
 use std::{
+    ffi::{CStr, CString},
     fs::{self, File},
     io::{self, Write as _},
     os::{
@@ -200,23 +201,40 @@ pub fn prepare() -> anyhow::Result<()> {
     map("setgroups", "deny".to_owned())?;
     map("uid_map", format!("0 {} 1", uid.as_raw()))?;
     map("gid_map", format!("0 {} 1", gid.as_raw()))?;
-    mount_run_directory().context("cannot mount /run in a namespace of its own")
+    mount_run_directory(None).context("cannot mount /run in a namespace of its own")
+}
+
+/// Mounts an empty `/run` of at most `bytes` bytes that only this thread sees, and threads and processes that it starts
+/// from now on.
+///
+/// # Errors
+/// Fails if the kernel does not permit it.
+pub(crate) fn limit_run_directory(bytes: usize) -> anyhow::Result<()> {
+    unshare(UnshareFlags::NEWNS).context("cannot make a mount namespace")?;
+    let flags = libc::MS_REC | libc::MS_PRIVATE;
+    mount(None, c"/", flags, None).context("cannot make mounts private")?;
+    let options = CString::new(format!("size={bytes}"))?;
+    mount_run_directory(Some(&options)).context("cannot mount a small /run")
 }
 
 /// Mounts an empty `/run` that only this process sees: daemons store their state there, and the host's `/run` belongs
 /// to root.
-fn mount_run_directory() -> io::Result<()> {
+fn mount_run_directory(options: Option<&CStr>) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    // SAFETY: all arguments are constant strings that end in NUL; a null pointer means no options.
-    let done = unsafe {
-        libc::mount(
-            c"tmpfs".as_ptr(),
-            c"/run".as_ptr(),
-            c"tmpfs".as_ptr(),
-            flags,
-            core::ptr::null(),
-        )
-    };
+    mount(Some(c"tmpfs"), c"/run", flags, options)
+}
+
+/// Mounts a file system of the type `kind`, or with `None` changes how mounts propagate.
+fn mount(
+    kind: Option<&CStr>,
+    place: &CStr,
+    flags: libc::c_ulong,
+    options: Option<&CStr>,
+) -> io::Result<()> {
+    let kind = kind.map_or(core::ptr::null(), CStr::as_ptr);
+    let options = options.map_or(core::ptr::null(), CStr::as_ptr);
+    // SAFETY: all pointers are null or strings that end in NUL and live until the call returns; null means none.
+    let done = unsafe { libc::mount(kind, place.as_ptr(), kind, flags, options.cast()) };
     if done != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -210,6 +210,12 @@ enum LabCommand {
     /// Connect many clients to one gateway in namespaces; prints memory, processor time and times
     #[command(args_override_self = true)]
     Crowd(crate::lab::crowd::CrowdOptions),
+    /// Attack one gateway in namespaces; prints what honest clients lose, and what the gateway spends
+    #[command(args_override_self = true)]
+    Hostile(crate::lab::hostile::HostileOptions),
+    /// Trouble one gateway and its clients in namespaces for a long time; prints whether it leaks or pauses
+    #[command(args_override_self = true)]
+    Soak(crate::lab::soak::SoakOptions),
 }
 
 /// World in which published figures are measured again.
@@ -369,6 +375,10 @@ fn run(command: Command) -> Result<(), Failure> {
         }) => Ok(crate::lab::run(&scenario, &out, trace)?),
         #[cfg(feature = "lab")]
         Command::Lab(LabCommand::Crowd(options)) => print(&crate::lab::crowd::run(&options)?),
+        #[cfg(feature = "lab")]
+        Command::Lab(LabCommand::Hostile(options)) => print(&crate::lab::hostile::run(&options)?),
+        #[cfg(feature = "lab")]
+        Command::Lab(LabCommand::Soak(options)) => print(&crate::lab::soak::run(&options)?),
         #[cfg(feature = "reproduce")]
         Command::Reproduce {
             ids,

@@ -1,12 +1,14 @@
 //! Connects the command line to the lab.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use pleach_sim::results::Results;
 
 use crate::scenarios;
 
 pub(crate) mod crowd;
+pub(crate) mod hostile;
+pub(crate) mod soak;
 
 /// Runs the scenario file `path` in namespaces over emulated links and writes `results.json` and `report.html` into
 /// `out`. With `trace`, each daemon writes its decisions into the directory of its run.
@@ -26,4 +28,12 @@ pub(crate) fn run(path: &Path, out: &Path, trace: bool) -> anyhow::Result<()> {
         ..results
     };
     scenarios::publish(&scenario, &results, out)
+}
+
+/// Reads a duration of a measurement.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a time from 1s to 24h, such as 30s".to_owned();
+    let time = humantime::parse_duration(text).map_err(|_| expected())?;
+    let range = Duration::from_secs(1)..=Duration::from_secs(86_400);
+    range.contains(&time).then_some(time).ok_or_else(expected)
 }

@@ -14,8 +14,7 @@ use pleach_core::{
     tunnel::Incoming,
 };
 
-use super::super::heap;
-use super::client::Client;
+use super::{super::heap, client::Client, frames::packet};
 
 /// Private keys, as bytes that all are the same.
 pub(super) const GATEWAY_KEY: u8 = 200;
@@ -172,7 +171,7 @@ impl Gateway {
                     self.bytes.entry(to).or_default()[1] += datagram.len() as u64;
                     // Only one address is the client's own.
                     if to == 0 {
-                        client.read(now, datagram, &mut answers);
+                        client.peer.read(now, datagram, &mut answers);
                     }
                 }
             }
@@ -248,20 +247,4 @@ fn number(route: &Route) -> u8 {
         core::net::IpAddr::V4(ip) => ip.octets()[3] - 1,
         core::net::IpAddr::V6(_) => 0,
     }
-}
-
-/// A UDP packet of `len` bytes, 28 at least.
-pub(super) fn packet(len: u16, from: [u8; 4], to: [u8; 4], port: u16) -> Vec<u8> {
-    let len = len.max(28);
-    let mut packet = vec![0; usize::from(len)];
-    packet[0] = 0x45;
-    packet[2..4].copy_from_slice(&len.to_be_bytes());
-    packet[8] = 64;
-    packet[9] = 17;
-    packet[12..16].copy_from_slice(&from);
-    packet[16..20].copy_from_slice(&to);
-    packet[20..22].copy_from_slice(&port.to_be_bytes());
-    packet[22..24].copy_from_slice(&port.to_be_bytes());
-    packet[24..26].copy_from_slice(&(len - 20).to_be_bytes());
-    packet
 }

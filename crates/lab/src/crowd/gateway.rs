@@ -1,7 +1,10 @@
 //! The gateway under test: namespaces, configuration, and what its process uses.
 
 use core::{fmt::Write as _, time::Duration};
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, bail, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -18,14 +21,14 @@ use crate::{daemon::Daemon, netns::Netns, wait};
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The hosts: the crowd's and the gateway's.
-pub(super) struct World {
-    pub(super) crowd: Netns,
-    pub(super) gateway: Netns,
+pub(crate) struct World {
+    pub(crate) crowd: Netns,
+    pub(crate) gateway: Netns,
 }
 
 impl World {
     /// Builds both namespaces and a network between them.
-    pub(super) fn build() -> anyhow::Result<Self> {
+    pub(crate) fn build() -> anyhow::Result<Self> {
         let (crowd, gateway) = (Netns::new("crowd")?, Netns::new("gateway")?);
         for host in [&crowd, &gateway] {
             host.sysctl(&[
@@ -50,38 +53,60 @@ impl World {
 }
 
 /// A gateway's key pair.
-pub(super) struct Keys {
+pub(crate) struct Keys {
     private: Secret,
-    pub(super) public: [u8; 32],
+    pub(crate) public: [u8; 32],
 }
 
 impl Keys {
     /// Draws a key pair.
-    pub(super) fn draw() -> anyhow::Result<Self> {
+    pub(crate) fn draw() -> anyhow::Result<Self> {
         let private = Secret::from(clock::entropy()?);
         let public = *StaticKeys::from_private(private.clone()).public();
         Ok(Self { private, public })
     }
+
+    /// Returns the private key.
+    pub(crate) const fn private(&self) -> &Secret {
+        &self.private
+    }
+
+    /// Returns the key pair for handshakes.
+    pub(crate) fn pair(&self) -> StaticKeys {
+        StaticKeys::from_private(self.private.clone())
+    }
+}
+
+/// How a gateway runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It writes a log, and no state.
+    Plain,
+    /// It writes its state, and a detailed log, which nobody reads.
+    Soak,
 }
 
 /// The gateway's process.
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     daemon: Daemon,
 }
 
 impl Gateway {
     /// Writes the configuration of a gateway for `clients`, given by their public keys, and starts it.
-    pub(super) fn start<'a>(
+    pub(crate) fn start<'a>(
         host: &Netns,
         binary: &Path,
         dir: &Path,
         keys: &Keys,
         clients: impl Iterator<Item = &'a [u8; 32]>,
+        manner: Manner,
     ) -> anyhow::Result<Self> {
         let mut daemon = Daemon::new("gateway", "up", binary, dir);
+        daemon.is_log_stalled = manner == Manner::Soak;
+        let remember = manner == Manner::Soak;
         let mut text = format!(
             "mode = \"gateway\"\n\n[tunnel]\nname = \"pleach0\"\naddress = [\"{INNER_GATEWAY}/10\"]\n\
-             private_key = \"{}\"\ncontrol = {:?}\nlisten = \"{GATEWAY}:{PORT}\"\nnat = false\nremember = false\n\n\
+             private_key = \"{}\"\ncontrol = {:?}\nlisten = \"{GATEWAY}:{PORT}\"\nnat = false\nremember = {remember}\n\n\
              [scheduler]\npolicy = \"adaptive\"\n",
             STANDARD.encode(keys.private.expose()),
             daemon.control,
@@ -104,7 +129,7 @@ impl Gateway {
     ///
     /// # Errors
     /// Fails if the gateway ends or takes too long. The error contains the end of its log.
-    pub(super) fn wait(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn wait(&mut self) -> anyhow::Result<()> {
         let deadline = clock::now() + START_PATIENCE;
         let mut failed = None;
         let is_ready = wait::for_condition(deadline, || {
@@ -123,51 +148,67 @@ impl Gateway {
     ///
     /// # Errors
     /// Fails if it has ended. The error contains the end of its log.
-    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         self.daemon.check()
     }
 
     /// Kills the gateway and starts it again.
-    pub(super) fn restart(&mut self, host: &Netns) -> anyhow::Result<()> {
+    pub(crate) fn restart(&mut self, host: &Netns) -> anyhow::Result<()> {
         self.daemon.kill();
         self.daemon.launch(host)
     }
 
     /// Whether the gateway's control socket accepts connections.
-    pub(super) fn is_answering(&self) -> bool {
+    pub(crate) fn is_answering(&self) -> bool {
         self.daemon.is_answering()
     }
 
     /// Ends the gateway.
-    pub(super) fn stop(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         self.daemon.stop()
     }
 
     /// Returns the memory and processor time of the gateway's process.
-    pub(super) fn usage(&self) -> anyhow::Result<Usage> {
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        Usage::of(&self.process()?)
+    }
+
+    /// Returns the directory of the gateway's process in procfs.
+    pub(crate) fn process(&self) -> anyhow::Result<PathBuf> {
         let process = self.daemon.id().context("the gateway does not run")?;
-        Usage::of(Path::new(&format!("/proc/{process}")))
+        Ok(PathBuf::from(format!("/proc/{process}")))
+    }
+
+    /// Returns the path of the gateway's control socket.
+    pub(crate) fn control(&self) -> &Path {
+        &self.daemon.control
+    }
+
+    /// Returns the gateway's status. `None` if it does not answer in time.
+    pub(crate) fn status(&self) -> Option<serde_json::Value> {
+        self.daemon.status()
     }
 }
 
 /// What a process uses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     /// Resident memory in bytes.
-    pub(super) resident: u64,
+    pub(crate) resident: u64,
     /// Resident memory in bytes without the pages of files: heap and stacks.
-    pub(super) anonymous: u64,
+    pub(crate) anonymous: u64,
     /// Processor time so far, of all threads in user mode and in the kernel.
-    pub(super) cpu: Duration,
+    pub(crate) cpu: Duration,
 }
 
 impl Usage {
     /// Returns what this process uses.
-    pub(super) fn own() -> anyhow::Result<Self> {
+    pub(crate) fn own() -> anyhow::Result<Self> {
         Self::of(Path::new("/proc/self"))
     }
 
-    fn of(process: &Path) -> anyhow::Result<Self> {
+    /// Returns what a process uses, given by its directory in procfs.
+    pub(crate) fn of(process: &Path) -> anyhow::Result<Self> {
         let status = fs::read_to_string(process.join("status"))?;
         let bytes = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));

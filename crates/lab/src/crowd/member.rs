@@ -1,6 +1,9 @@
 //! One client of the crowd: the engine of a real client, with its own keys.
 
-use core::net::{IpAddr, SocketAddr};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use pleach_core::{
@@ -18,49 +21,54 @@ use pleach_core::{
 use pleach_linux::{clock, entropy::KernelEntropy};
 
 use super::{
+    honest::Honest,
     numbering::{GATEWAY, Outer, PLACES},
     packets,
 };
 
 /// UDP port of the gateway.
-pub(super) const PORT: u16 = 7_700;
+pub(crate) const PORT: u16 = 7_700;
 
 /// The settings that all clients share.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
-    pub(super) gateway_key: [u8; 32],
-    pub(super) links: u8,
+pub(crate) struct Shared {
+    pub(crate) gateway_key: [u8; 32],
+    pub(crate) links: u8,
+    /// Age at which keys change, if this is not the engine's.
+    pub(crate) rekey_after: Option<Duration>,
 }
 
 /// One client.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(crate) struct Member {
     number: u32,
     private_key: Secret,
     public_key: [u8; 32],
-    pub(super) endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     /// Number of its moves, modulo [`PLACES`].
-    pub(super) place: u8,
-    pub(super) deadline: Option<Instant>,
-    pub(super) is_touched: bool,
-    pub(super) is_up: bool,
+    pub(crate) place: u8,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) is_touched: bool,
+    pub(crate) is_up: bool,
     /// Number of handshakes completed when the crowd last began to gather.
     completed_at_gathering: u64,
     /// Whether the client has connected since then.
     has_gathered: bool,
     /// Number of times the association was lost.
-    pub(super) losses: u32,
+    pub(crate) losses: u32,
     /// Number of handshakes completed by earlier engines of this client.
     completed_before: u64,
     /// Bytes of inner packets that returned.
-    pub(super) received: u64,
+    pub(crate) received: u64,
     /// Part of a packet that the client may send already, in bytes.
     credit: u64,
+    /// Traffic of this client that reacts to losses and measures delays, instead of packets at a constant rate.
+    pub(crate) honest: Option<Honest>,
 }
 
 impl Member {
     /// Creates a client with fresh keys, which starts to connect at once.
-    pub(super) fn new(now: Instant, number: u32, shared: &Shared) -> anyhow::Result<Self> {
+    pub(crate) fn new(now: Instant, number: u32, shared: &Shared) -> anyhow::Result<Self> {
         let private_key = Secret::from(clock::entropy()?);
         let public_key = *StaticKeys::from_private(private_key.clone()).public();
         Ok(Self {
@@ -78,33 +86,34 @@ impl Member {
             completed_before: 0,
             received: 0,
             credit: 0,
+            honest: None,
         })
     }
 
     /// Returns the client's public key.
-    pub(super) const fn public_key(&self) -> &[u8; 32] {
+    pub(crate) const fn public_key(&self) -> &[u8; 32] {
         &self.public_key
     }
 
     /// Returns the number of handshakes completed so far.
-    pub(super) fn completed(&self) -> u64 {
+    pub(crate) fn completed(&self) -> u64 {
         self.completed_before + self.endpoint.handshakes().completed
     }
 
     /// Begins to wait for the next handshake.
-    pub(super) fn begin_gathering(&mut self) {
+    pub(crate) fn begin_gathering(&mut self) {
         self.completed_at_gathering = self.completed();
         self.has_gathered = false;
     }
 
     /// Whether the client has connected since the crowd began to gather. Returns true once.
-    pub(super) fn take_gathered(&mut self) -> bool {
+    pub(crate) fn take_gathered(&mut self) -> bool {
         let has_connected = self.is_up && self.completed() > self.completed_at_gathering;
         has_connected && !core::mem::replace(&mut self.has_gathered, true)
     }
 
     /// Returns the source address on a link.
-    pub(super) fn source(&self, link: u8) -> IpAddr {
+    pub(crate) fn source(&self, link: u8) -> IpAddr {
         let outer = Outer {
             client: self.number,
             link,
@@ -114,12 +123,12 @@ impl Member {
     }
 
     /// Continues at other source addresses without telling the engine, as behind a NAT that forgets its mapping.
-    pub(super) fn roam(&mut self) {
+    pub(crate) fn roam(&mut self) {
         self.place = (self.place + 1) % PLACES;
     }
 
     /// Replaces the engine by a new one without a close message, as after a crash and restart of the client.
-    pub(super) fn restart(&mut self, now: Instant, shared: &Shared) -> anyhow::Result<()> {
+    pub(crate) fn restart(&mut self, now: Instant, shared: &Shared) -> anyhow::Result<()> {
         self.completed_before = self.completed();
         self.endpoint = engine(now, self.private_key.clone(), shared)?;
         self.is_up = false;
@@ -127,7 +136,10 @@ impl Member {
     }
 
     /// Offers as many packets to the tunnel as `bytes` more bytes allow.
-    pub(super) fn offer(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn offer(&mut self, now: Instant, bytes: u64) {
+        if let Some(honest) = &mut self.honest {
+            return honest.offer(now, bytes, self.number, &mut self.endpoint);
+        }
         let len = packets::LEN as u64;
         // A client that could not send for a while does not catch up.
         self.credit = (self.credit + bytes).min(bytes.max(len) * 2);
@@ -140,9 +152,12 @@ impl Member {
     }
 
     /// Counts the packets that the engine delivers, and takes note of its events.
-    pub(super) fn collect(&mut self) {
+    pub(crate) fn collect(&mut self, now: Instant) {
         while let Some(packet) = self.endpoint.poll_deliver() {
             self.received += packet.len() as u64;
+            if let Some(honest) = &mut self.honest {
+                honest.on_packet(now, packet.as_slice());
+            }
             self.endpoint.pool().recycle(packet);
         }
         while let Some(event) = self.endpoint.poll_event() {
@@ -178,17 +193,21 @@ fn engine(now: Instant, private_key: Secret, shared: &Shared) -> anyhow::Result<
     let entropy = KernelEntropy::open().context("random numbers of the kernel")?;
     let mut endpoint = Endpoint::new(config, entropy, now);
     endpoint.set_time_of_day(now, clock::unix_nanos());
-    let reach = Reach {
-        v4: true,
-        v6: false,
-    };
+    if let Some(rekey_after) = shared.rekey_after {
+        endpoint.set_rekey_after(rekey_after);
+    }
     for link in 0..shared.links {
         let settings = Link::named(&format!("link{link}"));
         let id = endpoint.add_link(now, settings);
-        endpoint.handle_link(now, id.context("more links than a tunnel can use")?, reach);
+        endpoint.handle_link(now, id.context("more links than a tunnel can use")?, V4);
     }
     Ok(endpoint)
 }
 
+/// What a link of a client reaches.
+pub(crate) const V4: Reach = Reach {
+    v4: true,
+    v6: false,
+};
 /// Length in bytes of the longest inner packet.
 const MTU: usize = 1_414;

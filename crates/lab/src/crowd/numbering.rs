@@ -17,33 +17,33 @@ pub const MOST_CLIENTS: u32 = 40_000;
 pub const MOST_LINKS: u8 = 8;
 
 /// Outer address of the gateway.
-pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
+pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
 /// Address of the crowd's host on the network that it shares with the gateway.
-pub(super) const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 6);
+pub(crate) const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 6);
 /// Inner address of the gateway.
-pub(super) const INNER_GATEWAY: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
+pub(crate) const INNER_GATEWAY: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 1);
 
 /// The place of an outer address: who uses it, and since which move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outer {
+pub(crate) struct Outer {
     /// Number of the client.
-    pub(super) client: u32,
+    pub(crate) client: u32,
     /// The client's link.
-    pub(super) link: u8,
+    pub(crate) link: u8,
     /// Number of the client's moves so far, modulo [`PLACES`].
-    pub(super) place: u8,
+    pub(crate) place: u8,
 }
 
 impl Outer {
     /// Returns the address.
-    pub(super) fn address(self) -> Ipv4Addr {
+    pub(crate) fn address(self) -> Ipv4Addr {
         let link = u32::from(self.link % MOST_LINKS) << 20;
         let place = u32::from(self.place % PLACES) << 16;
         Ipv4Addr::from_bits(10 << 24 | link | place | self.client & 0xffff)
     }
 
     /// Returns the place of an address of the crowd.
-    pub(super) fn of(address: Ipv4Addr) -> Self {
+    pub(crate) fn of(address: Ipv4Addr) -> Self {
         let [_, link_and_place, ..] = address.octets();
         Self {
             client: address.to_bits() & 0xffff,
@@ -54,12 +54,12 @@ impl Outer {
 }
 
 /// Returns the inner address of a client.
-pub(super) fn inner(client: u32) -> Ipv4Addr {
+pub(crate) fn inner(client: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(INNER_GATEWAY.to_bits() + 1 + client)
 }
 
 /// Number of places, after which a client returns to its first address.
-pub(super) const PLACES: u8 = 16;
+pub(crate) const PLACES: u8 = 16;
 
 #[cfg(test)]
 mod tests {

@@ -19,29 +19,34 @@ use super::numbering::{INNER_GATEWAY, inner};
 use crate::netns::Netns;
 
 /// Length of a busy client's packets in bytes.
-pub(super) const LEN: usize = 1_200;
+pub(crate) const LEN: usize = 1_200;
 /// Port of both ends.
-const PORT: u16 = 9_000;
+pub(crate) const PORT: u16 = 9_000;
 /// Longest time that the far end waits before it checks whether it should end.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Fills `packet` with a packet of a client to the far end.
-pub(super) fn write(packet: &mut PacketBuf, client: u32) {
-    packet.resize(LEN);
+pub(crate) fn write(packet: &mut PacketBuf, client: u32) {
+    write_from(packet, client, PORT, LEN);
+}
+
+/// Fills `packet` with a packet of `len` bytes, [`HEADERS`] at least, from a port of a client to the far end.
+pub(crate) fn write_from(packet: &mut PacketBuf, client: u32, port: u16, len: usize) {
+    packet.resize(len);
     let bytes = packet.as_mut_slice();
     bytes[..HEADERS].fill(0);
     bytes[0] = 0x45;
-    put(bytes, 2, LEN);
+    put(bytes, 2, len);
     bytes[8] = 64;
     bytes[9] = 17;
     bytes[12..16].copy_from_slice(&inner(client).octets());
     bytes[16..20].copy_from_slice(&INNER_GATEWAY.octets());
     let checksum = !ones_complement_sum(&[&bytes[..20]]);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
-    put(bytes, 20, usize::from(PORT));
+    put(bytes, 20, usize::from(port));
     put(bytes, 22, usize::from(PORT));
     // The checksum of UDP stays 0: none.
-    put(bytes, 24, LEN - 20);
+    put(bytes, 24, len - 20);
 }
 
 /// Writes a number of two bytes.
@@ -51,14 +56,14 @@ fn put(bytes: &mut [u8], at: usize, number: usize) {
 }
 
 /// The far end: a thread in the gateway's namespace that returns each datagram to its sender.
-pub(super) struct FarEnd {
+pub(crate) struct FarEnd {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl FarEnd {
     /// Starts the thread. The gateway's tunnel device must exist.
-    pub(super) fn start(gateway: &Netns) -> anyhow::Result<Self> {
+    pub(crate) fn start(gateway: &Netns) -> anyhow::Result<Self> {
         let socket = gateway.run(|| {
             let address = (Ipv4Addr::UNSPECIFIED, PORT);
             let socket = UdpSocket::bind(address).context("UDP socket of the far end")?;
@@ -106,7 +111,7 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) -> anyhow::Result<()> {
 }
 
 /// Length in bytes of the headers of IPv4 and UDP.
-const HEADERS: usize = 28;
+pub(crate) const HEADERS: usize = 28;
 /// Size of the far end's socket buffers in bytes.
 const BUFFER_BYTES: usize = 4 << 20;
 

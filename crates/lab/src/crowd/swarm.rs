@@ -9,10 +9,13 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Context as _;
 use pleach_core::{
+    endpoint::Reach,
+    ids::PathId,
     packet::Ecn,
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::Incoming,
+    wire::handshake::KIND_INITIATION,
 };
 use pleach_linux::{
     clock,
@@ -21,7 +24,7 @@ use pleach_linux::{
 };
 
 use super::{
-    member::{Member, Shared},
+    member::{Member, Shared, V4},
     numbering::Outer,
 };
 
@@ -35,17 +38,17 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// The traffic of busy clients.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Load {
+pub(crate) struct Load {
     /// Number of busy clients: the first ones.
-    pub(super) clients: u32,
+    pub(crate) clients: u32,
     /// Bytes that each of them offers per second.
-    pub(super) bytes_per_second: u64,
+    pub(crate) bytes_per_second: u64,
 }
 
 /// All clients, and what they share.
-pub(super) struct Swarm {
-    pub(super) members: Vec<Member>,
-    pub(super) shared: Shared,
+pub(crate) struct Swarm {
+    pub(crate) members: Vec<Member>,
+    pub(crate) shared: Shared,
     sockets: Vec<UdpSocket>,
     poller: Poller,
     ready: Vec<Event>,
@@ -56,16 +59,35 @@ pub(super) struct Swarm {
     load: Load,
     next_tick: Option<Instant>,
     /// Number of clients that have connected since the crowd last began to gather.
-    pub(super) gathered: u32,
+    pub(crate) gathered: u32,
     /// Number of batches that the kernel refused.
-    pub(super) refused: u64,
+    pub(crate) refused: u64,
     /// Longest time by which a client's timer was late.
-    pub(super) lateness: Duration,
+    pub(crate) lateness: Duration,
+    /// Initiations that the clients have sent.
+    pub(crate) recorder: Recorder,
+}
+
+/// A recorder of initiations, as an attacker on the path could have it. It is off until [`Self::most`] is set.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    /// Number of initiations after which recording ends.
+    pub(crate) most: usize,
+    /// The recorded initiations.
+    pub(crate) initiations: Vec<Vec<u8>>,
+}
+
+impl Recorder {
+    fn record(&mut self, datagram: &[u8]) {
+        if self.initiations.len() < self.most && datagram.first() == Some(&KIND_INITIATION) {
+            self.initiations.push(datagram.to_vec());
+        }
+    }
 }
 
 impl Swarm {
     /// Opens the sockets. Call this method on a thread in the crowd's namespace.
-    pub(super) fn new(members: Vec<Member>, shared: Shared) -> anyhow::Result<Self> {
+    pub(crate) fn new(members: Vec<Member>, shared: Shared) -> anyhow::Result<Self> {
         let poller = Poller::new().context("epoll")?;
         let mut sockets = Vec::new();
         for token in 0..SOCKETS * u32::from(shared.links) {
@@ -91,6 +113,7 @@ impl Swarm {
             gathered: 0,
             refused: 0,
             lateness: Duration::ZERO,
+            recorder: Recorder::default(),
         };
         for index in 0..this.members.len() {
             this.touch(index);
@@ -99,7 +122,7 @@ impl Swarm {
     }
 
     /// Drives all clients until `deadline`, or until `is_done` returns true, which is asked every round.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         deadline: Instant,
         mut is_done: impl FnMut(&Self) -> bool,
@@ -123,31 +146,45 @@ impl Swarm {
     }
 
     /// Changes the traffic of busy clients from now on.
-    pub(super) fn set_load(&mut self, load: Load) {
+    pub(crate) fn set_load(&mut self, load: Load) {
         self.load = load;
         self.next_tick = (load.clients > 0).then(clock::now);
     }
 
     /// Begins to count the clients that connect from now on.
-    pub(super) fn begin_gathering(&mut self) {
+    pub(crate) fn begin_gathering(&mut self) {
         self.gathered = 0;
         self.members.iter_mut().for_each(Member::begin_gathering);
     }
 
     /// Moves a client to other addresses.
-    pub(super) fn roam(&mut self, index: usize) {
+    pub(crate) fn roam(&mut self, index: usize) {
         self.members[index].roam();
     }
 
     /// Replaces a client's engine, as after a crash of the client.
-    pub(super) fn restart(&mut self, index: usize) -> anyhow::Result<()> {
+    pub(crate) fn restart(&mut self, index: usize) -> anyhow::Result<()> {
         self.members[index].restart(clock::now(), &self.shared)?;
         self.touch(index);
         Ok(())
     }
 
+    /// Tells a client that one of its links reaches the gateway, or no longer does.
+    pub(crate) fn set_link(&mut self, index: usize, link: u8, is_usable: bool) {
+        let reach = if is_usable { V4 } else { Reach::NONE };
+        let endpoint = &mut self.members[index].endpoint;
+        endpoint.handle_link(clock::now(), PathId(link), reach);
+        self.touch(index);
+    }
+
+    /// Sets the clock of a client, in nanoseconds since 1970.
+    pub(crate) fn set_clock(&mut self, index: usize, unix_nanos: u64) {
+        let endpoint = &mut self.members[index].endpoint;
+        endpoint.set_time_of_day(clock::now(), unix_nanos);
+    }
+
     /// Returns the number of clients that are up.
-    pub(super) fn up(&self) -> usize {
+    pub(crate) fn up(&self) -> usize {
         self.members.iter().filter(|member| member.is_up).count()
     }
 
@@ -240,6 +277,7 @@ impl Swarm {
                     break;
                 }
                 for batch in self.tx.batches() {
+                    self.recorder.record(batch.bytes());
                     let link = batch.route().link;
                     let socket = u32::from(link) * SOCKETS + number % SOCKETS;
                     let transmit = Transmit {
@@ -254,7 +292,7 @@ impl Swarm {
                     self.refused += u64::from(sent.is_err());
                 }
             }
-            member.collect();
+            member.collect(now);
             self.gathered += u32::from(member.take_gathered());
             let next = member.endpoint.poll_timeout();
             if next != member.deadline {

@@ -6,6 +6,8 @@ use anyhow::Context as _;
 use pleach_core::units::Bitrate;
 use pleach_lab::crowd::{self, MOST_CLIENTS, MOST_LINKS, Options};
 
+use super::parse_time;
+
 /// Options of `pleach lab crowd`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CrowdOptions {
@@ -69,11 +71,4 @@ pub(crate) fn run(options: &CrowdOptions) -> anyhow::Result<String> {
         fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     Ok(report.to_string())
-}
-
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a time from 1s to 24h, such as 30s".to_owned();
-    let time = humantime::parse_duration(text).map_err(|_| expected())?;
-    let range = Duration::from_secs(1)..=Duration::from_secs(86_400);
-    range.contains(&time).then_some(time).ok_or_else(expected)
 }

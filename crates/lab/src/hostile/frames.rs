@@ -1,4 +1,5 @@
-//! Frames and packets with values near the interesting ones.
+//! Frames and packets with values near the interesting ones, drawn from bytes. The fuzzer finds bytes for them
+//! (`fuzz/src/hostile_peer.rs`, which includes this file); the lab draws them at random.
 
 use core::time::Duration;
 
@@ -14,19 +15,16 @@ use pleach_core::{
     },
 };
 
-use super::{
-    client::{Client, Data},
-    gateway::{BEYOND, INNER, packet},
-};
+use super::peer::{Data, Peer};
 
 /// The body of a control datagram: a few frames, or one kind as often as it fits.
-pub(super) fn body(input: &mut Unstructured<'_>, client: &Client) -> Result<Vec<u8>> {
+pub(super) fn body(input: &mut Unstructured<'_>, peer: &Peer) -> Result<Vec<u8>> {
     let mut bytes = [0; 1200];
     let mut writer = FrameWriter::new(&mut bytes);
     let fills = input.ratio(1, 4)?;
     for _ in 0..input.int_in_range(1..=6_u8)? {
         let before = writer.len();
-        if !push(input, client, &mut writer)? {
+        if !push(input, peer, &mut writer)? {
             break;
         }
         let len = writer.len() - before;
@@ -45,6 +43,10 @@ pub(super) fn body(input: &mut Unstructured<'_>, client: &Client) -> Result<Vec<
 }
 
 /// Makes versions of descriptions, receptions and intervals in `body` higher by `time`: by writing the frames again.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the other frames have no version"
+)]
 pub(super) fn count_on(body: &mut Vec<u8>, time: u32) {
     if time == 0 {
         return;
@@ -87,14 +89,10 @@ pub(super) fn count_on(body: &mut Vec<u8>, time: u32) {
     body.extend_from_slice(&out[..len]);
 }
 
-fn push(
-    input: &mut Unstructured<'_>,
-    client: &Client,
-    writer: &mut FrameWriter<'_>,
-) -> Result<bool> {
+fn push(input: &mut Unstructured<'_>, peer: &Peer, writer: &mut FrameWriter<'_>) -> Result<bool> {
     let highest = if input.arbitrary()? { 1 } else { 15 };
     let path = PathId(input.int_in_range(0..=highest)?);
-    let seen = Seq(client.seen[path.index()].0);
+    let seen = Seq(peer.seen[path.index()].0);
     let frame = match input.int_in_range(0..=20_u8)? {
         0 => Frame::Ping {
             token: input.arbitrary()?,
@@ -106,7 +104,7 @@ fn push(
         },
         2 | 3 => Frame::Report {
             path,
-            report: report(input, client, path)?,
+            report: report(input, peer, path)?,
         },
         4 => {
             const NAMES: [&str; 3] = ["x", "dsl", "a name of thirty-two bytes here."];
@@ -208,7 +206,7 @@ fn push(
             longest_gap_us: input.arbitrary()?,
         }),
         17 => {
-            let mut headers = packet(28, INNER, BEYOND, input.int_in_range(0..=9)?);
+            let mut headers = packet(28, peer.inner, peer.beyond, input.int_in_range(0..=9)?);
             let at = input.int_in_range(0..=27_usize)?;
             headers[at] = input.arbitrary()?;
             let frame = Frame::Template {
@@ -226,15 +224,15 @@ fn push(
         },
         _ => Frame::Tail {
             path_seq: near(input, Seq(0))?,
-            global_seq: near(input, Seq(client.global_seq))?,
+            global_seq: near(input, Seq(peer.global_seq))?,
         },
     };
     Ok(writer.push(&frame))
 }
 
 /// A report near the truth, or far from it.
-fn report(input: &mut Unstructured<'_>, client: &Client, path: PathId) -> Result<PathReport> {
-    let (highest, pkts) = client.seen[path.index()];
+fn report(input: &mut Unstructured<'_>, peer: &Peer, path: PathId) -> Result<PathReport> {
+    let (highest, pkts) = peer.seen[path.index()];
     let is_wild = input.ratio(1, 4)?;
     let highest_seq = near(input, Seq(highest))?;
     Ok(PathReport {
@@ -281,20 +279,25 @@ pub(super) fn jump(input: &mut Unstructured<'_>) -> Result<u32> {
 }
 
 /// A data datagram: a packet of the client's, of another's, a compressed one, a symbol, or anything.
-pub(super) fn data(input: &mut Unstructured<'_>, client: &Client) -> Result<Data> {
+pub(super) fn data(input: &mut Unstructured<'_>, peer: &Peer) -> Result<Data> {
     let global_seq = match input.int_in_range(0..=3_u8)? {
-        0..=2 => client.global_seq,
-        _ => near(input, Seq(client.global_seq))?.0,
+        0..=2 => peer.global_seq,
+        _ => near(input, Seq(peer.global_seq))?.0,
     };
     let body = match input.int_in_range(0..=7_u8)? {
         0..=3 => packet(
             input.int_in_range(20..=1500)?,
-            INNER,
-            BEYOND,
+            peer.inner,
+            peer.beyond,
             input.int_in_range(0..=9)?,
         ),
-        4 => packet(input.int_in_range(1400..=60_000)?, INNER, BEYOND, 7),
-        5 => packet(40, BEYOND, INNER, 7),
+        4 => packet(
+            input.int_in_range(1400..=60_000)?,
+            peer.inner,
+            peer.beyond,
+            7,
+        ),
+        5 => packet(40, peer.beyond, peer.inner, 7),
         6 => {
             let number = 0xc000 | input.int_in_range(0..=1200_u16)?;
             let len = input.int_in_range(0..=100_usize)?.min(input.len());
@@ -314,4 +317,20 @@ pub(super) fn data(input: &mut Unstructured<'_>, client: &Client) -> Result<Data
         is_symbol: input.ratio(1, 8)?,
         body,
     })
+}
+
+/// A UDP packet of `len` bytes, 28 at least.
+pub(super) fn packet(len: u16, from: [u8; 4], to: [u8; 4], port: u16) -> Vec<u8> {
+    let len = len.max(28);
+    let mut packet = vec![0; usize::from(len)];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[8] = 64;
+    packet[9] = 17;
+    packet[12..16].copy_from_slice(&from);
+    packet[16..20].copy_from_slice(&to);
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet[22..24].copy_from_slice(&port.to_be_bytes());
+    packet[24..26].copy_from_slice(&(len - 20).to_be_bytes());
+    packet
 }
