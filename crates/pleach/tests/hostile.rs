@@ -13,6 +13,10 @@ fn run(options: &[&str]) -> Option<Value> {
         requirement::skip(format_args!("{error:#}"));
         return None;
     }
+    Some(figures(options))
+}
+
+fn figures(options: &[&str]) -> Value {
     let dir = tempfile::tempdir().expect("temporary directory");
     let json = dir.path().join("figures.json");
     let output = Command::new(env!("CARGO_BIN_EXE_pleach"))
@@ -31,7 +35,7 @@ fn run(options: &[&str]) -> Option<Value> {
     let name = scenario["name"].as_str().expect("a name");
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(table.contains(name), "{table}");
-    Some(scenario.clone())
+    scenario.clone()
 }
 
 fn figure(scenario: &Value, kind: &str, what: &str) -> f64 {

@@ -8,7 +8,6 @@ use std::{fs, panic, path::PathBuf};
 #[path = "../../../fuzz/src/lib.rs"]
 #[expect(
     clippy::unwrap_in_result,
-    clippy::wildcard_enum_match_arm,
     unreachable_pub,
     reason = "for the fuzzer, the file is a library, in which a failed expectation is a finding"
 )]
