@@ -210,7 +210,7 @@ impl Drop for Daemon {
 /// Size of the pipe to nobody, in bytes: some dozen lines of a log.
 const PIPE_BYTES: libc::c_int = 4096;
 /// Longest time for which a daemon may take to end after a request.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest time to wait for the answer to a status request.
 const STATUS_PATIENCE: Duration = Duration::from_millis(300);
 /// Longest path of a Unix socket in bytes (sun_path).

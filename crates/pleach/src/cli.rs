@@ -277,15 +277,12 @@ impl From<anyhow::Error> for Failure {
 
 /// Runs the command given on the command line.
 pub(crate) fn main() -> ExitCode {
+    let _finish = log_lines::Finish;
     let failure = match Cli::try_parse_from(std::env::args_os()) {
-        Ok(cli) => {
-            let result = run(cli.command);
-            log_lines::finish();
-            match result {
-                Ok(()) => return ExitCode::SUCCESS,
-                Err(failure) => failure,
-            }
-        }
+        Ok(cli) => match run(cli.command) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(failure) => failure,
+        },
         // If help cannot be printed, the error cannot be printed either.
         Err(error) if !error.use_stderr() => {
             let _ = error.print();
@@ -612,7 +609,7 @@ fn print(text: &str) -> Result<(), Failure> {
 fn complain(text: &str) {
     let line = text.trim().replace(char::is_control, " ");
     // If this fails, the error cannot be reported anywhere.
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = log_lines::last(&line);
 }
 
 /// Joins clap's message of several lines into one: first its error paragraph, then tips and usage.

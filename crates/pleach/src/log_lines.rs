@@ -22,11 +22,12 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Maximum number of lines that wait to be written.
 const MOST_LINES: usize = 1_024;
-/// Longest time for which the end of the daemon waits for the lines to be written.
+/// Longest time for which the end of the daemon waits for a line to be written.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 static QUEUE: OnceLock<SyncSender<Entry>> = OnceLock::new();
 static DROPPED: AtomicU64 = AtomicU64::new(0);
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 enum Entry {
     Line(Vec<u8>),
@@ -89,15 +90,43 @@ fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until the lines so far are written, but at most 200 ms.
+/// Waits until the lines so far are written. Gives up if no line is written for 200 ms: then nobody reads the log.
 pub(crate) fn finish() {
-    if let Some(queue) = QUEUE.get() {
-        let (done, is_done) = sync_channel(1);
-        if queue.try_send(Entry::Finish(done)).is_ok() {
-            // After this time nobody reads the log.
-            let _ = is_done.recv_timeout(PATIENCE);
+    let Some(queue) = QUEUE.get() else { return };
+    let (done, is_done) = sync_channel(1);
+    let mut written = WRITTEN.load(Ordering::Relaxed);
+    let mut waits = false;
+    loop {
+        waits = waits || queue.try_send(Entry::Finish(done.clone())).is_ok();
+        if is_done.recv_timeout(PATIENCE).is_ok() {
+            return;
         }
+        let now = WRITTEN.load(Ordering::Relaxed);
+        if now == written {
+            return;
+        }
+        written = now;
     }
+}
+
+/// Calls [`finish`] when it is dropped, also by a panic of the main thread.
+#[derive(Debug)]
+pub(crate) struct Finish;
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        finish();
+    }
+}
+
+/// Writes the last line of the process, which ends in an error. Does not wait for a reader that has stopped.
+///
+/// # Errors
+/// If standard error cannot be written.
+pub(crate) fn last(line: &str) -> io::Result<()> {
+    Line.write_all(format!("{line}\n").as_bytes())?;
+    finish();
+    Ok(())
 }
 
 /// Returns the number of lines dropped so far.
@@ -113,17 +142,13 @@ fn offer(queue: &SyncSender<Entry>, line: &[u8], dropped: &AtomicU64) {
 
 fn write_all(entries: &Receiver<Entry>, mut out: impl Write, dropped: &AtomicU64) {
     let mut told = 0;
-    for entry in entries {
-        match entry {
-            Entry::Line(line) => {
-                // A log that cannot be written cannot tell this to anybody.
-                let _ = out.write_all(&line);
-            }
-            Entry::Finish(done) => {
-                // Nobody waits any more.
-                let _ = done.try_send(());
-            }
+    while let Ok(entry) = entries.recv() {
+        let mut next = Some(entry);
+        while let Some(entry) = next {
+            write(entry, &mut out);
+            next = entries.try_recv().ok();
         }
+        // The queue is empty: the lines that were dropped came after those that were written.
         let now = dropped.load(Ordering::Relaxed);
         if now > told {
             let lost = now - told;
@@ -132,6 +157,20 @@ fn write_all(entries: &Receiver<Entry>, mut out: impl Write, dropped: &AtomicU64
                 "{lost} lines of the log were dropped, because nobody read them"
             );
             told = now;
+        }
+    }
+}
+
+fn write(entry: Entry, out: &mut impl Write) {
+    match entry {
+        Entry::Line(line) => {
+            // A log that cannot be written cannot tell this to anybody.
+            let _ = out.write_all(&line);
+            WRITTEN.fetch_add(1, Ordering::Relaxed);
+        }
+        Entry::Finish(done) => {
+            // Nobody waits any more.
+            let _ = done.try_send(());
         }
     }
 }
@@ -154,7 +193,7 @@ mod tests {
         let text = String::from_utf8(out).expect("UTF-8");
         assert_eq!(
             text,
-            "one\n2 lines of the log were dropped, because nobody read them\ntwo\n"
+            "one\ntwo\n2 lines of the log were dropped, because nobody read them\n"
         );
     }
 }

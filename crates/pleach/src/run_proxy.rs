@@ -162,6 +162,7 @@ pub(crate) fn find_owners() -> anyhow::Result<()> {
         files: None,
     };
     let _confined = rights.apply();
+    log_lines::in_background();
     Ok(owner::serve(&mut UnixStream::from(socket))?)
 }
 

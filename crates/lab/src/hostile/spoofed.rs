@@ -342,7 +342,7 @@ fn address(client: u32) -> Ipv4Addr {
 /// Number of victims. The gateway challenges each address once.
 const VICTIMS: u32 = 16;
 /// Fewest bytes to the client's own address, without which nothing was measured.
-const OWN_BYTES: u64 = 100_000;
+const OWN_BYTES: u64 = 20_000;
 /// Number of the first victim's address.
 const FIRST_VICTIM: u32 = 50_000;
 /// Number of paths of the client.

@@ -160,10 +160,15 @@ impl Host {
     }
 }
 
-/// Returns the lines that only one of two pictures has.
+/// Returns the lines that one of two pictures has more often than the other.
 pub(super) fn differences(before: &[String], after: &[String]) -> Vec<String> {
     let only = |one: &[String], other: &[String], sign: &str| -> Vec<String> {
-        let missing = one.iter().filter(|line| !other.contains(line));
+        let mut rest = other.to_vec();
+        let is_missing = |line: &&String| {
+            let at = rest.iter().position(|other| other == *line);
+            at.map(|at| rest.swap_remove(at)).is_none()
+        };
+        let missing = one.iter().filter(is_missing);
         missing.map(|line| format!("{sign} {line}")).collect()
     };
     let mut lines = only(before, after, "-");
@@ -177,8 +182,8 @@ pub(super) fn differences(before: &[String], after: &[String]) -> Vec<String> {
 /// Fails if a program cannot be run.
 pub(super) fn picture(host: &Netns) -> anyhow::Result<Vec<String>> {
     let script =
-        "for what in rule '-6 rule' 'route show table all'; do ip $what; done; nft list ruleset;
-        grep -r '' /proc/sys/net/ipv4 /proc/sys/net/ipv6 2>/dev/null; true";
+        "set -e; for what in rule '-6 rule' 'route show table all'; do ip $what; done; nft list ruleset;
+        grep -r '' /proc/sys/net/ipv4/conf /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf 2>/dev/null || true";
     let output = host.command("sh").args(["-c", script]).output();
     let output = output.context("sh, ip and nft")?;
     if !output.status.success() {

@@ -150,6 +150,7 @@ pub(crate) fn serve() -> anyhow::Result<()> {
         files: None,
     };
     let _confined = rights.apply();
+    crate::log_lines::in_background();
     let mut lines = io::stdin().lock().lines();
     let first = lines.next().context("no command")??;
     let command: Vec<String> = serde_json::from_str(&first).context("command")?;

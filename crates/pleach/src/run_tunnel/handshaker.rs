@@ -105,6 +105,7 @@ struct AbortOnPanic;
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
+            crate::log_lines::finish();
             std::process::abort();
         }
     }

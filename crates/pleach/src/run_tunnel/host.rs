@@ -161,6 +161,7 @@ impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
             tracing::error!("a change of the host has failed: the daemon ends");
+            crate::log_lines::finish();
             process::abort();
         }
     }
