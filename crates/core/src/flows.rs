@@ -12,8 +12,9 @@
 //! stays there until the place has not been shared for [`EXPIRY`], because a flow that moved to another place would
 //! overtake its own packets.
 //!
-//! *Bounds.* The table takes 32 KiB from the first packet on. All parts together store at most 900 bytes per flow,
-//! besides waiting packets: queues 128, class 64, `adaptive` 200, order 8, headers 430 once they are compressed.
+//! *Bounds.* The table takes 40 KiB from the first packet on. The parts together store at most 900 bytes per flow,
+//! besides waiting packets: queues 64, class 80, `adaptive` 200, order 8, headers 430 once they are compressed. ACK pacing
+//! ([`crate::tunnel`]) is no part of the table: it has a table of its own with up to 64 flows that start.
 //!
 //! *Limits.* CoDel remembers for 30 s that the sender at a place does not respond to congestion signals, even if
 //! another flow has taken the place. If a flow is silent for [`EXPIRY`] while its packets still wait here, its later

@@ -96,8 +96,8 @@ pub struct PickEvent<'a> {
 pub struct Candidate {
     /// The path.
     pub path: PathId,
-    /// When the packet is predicted to arrive on the path, minus the one-way delay of the quickest path; losses and
-    /// jitter count as delay. `None` if the path was not considered.
+    /// When the packet is predicted to arrive on the path, minus the one-way delay of the quickest path. `None` if the
+    /// path was not considered.
     pub arrival: Option<Instant>,
     /// The policy's verdict.
     pub verdict: Verdict,

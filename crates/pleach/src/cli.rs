@@ -95,7 +95,7 @@ enum Command {
     /// Find the programs of sockets, for a proxy that has started this process
     #[command(hide = true)]
     FindOwners,
-    /// Run the program of [notices], for a daemon that has started this process
+    /// Run the program of `[notices]`, for a daemon that has started this process
     #[cfg(feature = "dashboard")]
     #[command(hide = true)]
     SendNotices,
