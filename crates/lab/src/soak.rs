@@ -1,6 +1,6 @@
 //! A gateway under trouble for a long time: does it leak, does it pause, does it leave anything behind?
 //!
-//! A real gateway serves clients of the [crowd](crate::crowd) and a client's daemon on a host with two links
+//! A real gateway serves clients of the [`crowd`] and a client's daemon on a host with two links
 //! (`host`). Meanwhile
 //!
 //! - links of clients go down and up, clients change their addresses, restart, and set their clocks by up to a day;
