@@ -16,8 +16,8 @@
 //! every sample is judged.
 //!
 //! The interface has one thread of its own. The thread starts with the first HTTP request on the control socket, or
-//! with the daemon if the interface listens on TCP or notices are sent. The thread never handles packets. It asks the data path for a
-//! status as `pleach status` does, and shares each answer among all clients. Bounds:
+//! with the daemon if the interface listens on TCP or notices are sent. The thread never handles packets. It asks the
+//! data path for a status as `pleach status` does, and shares each answer among all clients. Bounds:
 //!
 //! - [`serve::MAX_CONNECTIONS`] connections over TCP and [`routes::MAX_STREAMS`] event streams,
 //! - [`serve::MAX_HEAD_BYTES`] for the head of a request and [`routes::MAX_BODY_BYTES`] for its body,

@@ -1,8 +1,10 @@
 //! Connects the command line to the lab.
 
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
+use anyhow::Context as _;
 use pleach_sim::results::Results;
+use serde::Serialize;
 
 use crate::scenarios;
 
@@ -28,6 +30,15 @@ pub(crate) fn run(path: &Path, out: &Path, trace: bool) -> anyhow::Result<()> {
         ..results
     };
     scenarios::publish(&scenario, &results, out)
+}
+
+/// Writes the figures of a measurement to the file `path`.
+///
+/// # Errors
+/// If the file cannot be written.
+fn write_json(path: &Path, report: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// Reads a duration of a measurement.

@@ -1,8 +1,9 @@
 //! State shared by all clients of the API: at most one status a second, the rates between two statuses, and the last
 //! minutes.
 //!
-//! The data path is asked only when a client, the history or the notices ask and the last answer is older than [`PERIOD`]. Rates are differences
-//! of the byte counters of consecutive samples. After a gap of [`MAX_GAP`] or more, the next sample has no rates.
+//! The data path is asked only when a client, the history or the notices ask and the last answer is older than
+//! [`PERIOD`]. Rates are differences of the byte counters of consecutive samples. After a gap of [`MAX_GAP`] or more,
+//! the next sample has no rates.
 
 use core::time::Duration;
 use std::{

@@ -1,12 +1,11 @@
 //! `pleach lab crowd`: many clients on one gateway.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
 use pleach_core::units::Bitrate;
 use pleach_lab::crowd::{self, MOST_CLIENTS, MOST_LINKS, Options};
 
-use super::parse_time;
+use super::{parse_time, write_json};
 
 /// Options of `pleach lab crowd`.
 #[derive(Debug, clap::Args)]
@@ -67,8 +66,7 @@ pub(crate) fn run(options: &CrowdOptions) -> anyhow::Result<String> {
         quiet: false,
     })?;
     if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+        write_json(path, &report)?;
     }
     Ok(report.to_string())
 }

@@ -1,15 +1,14 @@
 //! `pleach lab hostile`: hostile clients and strangers at one gateway.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
 use pleach_core::units::Bitrate;
 use pleach_lab::{
     crowd::MOST_CLIENTS,
     hostile::{self, Options, Which},
 };
 
-use super::parse_time;
+use super::{parse_time, write_json};
 
 /// A scenario.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -97,8 +96,7 @@ pub(crate) fn run(options: &HostileOptions) -> anyhow::Result<String> {
         quiet: false,
     })?;
     if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+        write_json(path, &report)?;
     }
     Ok(report.to_string())
 }
