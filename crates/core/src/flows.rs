@@ -150,6 +150,11 @@ impl FlowTable {
         }
     }
 
+    /// Frees the memory, and forgets all flows. No packet may have been sent for [`EXPIRY`].
+    pub fn release_memory(&mut self) {
+        self.places = Vec::new();
+    }
+
     /// Returns the flow of a packet that is about to be sent.
     pub fn on_packet(&mut self, now: Instant, packet: &PacketView<'_>) -> FlowId {
         self.on_hash(now, self.key.hash(packet))

@@ -342,6 +342,9 @@ pub trait Scheduler: fmt::Debug + Send {
         let _ = paths;
     }
 
+    /// Frees memory of flows, because the tunnel has carried no packets for a minute.
+    fn release_memory(&mut self) {}
+
     /// The weight that the policy gives a path at this moment; `None` if the policy has no weights of its own or has
     /// not seen the path.
     fn weight(&self, id: PathId) -> Option<u32> {
@@ -399,6 +402,10 @@ impl Scheduler for AnyScheduler {
 
     fn on_paths(&mut self, paths: &[PathView]) {
         self.inner_mut().on_paths(paths);
+    }
+
+    fn release_memory(&mut self) {
+        self.inner_mut().release_memory();
     }
 
     fn weight(&self, id: PathId) -> Option<u32> {

@@ -14,7 +14,10 @@
 //! The owner is [`crate::endpoint::Endpoint`]. It finds the tunnel of a datagram or packet, runs handshakes, and lends
 //! the buffers that all tunnels share ([`Shared`]).
 
-use core::net::{IpAddr, SocketAddr};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use crate::{
     class::Class,
@@ -61,6 +64,7 @@ mod path_set;
 mod placement;
 mod receptions;
 mod repair;
+mod rest;
 mod round_trips;
 mod sealer;
 mod sec;
@@ -209,6 +213,17 @@ impl Tunnel {
         self.sessions.last_received_at()
     }
 
+    /// Whether the other end has been silent for `limit` although it was expected to send. A tunnel that rests expects
+    /// nothing: an unanswered probe ends the rest.
+    #[must_use]
+    pub fn is_silent(&self, now: Instant, limit: Duration) -> bool {
+        let Some(received_at) = self.sessions.last_received_at() else {
+            return true;
+        };
+        let rest = self.paths.resting();
+        !rest.is_on() && now.since(received_at.max(rest.woke_at())) >= limit
+    }
+
     /// Whether some path can carry data.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -319,6 +334,7 @@ impl Tunnel {
     /// Takes a parsed inner packet from the host.
     pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf, shared: &mut Shared<'_>) {
         self.paths.usage.on_packet_in(now);
+        self.paths.on_packet(now);
         let Ok(view) = packet.view() else {
             return shared.drop(packet, DropReason::NotIp);
         };
@@ -347,6 +363,7 @@ impl Tunnel {
         let is_idle = !has_packets && !self.outbound.has_copies();
         if !is_idle {
             self.paths.usage.on_offered(now);
+            self.paths.on_packet(now);
         }
         let sampling = self.placement.profile().rtt_sampling;
         if let Some(sampling) = sampling.filter(|_| has_packets) {
@@ -473,6 +490,8 @@ impl Tunnel {
             self.handle_mended(now, is_source_allowed, true, shared);
             return Ok(());
         };
+        self.paths.on_packet(now);
+        let path = self.paths.get_mut(id).ok_or(DropReason::Malformed)?;
         if !self.effort.allows(now) {
             return Err(DropReason::OverBudget);
         }
@@ -766,9 +785,22 @@ impl Tunnel {
         for id in self.paths.ids() {
             self.handle_path_timeout(now, id, has_active);
         }
+        self.paths.rest(now);
+        if self.paths.take_release(now) {
+            self.release_memory(now);
+        }
         self.look_for_narrow(now);
         self.tell_rate_control(now);
         self.sessions.expire(now);
+    }
+
+    /// Frees the memory that a tunnel without packets does not need.
+    fn release_memory(&mut self, now: Instant) {
+        self.outbound.release_memory();
+        self.inbound.release_memory(now);
+        self.repair.fec.release_memory();
+        self.placement.scheduler.release_memory();
+        self.templates.release_memory();
     }
 
     fn handle_path_timeout(&mut self, now: Instant, id: PathId, has_active: bool) {
@@ -850,6 +882,7 @@ impl Tunnel {
         self.templates.clear();
         self.round_trips.clear(now, shared.delivered);
         self.paths.restart(now, self.role, shared.pool);
+        self.paths.on_packet(now);
         self.placement.aim(&mut self.paths);
     }
 

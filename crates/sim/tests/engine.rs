@@ -28,6 +28,8 @@ mod pair;
 mod ranks;
 #[path = "engine/repair.rs"]
 mod repair;
+#[path = "engine/resting.rs"]
+mod resting;
 #[path = "engine/roaming.rs"]
 mod roaming;
 #[path = "engine/strangers.rs"]

@@ -115,6 +115,11 @@ impl Classifier {
         self.classes.get_mut(index)
     }
 
+    /// Frees the table of flows.
+    pub fn release_memory(&mut self) {
+        self.flows.release_memory();
+    }
+
     /// Returns the class of a packet of a flow; `None` if it matches no class. Must be called once for each packet.
     pub fn find(&mut self, now: Instant, packet: &PacketView<'_>, flow: FlowId) -> Option<Found> {
         if self.classes.is_empty() {

@@ -42,6 +42,11 @@ pub(super) struct Known {
 }
 
 impl Flows {
+    /// Frees the table. No packet may have been sent for two intervals.
+    pub(super) fn release_memory(&mut self) {
+        self.places = Vec::new();
+    }
+
     /// Counts a packet of `len` bytes of a flow. Returns the flow's measurements.
     pub(super) fn count(&mut self, now: Instant, flow: FlowId, len: usize) -> Known {
         if self.places.is_empty() {

@@ -115,9 +115,7 @@ impl Endpoint {
             return;
         }
         let tunnel = &mut self.peers[0].tunnel;
-        let is_silent = tunnel
-            .last_received_at()
-            .is_none_or(|at| now.since(at) >= SILENCE);
+        let is_silent = tunnel.is_silent(now, SILENCE);
         let has_session = tunnel.sessions().sending(now).is_some();
         if has_session && !is_silent && !tunnel.sessions().needs_rekey(now) {
             connector.sleep_until(now + SLOW);

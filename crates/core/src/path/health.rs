@@ -26,9 +26,10 @@
 //! Probes are sent:
 //!
 //! - in Probing and Suspect every 20 ms in the first second, and every 250 ms afterwards;
-//! - in Down every 250 ms;
+//! - in Down every 250 ms, or every 10 s while the tunnel rests;
 //! - in Up 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle
-//!   paths are measured and their failure is noticed. A reserve path is probed once a minute while Up.
+//!   paths are measured and their failure is noticed. While the tunnel [rests](Health::set_resting), because it has
+//!   carried no packets for a while, 10 s after the last evidence. A reserve path is probed once a minute while Up.
 //!
 //! Both ends probe. On a path that is Up, the gateway (the *second* end) waits a fifth longer before it probes. It
 //! therefore receives the client's probe first, and sends its own probe with the answer
@@ -79,6 +80,8 @@ pub struct Health {
     usual_silence: Duration,
     /// Whether the path is only in reserve.
     is_reserve: bool,
+    /// Whether the tunnel has carried no packets for a while.
+    is_resting: bool,
     /// Whether the other end probes an idle path first.
     is_second: bool,
     /// Interval and end of the RTT sampling requested by a policy.
@@ -100,6 +103,7 @@ impl Health {
             response_time: INITIAL_RTT,
             usual_silence: Duration::ZERO,
             is_reserve: false,
+            is_resting: false,
             is_second: false,
             sampled: None,
         }
@@ -134,6 +138,12 @@ impl Health {
         self.is_reserve = is_reserve;
     }
 
+    /// Sets whether the tunnel rests, because it has carried no packets for a while. Then a path that is Up or Down is
+    /// probed every [`PROBE_RESTING`].
+    pub fn set_resting(&mut self, is_resting: bool) {
+        self.is_resting = is_resting;
+    }
+
     /// Sets whether this end is the second one to probe an idle path. The other end then probes first, and this end
     /// sends its probe with the answer.
     pub fn set_second(&mut self, is_second: bool) {
@@ -144,6 +154,8 @@ impl Health {
     fn idle_interval(&self) -> Duration {
         let interval = if self.is_reserve {
             PROBE_RESERVE
+        } else if self.is_resting {
+            PROBE_RESTING
         } else {
             PROBE_IDLE
         };
@@ -299,7 +311,12 @@ impl Health {
         };
         let eager_at = self.entered_at.max(last + PROBE_EAGER);
         let is_eager = self.state != State::Down && eager_at < self.entered_at + EAGER_FOR;
-        let patient_at = last + PROBE_PATIENT;
+        let patient_at = last
+            + if self.is_resting {
+                PROBE_RESTING
+            } else {
+                PROBE_PATIENT
+            };
         let prompted_at = self.prompted_at.map(|at| at.max(last + PROBE_EAGER));
         let at = if is_eager { eager_at } else { patient_at };
         Some(prompted_at.map_or(at, |prompted_at| prompted_at.min(at)))
@@ -340,6 +357,10 @@ const DOWN_AFTER: Duration = Duration::from_secs(1);
 const PROBE_EAGER: Duration = Duration::from_millis(20);
 const PROBE_PATIENT: Duration = Duration::from_millis(250);
 const PROBE_IDLE: Duration = Duration::from_millis(550);
+/// Interval of probes while the tunnel rests. It is below the 30 s after which many NATs forget an idle mapping of UDP
+/// (RFC 4787 section 4.3 requires 2 minutes), and it bounds the time after which idle clients notice a restart of their
+/// gateway.
+pub const PROBE_RESTING: Duration = Duration::from_secs(10);
 const PROBE_RESERVE: Duration = Duration::from_secs(60);
 const EAGER_FOR: Duration = Duration::from_secs(1);
 

@@ -16,6 +16,12 @@ pub struct Probes {
 }
 
 impl Probes {
+    /// Frees the memory of earlier probes.
+    pub(super) fn release_memory(&mut self) {
+        self.sent.shrink_to_fit();
+        self.owed.shrink_to_fit();
+    }
+
     /// Records a probe sent now. Returns its token.
     pub fn start(&mut self, now: Instant) -> u32 {
         let token = self.next_token;

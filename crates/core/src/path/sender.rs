@@ -113,6 +113,11 @@ impl Outstanding {
 }
 
 impl Sender {
+    /// Frees the memory of packets, if none is stored.
+    pub(crate) fn release_memory(&mut self) {
+        self.outstanding.shrink_to_fit();
+    }
+
     /// Number of the next data datagram.
     #[must_use]
     pub fn next_data(&self) -> u64 {

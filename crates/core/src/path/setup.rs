@@ -145,6 +145,17 @@ impl Path {
         self.model.set_estimators(estimators);
     }
 
+    /// Sets whether the tunnel rests, so that the path is probed rarely while it is up.
+    pub(crate) fn set_resting(&mut self, is_resting: bool) {
+        self.health.set_resting(is_resting);
+    }
+
+    /// Frees the memory that an idle path does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.sender.release_memory();
+        self.probes.release_memory();
+    }
+
     /// Samples the RTT every `interval` until `until`.
     pub fn sample_rtt(&mut self, interval: Duration, until: Instant) {
         self.health.sample(interval, until);

@@ -350,6 +350,10 @@ impl Scheduler for Adaptive {
         self.mechanisms = profile.mechanisms;
     }
 
+    fn release_memory(&mut self) {
+        self.flows = Vec::new();
+    }
+
     fn observe(&mut self) {
         self.is_observed = true;
     }

@@ -73,6 +73,12 @@ impl Inbound {
         (self.symbols_in, self.recovered)
     }
 
+    /// Frees the memory that a tunnel without packets does not need.
+    pub(super) fn release_memory(&mut self, now: Instant) {
+        self.resequencer.release_memory();
+        self.fec.release_memory(now);
+    }
+
     /// Handles the packet or the repair symbol of a data datagram, and any packets recovered with it.
     ///
     /// # Errors

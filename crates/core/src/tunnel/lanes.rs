@@ -81,6 +81,11 @@ impl Numbering {
         self.next
     }
 
+    /// Frees the memory of flows whose last packets were delivered or lost long ago.
+    pub(super) fn release_memory(&mut self) {
+        self.flows = Vec::new();
+    }
+
     /// Assigns numbers to a packet and compresses its headers. ACKs, and packets that are not `is_ordered`, get no
     /// number in their flow. `round_trip` is the target RTT of the flow ([`super::round_trips`]).
     #[inline]
@@ -186,6 +191,13 @@ impl Lanes {
     /// another packet.
     fn is_short_of_room(&self, now: Instant) -> bool {
         self.expired_at.is_some_and(|at| now.since(at) < SHORT_FOR)
+    }
+
+    /// Frees the memory of empty queues, and of the flows of classes.
+    pub(super) fn release_memory(&mut self) {
+        self.services.release_memory();
+        self.pinned.release_memory();
+        self.bulk.release_memory();
     }
 
     /// Whether no packet waits.

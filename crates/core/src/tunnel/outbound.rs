@@ -62,6 +62,13 @@ impl Outbound {
         }
     }
 
+    /// Frees the memory that a tunnel without packets does not need.
+    pub(super) fn release_memory(&mut self) {
+        self.flows.release_memory();
+        self.lanes.release_memory();
+        self.numbering.release_memory();
+    }
+
     /// Returns the sequence number of the next packet.
     pub(super) const fn next_number(&self) -> Seq {
         self.numbering.next()

@@ -6,7 +6,7 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use super::usage::Usage;
+use super::{rest::Rest, usage::Usage};
 use crate::{
     ids::PathId,
     packet::Pool,
@@ -25,6 +25,7 @@ pub struct PathSet {
     former: [Option<Box<Former>>; PathId::MAX],
     /// Record of which paths have recently carried packets.
     pub(super) usage: Usage,
+    rest: Rest,
 }
 
 impl Default for PathSet {
@@ -33,6 +34,7 @@ impl Default for PathSet {
             slots: core::array::from_fn(|_| None),
             former: core::array::from_fn(|_| None),
             usage: Usage::default(),
+            rest: Rest::default(),
         }
     }
 }
@@ -113,6 +115,7 @@ impl PathSet {
             return false;
         };
         let mut path = Path::new(now, id, link, role, profile);
+        path.set_resting(self.rest.is_on());
         if let Some(former) = self.former[id.index()].take() {
             path.resume(*former);
         }
@@ -130,12 +133,13 @@ impl PathSet {
         role: Role,
         profile: Profile,
     ) -> Option<&mut Path> {
+        let is_resting = self.rest.is_on();
         let slot = self.slots.get_mut(id.index())?;
-        Some(
-            slot.get_or_insert_with(|| {
-                Box::new(Path::new(now, id, Link::named(""), role, profile))
-            }),
-        )
+        Some(slot.get_or_insert_with(|| {
+            let mut path = Path::new(now, id, Link::named(""), role, profile);
+            path.set_resting(is_resting);
+            Box::new(path)
+        }))
     }
 
     pub(super) fn remove(&mut self, id: PathId, pool: &mut Pool) {
@@ -157,6 +161,43 @@ impl PathSet {
                 Role::Gateway => *slot = None,
                 Role::Client => path.restart(now),
             }
+        }
+    }
+
+    /// Records a packet, which ends a rest of the tunnel, or the start of an association.
+    pub(super) fn on_packet(&mut self, now: Instant) {
+        if self.rest.on_packet(now) {
+            self.set_resting(false);
+        }
+    }
+
+    /// Begins or ends a rest of the tunnel, if it is time to.
+    pub(super) fn rest(&mut self, now: Instant) {
+        let was_on = self.rest.is_on();
+        let is_up = self.iter().any(|path| path.health().state() == State::Up);
+        let is_on = self.rest.update(now, is_up);
+        if was_on != is_on {
+            self.set_resting(is_on);
+        }
+    }
+
+    /// Whether memory that only packets need is to be freed now; frees the paths' part.
+    pub(super) fn take_release(&mut self, now: Instant) -> bool {
+        let is_due = self.rest.take_release(now);
+        if is_due {
+            self.iter_mut().for_each(Path::release_memory);
+        }
+        is_due
+    }
+
+    /// Returns whether the tunnel rests.
+    pub(super) const fn resting(&self) -> &Rest {
+        &self.rest
+    }
+
+    fn set_resting(&mut self, is_resting: bool) {
+        for path in self.iter_mut() {
+            path.set_resting(is_resting);
         }
     }
 

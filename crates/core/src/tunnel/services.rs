@@ -44,6 +44,11 @@ impl Services {
         };
     }
 
+    /// Frees the table of flows.
+    pub(super) fn release_memory(&mut self) {
+        self.classifier.release_memory();
+    }
+
     /// Returns the requirements of the class of a packet from the host; `None` if the packet has no class.
     /// `least_delay` is the one-way delay of the path with the shortest delay.
     pub(super) fn mark(

@@ -44,6 +44,11 @@ impl Templates {
         self.is_compressing = is_wanted;
     }
 
+    /// Frees the memory of outgoing flows. The other end's templates are retained, because it may still use them.
+    pub(super) fn release_memory(&mut self) {
+        self.compressor.release_memory();
+    }
+
     /// Removes from a packet the header fields that the other end knows.
     pub(super) fn compress(&mut self, now: Instant, flow: FlowId, packet: &mut PacketBuf) {
         if self.is_compressing {
