@@ -214,6 +214,8 @@ pub struct Endpoint {
     seen: SeenInitiations,
     work: WorkQueue,
     handshakes: HandshakeCounters,
+    /// Limits how many new associations use packet trains.
+    train_starts: Bucket,
     /// Offset from an [`Instant`] to the time of day, in nanoseconds.
     clock_offset: u64,
     started_at: Instant,
@@ -364,6 +366,7 @@ impl Endpoint {
             seen: SeenInitiations::new(),
             work: WorkQueue::default(),
             handshakes: HandshakeCounters::default(),
+            train_starts: Bucket::FULL,
             clock_offset: 0,
             started_at: now,
             last_time: 0,

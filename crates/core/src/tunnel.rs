@@ -286,6 +286,11 @@ impl Tunnel {
         self.sessions.on_changed(now);
     }
 
+    /// Sets whether this end sends packet trains and answers those of the other end.
+    pub fn set_trains(&mut self, are_wanted: bool) {
+        self.control.set_trains(are_wanted);
+    }
+
     /// Whether the other end has closed the association since the last call.
     pub fn take_closed_by_peer(&mut self) -> bool {
         self.control.take_closed_by_peer()
@@ -642,7 +647,9 @@ impl Tunnel {
                     self.on_peer_link_down(now, path, counter);
                 }
                 Frame::TrainPacket(packet) => {
-                    if let Some(path) = self.paths.get_mut(id) {
+                    if self.control.has_trains()
+                        && let Some(path) = self.paths.get_mut(id)
+                    {
                         let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);
                         path.on_train_arrival(now, packet, len);
                     }

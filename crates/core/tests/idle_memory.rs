@@ -39,13 +39,21 @@ struct World {
     gateway: Endpoint,
     clients: Vec<Endpoint>,
     tx: TxQueue,
-    /// Datagrams by arrival and number, each with the client and the link; to the gateway if the flag is set.
-    flying: BTreeMap<(Instant, u64), (usize, u8, bool, Vec<u8>)>,
+    /// Datagrams under way, by arrival and number.
+    flying: BTreeMap<(Instant, u64), Flying>,
     sent: u64,
     /// Bytes that the gateway has allocated and not freed.
     gateway_bytes: isize,
     /// Number of packets that the gateway has delivered.
     delivered: usize,
+}
+
+/// A datagram under way between a client and the gateway.
+struct Flying {
+    client: usize,
+    link: u8,
+    is_to_gateway: bool,
+    datagram: Vec<u8>,
 }
 
 /// Runs `work` and adds the bytes that it allocates and does not free.
@@ -178,7 +186,12 @@ impl World {
         while let Some(entry) = self.flying.first_entry()
             && entry.key().0 <= self.now
         {
-            let (client, link, is_to_gateway, mut datagram) = entry.remove();
+            let Flying {
+                client,
+                link,
+                is_to_gateway,
+                mut datagram,
+            } = entry.remove();
             let remote = if is_to_gateway {
                 outer(client, link)
             } else {
@@ -227,7 +240,12 @@ impl World {
                 let [_, client, link, _] = to.octets();
                 for datagram in batch.bytes().chunks(batch.segment_len()) {
                     *sent += 1;
-                    let flying = (usize::from(client), link, false, datagram.to_vec());
+                    let flying = Flying {
+                        client: usize::from(client),
+                        link,
+                        is_to_gateway: false,
+                        datagram: datagram.to_vec(),
+                    };
                     self.flying.insert((at, *sent), flying);
                 }
             }
@@ -246,7 +264,12 @@ impl World {
                 for batch in tx.batches() {
                     for datagram in batch.bytes().chunks(batch.segment_len()) {
                         *sent += 1;
-                        let flying = (number, batch.route().link, true, datagram.to_vec());
+                        let flying = Flying {
+                            client: number,
+                            link: batch.route().link,
+                            is_to_gateway: true,
+                            datagram: datagram.to_vec(),
+                        };
                         self.flying.insert((at, *sent), flying);
                     }
                 }

@@ -116,6 +116,11 @@ impl Path {
         }
     }
 
+    /// Cancels the packet train in progress; trains start again when the path next comes up.
+    pub(crate) fn cancel_train(&mut self) {
+        self.train_sender.cancel();
+    }
+
     /// Writes the next datagram of a packet train, if one is due. Returns whether it did. If the path may not carry
     /// trains now, the train is cancelled; trains start again later.
     pub fn write_train(&mut self, now: Instant, writer: &mut FrameWriter<'_>) -> bool {

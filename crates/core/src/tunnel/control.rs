@@ -33,6 +33,8 @@ pub(super) struct Control {
     links_down: Vec<(PathId, u64)>,
     /// Time at which reports are next sent on the second best path as well.
     second_report_at: Option<Instant>,
+    /// Whether packet trains are sent, and measured for the other end.
+    has_trains: bool,
     is_closing: bool,
     /// Whether the other end has sent a close message.
     is_closed_by_peer: bool,
@@ -47,9 +49,20 @@ impl Control {
             receptions,
             links_down: Vec::new(),
             second_report_at: None,
+            has_trains: true,
             is_closing: false,
             is_closed_by_peer: false,
         }
+    }
+
+    /// Whether packet trains are sent, and measured for the other end.
+    pub(super) const fn has_trains(&self) -> bool {
+        self.has_trains
+    }
+
+    /// Switches packet trains on or off.
+    pub(super) fn set_trains(&mut self, are_wanted: bool) {
+        self.has_trains = are_wanted;
     }
 
     /// Whether this end is closing the association.
@@ -89,8 +102,10 @@ impl Control {
             }
             self.send_path_control(sealer, id);
             lengths.probe(sealer, id);
-            if profile.trains {
+            if profile.trains && self.has_trains {
                 send_train(sealer, id);
+            } else if let Some(path) = sealer.paths.get_mut(id) {
+                path.cancel_train();
             }
         }
         self.send_links_down(sealer);

@@ -210,3 +210,20 @@ fn a_client_with_much_to_get_does_not_keep_another_from_its_turn() {
     assert!(to(1) >= 4, "{}", to(1));
     assert_eq!(to(2), 1);
 }
+
+#[test]
+fn when_many_clients_connect_at_once_only_some_of_them_use_packet_trains() {
+    // The paths have no limit of rate, so the trains of a client take 1.1 MB in each direction.
+    let carried = |clients| {
+        let mut world = World::new(clients, &[PathModel::with_delay(5)], "adaptive", 1);
+        world
+            .run_until_true(Duration::from_secs(5), connected)
+            .expect("all connect");
+        world.run_for(Duration::from_secs(3));
+        world.carried[0] / 1_000_000
+    };
+    let (one, many) = (carried(1), carried(200));
+    assert!(one >= 2, "{one} MB");
+    // All 200 would take 400 MB. The gateway permits the trains of 40 at once and of 20 more each second.
+    assert!((20 * one..110 * one).contains(&many), "{one} {many} MB");
+}
