@@ -889,7 +889,7 @@ impl Tunnel {
         self.templates.clear();
         self.round_trips.clear(now, shared.delivered);
         self.paths.restart(now, self.role, shared.pool);
-        self.paths.on_packet(now);
+        self.paths.on_start(now);
         self.placement.aim(&mut self.paths);
     }
 

@@ -164,9 +164,16 @@ impl PathSet {
         }
     }
 
-    /// Records a packet, which ends a rest of the tunnel, or the start of an association.
+    /// Records a packet, which ends a rest of the tunnel.
     pub(super) fn on_packet(&mut self, now: Instant) {
         if self.rest.on_packet(now) {
+            self.set_resting(false);
+        }
+    }
+
+    /// Records the start of an association, which ends a rest of the tunnel.
+    pub(super) fn on_start(&mut self, now: Instant) {
+        if self.rest.on_start(now) {
             self.set_resting(false);
         }
     }

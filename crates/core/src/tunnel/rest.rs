@@ -6,8 +6,8 @@
 //! paths are probed with it, so a path that has failed in the meantime is found as soon as a busy path is. A rest also
 //! ends when no path is up any more, because a probe was not answered.
 //!
-//! A minute after the last packet the tunnel frees the memory that only packets need: tables of flows, the reorder
-//! buffer, encoder and decoder.
+//! A new association rests after [`REST_AFTER_START`] if no packet follows. A minute after the last packet the tunnel
+//! frees the memory that only packets need: tables of flows, the reorder buffer, encoder and decoder.
 //!
 //! Each end decides for itself. Both see the same packets, so they rest at the same times up to the delay of the paths.
 
@@ -18,8 +18,8 @@ use crate::time::Instant;
 /// Whether a tunnel rests, and since when it does not.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
-    /// When the tunnel last carried a packet; the start of the association before the first packet.
-    busy_at: Instant,
+    /// Earliest start of the next rest.
+    due_at: Instant,
     /// End of the last rest.
     woke_at: Instant,
     is_on: bool,
@@ -28,9 +28,18 @@ pub(super) struct Rest {
 }
 
 impl Rest {
+    /// Records the start of an association. Returns whether it ended a rest.
+    pub(super) fn on_start(&mut self, now: Instant) -> bool {
+        self.postpone(now, now + REST_AFTER_START)
+    }
+
     /// Records a packet. Returns whether it ended a rest.
     pub(super) fn on_packet(&mut self, now: Instant) -> bool {
-        self.busy_at = now;
+        self.postpone(now, now + REST_AFTER)
+    }
+
+    fn postpone(&mut self, now: Instant, due_at: Instant) -> bool {
+        self.due_at = due_at;
         self.has_released = false;
         self.is_on && self.end(now)
     }
@@ -42,16 +51,16 @@ impl Rest {
             if self.is_on {
                 self.end(now);
             }
-        } else if now.since(self.busy_at) >= REST_AFTER {
+        } else if now >= self.due_at {
             self.is_on = true;
         }
         self.is_on
     }
 
     /// Whether memory that only packets need is to be freed now. Returns true once in a rest, [`RELEASE_AFTER`] after
-    /// the last packet.
+    /// its earliest start.
     pub(super) fn take_release(&mut self, now: Instant) -> bool {
-        let is_due = self.is_on && now.since(self.busy_at) >= RELEASE_AFTER;
+        let is_due = self.is_on && now >= self.due_at + RELEASE_AFTER;
         is_due && !core::mem::replace(&mut self.has_released, true)
     }
 
@@ -71,12 +80,15 @@ impl Rest {
     }
 }
 
+/// Time after the start of an association until it rests without packets: enough for packet trains, for the search for
+/// the MTU, and for the first packets of a client that connects because it has some. Thousands of clients may connect
+/// at once, most of them idle.
+const REST_AFTER_START: Duration = Duration::from_secs(4);
 /// Time without a packet after which a tunnel rests: longer than most pauses of an application in use.
 const REST_AFTER: Duration = Duration::from_secs(10);
 
-/// Time without a packet after which memory that only packets need is freed: far longer than any state of a flow is of
-/// use.
-const RELEASE_AFTER: Duration = Duration::from_secs(60);
+/// Time of rest after which memory that only packets need is freed: far longer than any state of a flow is of use.
+const RELEASE_AFTER: Duration = Duration::from_secs(50);
 
 #[cfg(test)]
 mod tests {
@@ -108,6 +120,16 @@ mod tests {
         assert!(!rest.take_release(at(300)), "the rest has ended");
         rest.update(at(301), true);
         assert!(rest.take_release(at(301)));
+    }
+
+    #[test]
+    fn an_association_without_packets_rests_early() {
+        let mut rest = Rest::default();
+        rest.on_start(at(100));
+        assert!(!rest.update(at(103), true) && rest.update(at(104), true));
+        rest.on_start(at(200));
+        rest.on_packet(at(201));
+        assert!(!rest.update(at(210), true) && rest.update(at(211), true));
     }
 
     #[test]

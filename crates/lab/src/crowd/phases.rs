@@ -156,7 +156,7 @@ impl Phases<'_> {
         let deadline = began_at + self.options.patience;
         let clients = self.options.clients;
         let (half, most) = (clients.div_ceil(2), clients - clients / 100);
-        let crowd = Usage::own()?;
+        let (crowd, gateway) = (Usage::own()?, self.gateway.usage()?);
         let mut connect = Connect::default();
         loop {
             let step = clock::now() + STEP;
@@ -189,6 +189,7 @@ impl Phases<'_> {
         }
         connect.up = u32::try_from(self.swarm.up())?;
         let elapsed = clock::now().since(began_at);
+        connect.gateway_cpu_s = (self.gateway.usage()?.cpu - gateway.cpu).as_secs_f64();
         connect.crowd_cpu_percent = percent(Usage::own()?.cpu - crowd.cpu, elapsed);
         Ok(connect)
     }

@@ -36,6 +36,8 @@ pub struct Connect {
     pub p99_s: Option<f64>,
     /// Time until all were connected.
     pub all_s: Option<f64>,
+    /// Processor time that the gateway used in the phase, in seconds.
+    pub gateway_cpu_s: f64,
     /// Processor time of the crowd in percent of a core.
     pub crowd_cpu_percent: f64,
 }
@@ -198,12 +200,14 @@ fn write_connect(
 ) -> fmt::Result {
     writeln!(
         f,
-        "{:<40} {} of {clients}: 50 % after {}, 99 % after {}, all after {}",
+        "{:<40} {} of {clients}: 50 % after {}, 99 % after {}, all after {}; CPU: gateway {:.1} s, crowd {:.0} %",
         name,
         connect.up,
         seconds(connect.half_s),
         seconds(connect.p99_s),
         seconds(connect.all_s),
+        connect.gateway_cpu_s,
+        connect.crowd_cpu_percent,
     )
 }
 

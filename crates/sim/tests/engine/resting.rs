@@ -20,6 +20,7 @@ fn a_resting_tunnel_costs_a_fraction_of_an_idle_one_and_stays_up() {
     world
         .run_until_true(Duration::from_secs(2), connected)
         .expect("connects");
+    world.send(0, 1, 1, 1, 500);
     world.run_for(Duration::from_secs(2));
     let before = world.carried[0];
     world.run_for(Duration::from_secs(5));

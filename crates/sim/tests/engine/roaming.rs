@@ -128,7 +128,8 @@ fn a_nat_that_forgets_an_idle_client_does_not_make_its_path_suspect() {
     world.run_for(Duration::from_secs(5));
     for port in [4001, 4002] {
         world.ports[0] = port;
-        let end = world.now + Duration::from_secs(3);
+        // The gateway learns the new port from the client's next probe.
+        let end = world.now + Duration::from_secs(11);
         while world.now < end {
             world.run_for(Duration::from_millis(5));
             let (_, status) = world.hosts[1]
