@@ -25,7 +25,8 @@
 //!
 //! Probes are sent:
 //!
-//! - in Probing and Suspect every 20 ms in the first second, and every 250 ms afterwards;
+//! - in Probing and Suspect every 20 ms in the first second, and every 250 ms afterwards or while the tunnel rests, so
+//!   that a gateway that was busy for a moment is not kept busy by the probes of thousands of idle clients;
 //! - in Down every 250 ms, or every 10 s while the tunnel rests;
 //! - in Up 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle
 //!   paths are measured and their failure is noticed. While the tunnel [rests](Health::set_resting), because it has
@@ -139,7 +140,7 @@ impl Health {
     }
 
     /// Sets whether the tunnel rests, because it has carried no packets for a while. Then a path that is Up or Down is
-    /// probed every [`PROBE_RESTING`].
+    /// probed every [`PROBE_RESTING`], and any other path patiently.
     pub fn set_resting(&mut self, is_resting: bool) {
         self.is_resting = is_resting;
     }
@@ -310,13 +311,14 @@ impl Health {
             return Some(self.entered_at);
         };
         let eager_at = self.entered_at.max(last + PROBE_EAGER);
-        let is_eager = self.state != State::Down && eager_at < self.entered_at + EAGER_FOR;
-        let patient_at = last
-            + if self.is_resting {
-                PROBE_RESTING
-            } else {
-                PROBE_PATIENT
-            };
+        let is_eager =
+            self.state != State::Down && !self.is_resting && eager_at < self.entered_at + EAGER_FOR;
+        let patience = if self.is_resting && self.state == State::Down {
+            PROBE_RESTING
+        } else {
+            PROBE_PATIENT
+        };
+        let patient_at = last + patience;
         let prompted_at = self.prompted_at.map(|at| at.max(last + PROBE_EAGER));
         let at = if is_eager { eager_at } else { patient_at };
         Some(prompted_at.map_or(at, |prompted_at| prompted_at.min(at)))

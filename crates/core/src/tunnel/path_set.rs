@@ -181,8 +181,9 @@ impl PathSet {
     /// Begins or ends a rest of the tunnel, if it is time to.
     pub(super) fn rest(&mut self, now: Instant) {
         let was_on = self.rest.is_on();
-        let is_up = self.iter().any(|path| path.health().state() == State::Up);
-        let is_on = self.rest.update(now, is_up);
+        let works = |path: &Path| matches!(path.health().state(), State::Up | State::Suspect);
+        let is_working = self.iter().any(works);
+        let is_on = self.rest.update(now, is_working);
         if was_on != is_on {
             self.set_resting(is_on);
         }

@@ -1,10 +1,10 @@
 //! Rest: a tunnel that carries no packets probes its paths rarely.
 //!
 //! Most clients of a gateway are idle most of the time, and then probes are all that they cost. A tunnel rests when it
-//! has carried no packet in either direction for [`REST_AFTER`], as long as some path is up. Paths that are up are then
+//! has carried no packet in either direction for [`REST_AFTER`], as long as some path is up or suspect. Paths that are up are then
 //! probed at the interval of [`Health`](crate::path::health::Health) for a rest. The first packet ends the rest: the
 //! paths are probed with it, so a path that has failed in the meantime is found as soon as a busy path is. A rest also
-//! ends when no path is up any more, because a probe was not answered.
+//! ends when no path works any more, because probes were not answered for [`SILENCE`].
 //!
 //! A new association rests after [`REST_AFTER_START`] if no packet follows. A minute after the last packet the tunnel
 //! frees the memory that only packets need: tables of flows, the reorder buffer, encoder and decoder.
@@ -20,7 +20,7 @@ use crate::time::Instant;
 pub(super) struct Rest {
     /// Earliest start of the next rest.
     due_at: Instant,
-    /// End of the last rest.
+    /// End of the last rest, or earlier: since when the other end is expected to send.
     woke_at: Instant,
     is_on: bool,
     /// Whether memory was freed since the last packet.
@@ -44,12 +44,13 @@ impl Rest {
         self.is_on && self.end(now)
     }
 
-    /// Begins or ends a rest at `now`, if it is time to. `is_up`: whether some path is up. Returns whether the tunnel
-    /// rests.
-    pub(super) fn update(&mut self, now: Instant, is_up: bool) -> bool {
-        if !is_up {
+    /// Begins or ends a rest at `now`, if it is time to. `is_working`: whether some path is up or suspect. Returns
+    /// whether the tunnel rests.
+    pub(super) fn update(&mut self, now: Instant, is_working: bool) -> bool {
+        if !is_working {
             if self.is_on {
-                self.end(now);
+                let silent_for = SILENCE.min(now.since(Instant::ZERO));
+                self.end(Instant::ZERO + (now.since(Instant::ZERO) - silent_for));
             }
         } else if now >= self.due_at {
             self.is_on = true;
@@ -69,13 +70,13 @@ impl Rest {
         self.is_on
     }
 
-    /// Returns the end of the last rest.
+    /// Returns the end of the last rest, or the time from which the answer to its last probe was awaited.
     pub(super) const fn woke_at(&self) -> Instant {
         self.woke_at
     }
 
-    fn end(&mut self, now: Instant) -> bool {
-        self.woke_at = now;
+    fn end(&mut self, woke_at: Instant) -> bool {
+        self.woke_at = woke_at;
         core::mem::replace(&mut self.is_on, false)
     }
 }
@@ -84,6 +85,8 @@ impl Rest {
 /// the MTU, and for the first packets of a client that connects because it has some. Thousands of clients may connect
 /// at once, most of them idle.
 const REST_AFTER_START: Duration = Duration::from_secs(4);
+/// Time of silence after which a path is down.
+const SILENCE: Duration = Duration::from_secs(1);
 /// Time without a packet after which a tunnel rests: longer than most pauses of an application in use.
 const REST_AFTER: Duration = Duration::from_secs(10);
 
@@ -138,7 +141,7 @@ mod tests {
         assert!(!rest.update(at(100), false));
         assert!(rest.update(at(101), true));
         assert!(!rest.update(at(102), false));
-        assert_eq!(rest.woke_at(), at(102));
+        assert_eq!(rest.woke_at(), at(101), "it has been silent for a second");
         assert!(rest.update(at(103), true));
     }
 }

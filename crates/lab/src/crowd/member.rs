@@ -54,7 +54,9 @@ pub(crate) struct Member {
     completed_at_gathering: u64,
     /// Whether the client has connected since then.
     has_gathered: bool,
-    /// Number of times the association was lost.
+    /// When the client was last found not to be up.
+    down_since: Option<Instant>,
+    /// Number of times the client was not up for [`LOST_AFTER`] or longer.
     pub(crate) losses: u32,
     /// Number of handshakes completed by earlier engines of this client.
     completed_before: u64,
@@ -82,6 +84,7 @@ impl Member {
             is_up: false,
             completed_at_gathering: 0,
             has_gathered: false,
+            down_since: None,
             losses: 0,
             completed_before: 0,
             received: 0,
@@ -131,7 +134,7 @@ impl Member {
     pub(crate) fn restart(&mut self, now: Instant, shared: &Shared) -> anyhow::Result<()> {
         self.completed_before = self.completed();
         self.endpoint = engine(now, self.private_key.clone(), shared)?;
-        self.is_up = false;
+        (self.is_up, self.down_since) = (false, None);
         Ok(())
     }
 
@@ -162,8 +165,12 @@ impl Member {
         }
         while let Some(event) = self.endpoint.poll_event() {
             if let Event::Peer { is_up, .. } = event {
-                self.losses += u32::from(self.is_up && !is_up);
-                self.is_up = is_up;
+                let was_up = core::mem::replace(&mut self.is_up, is_up);
+                let since = if is_up { self.down_since.take() } else { None };
+                self.losses += u32::from(since.is_some_and(|at| now.since(at) >= LOST_AFTER));
+                if was_up && !is_up {
+                    self.down_since = Some(now);
+                }
             }
         }
     }
@@ -209,5 +216,8 @@ pub(crate) const V4: Reach = Reach {
     v4: true,
     v6: false,
 };
+/// Time without a working path after which an association counts as lost. A machine that stalls for 40 ms makes a path
+/// suspect, which is no loss.
+const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Length in bytes of the longest inner packet.
 const MTU: usize = 1_414;
