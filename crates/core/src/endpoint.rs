@@ -47,7 +47,7 @@ use crate::{
     time::Instant,
     trace::Observers,
     transmit::{Route, TxQueue},
-    tunnel::{Incoming, Shared, Tunnel, TunnelStatus, buffer_bytes},
+    tunnel::{Incoming, Tunnel, TunnelStatus, buffer_bytes},
     wire::{
         handshake::{
             CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_REACH_ANSWER,
@@ -59,6 +59,7 @@ use crate::{
 
 pub mod allowed_ips;
 mod changing_gateway;
+mod common;
 mod connector;
 pub mod enrolment;
 mod expecting;
@@ -71,6 +72,7 @@ mod reconfiguring;
 pub mod work;
 
 use allowed_ips::AllowedIps;
+use common::Common;
 use connector::Connector;
 pub use connector::Reach;
 use enrolment::Enrolment;
@@ -214,8 +216,6 @@ pub struct Endpoint {
     seen: SeenInitiations,
     work: WorkQueue,
     handshakes: HandshakeCounters,
-    /// Limits how many new associations use packet trains.
-    train_starts: Bucket,
     /// Offset from an [`Instant`] to the time of day, in nanoseconds.
     clock_offset: u64,
     started_at: Instant,
@@ -224,9 +224,7 @@ pub struct Endpoint {
     connector: Option<Connector>,
     /// Latest reach question without an answer: the path of the link over which it was sent, and its nonce.
     asked: Option<(PathId, [u8; 16])>,
-    pool: Pool,
-    delivered: VecDeque<PacketBuf>,
-    drops: Drops,
+    common: Common,
     events: VecDeque<Event>,
     /// Memory used by the packets of all peers.
     kept: Kept,
@@ -366,15 +364,12 @@ impl Endpoint {
             seen: SeenInitiations::new(),
             work: WorkQueue::default(),
             handshakes: HandshakeCounters::default(),
-            train_starts: Bucket::FULL,
             clock_offset: 0,
             started_at: now,
             last_time: 0,
             connector,
             asked: None,
-            pool,
-            delivered: VecDeque::new(),
-            drops: Drops::default(),
+            common: Common::new(pool),
             events: VecDeque::new(),
             kept: Kept::of(role == Role::Client),
             replies: VecDeque::new(),
@@ -392,7 +387,7 @@ impl Endpoint {
 
     /// Returns the pool of the buffers into which packets are read.
     pub fn pool(&mut self) -> &mut Pool {
-        &mut self.pool
+        &mut self.common.pool
     }
 
     /// Handles an inner packet from the host.
@@ -408,19 +403,19 @@ impl Endpoint {
         };
         match found {
             Ok(peer) if self.peers[peer].is_over => {
-                self.drops.add(DropReason::QueueFull, 1);
-                self.pool.recycle(packet);
+                self.common.drops.add(DropReason::QueueFull, 1);
+                self.common.pool.recycle(packet);
             }
             Ok(peer) => {
-                let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+                let mut shared = self.common.shared();
                 self.peers[peer]
                     .tunnel
                     .handle_packet(now, packet, &mut shared);
                 self.activate(peer);
             }
             Err(reason) => {
-                self.drops.add(reason, 1);
-                self.pool.recycle(packet);
+                self.common.drops.add(reason, 1);
+                self.common.pool.recycle(packet);
             }
         }
     }
@@ -437,7 +432,7 @@ impl Endpoint {
             _ => self.handle_transport(now, incoming, datagram),
         };
         if let Err(reason) = result {
-            self.drops.add(reason, 1);
+            self.common.drops.add(reason, 1);
         }
     }
 
@@ -466,7 +461,7 @@ impl Endpoint {
             }
         };
         let peer = &mut self.peers[index];
-        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+        let mut shared = self.common.shared();
         let allowed = &self.allowed;
         let is_allowed = |source| allowed.peer_of(source) == Some(index);
         let tunnel = &mut peer.tunnel;
@@ -537,7 +532,7 @@ impl Endpoint {
             // Pending attempts carry the association id that ends here.
             connector.finish(0);
         }
-        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+        let mut shared = self.common.shared();
         let peer = &mut self.peers[index];
         peer.tunnel.sessions().clear();
         peer.tunnel.reset(now, &mut shared);
@@ -557,7 +552,7 @@ impl Endpoint {
     pub fn remove_link(&mut self, id: PathId) {
         if let Some(connector) = &mut self.connector {
             connector.remove_link(id);
-            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            let mut shared = self.common.shared();
             self.peers[0].tunnel.remove_path(id, &mut shared);
             self.activate(0);
         }
@@ -606,7 +601,7 @@ impl Endpoint {
         {
             self.deadlines.pop_first();
             self.peers[index].deadline = None;
-            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            let mut shared = self.common.shared();
             self.peers[index].tunnel.handle_timeout(now, &mut shared);
             self.bound_kept(now, index);
             self.free_indices(index);
@@ -635,7 +630,7 @@ impl Endpoint {
         while !out.is_full()
             && let Some(index) = self.active.pop_front()
         {
-            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            let mut shared = self.common.shared();
             out.begin_turn(self.active.len() + 1);
             self.peers[index]
                 .tunnel
@@ -659,7 +654,7 @@ impl Endpoint {
 
     /// Returns the next inner packet for the host. The caller returns the buffer to [`Self::pool`].
     pub fn poll_deliver(&mut self) -> Option<PacketBuf> {
-        self.delivered.pop_front()
+        self.common.delivered.pop_front()
     }
 
     /// Returns the next event for the host.
@@ -670,7 +665,7 @@ impl Endpoint {
     /// Returns the number of drops by reason.
     #[must_use]
     pub fn drops(&self) -> &Drops {
-        &self.drops
+        &self.common.drops
     }
 
     /// Returns the configuration and a status snapshot of every peer.
@@ -731,7 +726,7 @@ impl Endpoint {
         let mut bytes = peer.tunnel.kept_bytes();
         peer.is_over = false;
         if bytes > limit {
-            let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+            let mut shared = self.common.shared();
             peer.is_over = !peer.tunnel.trim(now, limit, &mut shared);
             bytes = peer.tunnel.kept_bytes();
         }
@@ -815,18 +810,6 @@ impl Endpoint {
         if self.replies.len() < MAX_REPLIES {
             self.replies.push_back((route, datagram));
         }
-    }
-}
-
-fn shared<'a>(
-    pool: &'a mut Pool,
-    delivered: &'a mut VecDeque<PacketBuf>,
-    drops: &'a mut Drops,
-) -> Shared<'a> {
-    Shared {
-        pool,
-        delivered,
-        drops,
     }
 }
 

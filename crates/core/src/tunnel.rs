@@ -9,6 +9,7 @@
 //! | `inbound` | the resequencer and the FEC decoder: the life of an incoming packet |
 //! | `round_trips` | ACKs that are delayed to keep the RTT of a flow constant during its start-up phase |
 //! | `control` | probes, reports, descriptions of links |
+//! | `trains` | whether packet trains are permitted |
 //! | `templates`, `sec`, `lengths` | header compression, parity, path MTU |
 //!
 //! The owner is [`crate::endpoint::Endpoint`]. It finds the tunnel of a datagram or packet, runs handshakes, and lends
@@ -75,6 +76,7 @@ mod staged;
 mod status;
 mod targets;
 mod templates;
+mod trains;
 mod urgent;
 mod usage;
 mod views;
@@ -151,7 +153,11 @@ impl Tunnel {
             inbound: Inbound::default(),
             round_trips: RoundTrips::new(flow_key),
             templates: Templates::default(),
-            control: Control::new(Receptions::new(Instant::ZERO, profile.reception), secret),
+            control: Control::new(
+                role,
+                Receptions::new(Instant::ZERO, profile.reception),
+                secret,
+            ),
             effort: Effort::default(),
             sec: Sec::default(),
             tracer: Tracer::default(),
@@ -286,11 +292,6 @@ impl Tunnel {
         self.sessions.on_changed(now);
     }
 
-    /// Sets whether this end sends packet trains and answers those of the other end.
-    pub fn set_trains(&mut self, are_wanted: bool) {
-        self.control.set_trains(are_wanted);
-    }
-
     /// Whether the other end has closed the association since the last call.
     pub fn take_closed_by_peer(&mut self) -> bool {
         self.control.take_closed_by_peer()
@@ -374,7 +375,7 @@ impl Tunnel {
         if let Some(sampling) = sampling.filter(|_| has_packets) {
             self.paths.sample_rtt(now, sampling.interval);
         }
-        self.send_control(now, out);
+        self.send_control(now, out, shared);
         if is_idle {
             self.repair.fec.pause(now);
         }
@@ -417,7 +418,7 @@ impl Tunnel {
         (&mut self.outbound, egress)
     }
 
-    fn send_control(&mut self, now: Instant, out: &mut TxQueue) {
+    fn send_control(&mut self, now: Instant, out: &mut TxQueue, shared: &mut Shared<'_>) {
         let mut sealer = Sealer {
             now,
             sessions: self.sessions.keys(),
@@ -429,6 +430,7 @@ impl Tunnel {
             self.placement.profile(),
             &self.lengths,
             (&mut self.templates, &mut self.inbound.fec),
+            shared.train_starts,
         );
     }
 
@@ -647,7 +649,8 @@ impl Tunnel {
                     self.on_peer_link_down(now, path, counter);
                 }
                 Frame::TrainPacket(packet) => {
-                    if self.control.has_trains()
+                    let trains = &mut self.control.trains;
+                    if trains.may_run(now, shared.train_starts)
                         && let Some(path) = self.paths.get_mut(id)
                     {
                         let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);

@@ -88,7 +88,7 @@ impl Endpoint {
             None => Err(DropReason::EnrolmentRefused),
         };
         if let Err(reason) = result {
-            self.drops.add(reason, 1);
+            self.common.drops.add(reason, 1);
         }
     }
 

@@ -30,7 +30,7 @@ use crate::{
     counters::DropReason,
     session::{
         handshake::{EphemeralId, Established, HandshakeError, Incoming as Initiation},
-        limiter::{Admission, Rate, Source},
+        limiter::{Admission, Source},
         seen::MacId,
     },
     time::Instant,
@@ -134,7 +134,7 @@ impl Endpoint {
             } => self.on_responded(now, &arrival, peer, local_index, association, answer),
         };
         if let Err(reason) = outcome {
-            self.drops.add(reason, 1);
+            self.common.drops.add(reason, 1);
         }
     }
 
@@ -271,13 +271,6 @@ impl Endpoint {
             }
         };
         let peer = &mut self.peers[index];
-        let remote = established.remote_hello.association;
-        let current = peer.tunnel.sessions().current();
-        if current.is_none_or(|session| session.remote_hello().association != remote) {
-            // The client's paths come up together, and one train on each of them costs up to 1.2 MB.
-            let has_trains = self.train_starts.take(now, TRAIN_STARTS).is_ok();
-            peer.tunnel.set_trains(has_trains);
-        }
         peer.tunnel
             .sessions()
             .install_answered(now, established, local_index);
@@ -354,9 +347,5 @@ impl Endpoint {
     }
 }
 
-/// Rate of new associations with packet trains. When thousands of clients reconnect at once, for example after a restart
-/// of the gateway, their trains would take minutes of its link and of its processor, while handshakes wait. Clients above
-/// the rate find the rates of their paths with their first traffic.
-const TRAIN_STARTS: Rate = Rate::new(20, 40);
 /// Minimum wait that is sent to a client.
 const LEAST_WAIT: Duration = Duration::from_millis(50);

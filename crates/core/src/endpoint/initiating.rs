@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Endpoint, connector::SLOW, entropy, shared};
+use super::{Endpoint, connector::SLOW, entropy};
 use crate::{
     counters::DropReason,
     ids::PathId,
@@ -66,7 +66,7 @@ impl Endpoint {
         connector.on_answer(&incoming.route);
         connector.finish(wanted);
         let route = connector.route_of(PathId(incoming.route.link));
-        let mut shared = shared(&mut self.pool, &mut self.delivered, &mut self.drops);
+        let mut shared = self.common.shared();
         let tunnel = &mut self.peers[0].tunnel;
         if tunnel
             .sessions()

@@ -116,21 +116,26 @@ impl Path {
         }
     }
 
-    /// Cancels the packet train in progress; trains start again when the path next comes up.
-    pub(crate) fn cancel_train(&mut self) {
-        self.train_sender.cancel();
+    /// Skips the packet trains that are due. The next trains follow as if these had been sent.
+    pub(crate) fn skip_train(&mut self) {
+        self.train_sender.skip();
     }
 
-    /// Writes the next datagram of a packet train, if one is due. Returns whether it did. If the path may not carry
-    /// trains now, the train is cancelled; trains start again later.
-    pub fn write_train(&mut self, now: Instant, writer: &mut FrameWriter<'_>) -> bool {
+    /// Whether a datagram of a packet train is due. If the path may not carry trains now, the train is cancelled; trains
+    /// start again later.
+    pub fn wants_train(&mut self, now: Instant) -> bool {
         // A gateway does not know a link before the client has described it.
         let is_described = self.role == Role::Client || self.announced.due.is_none();
         if !is_described || self.route.is_none() || self.link.role != LinkRole::Active {
             self.train_sender.cancel();
             return false;
         }
-        if !self.address.is_proven() {
+        self.address.is_proven() && self.train_sender.due().is_some_and(|due| due <= now)
+    }
+
+    /// Writes the next datagram of a packet train, if one [is due](Self::wants_train). Returns whether it did.
+    pub fn write_train(&mut self, now: Instant, writer: &mut FrameWriter<'_>) -> bool {
+        if !self.wants_train(now) {
             return false;
         }
         let Some(packet) = self.train_sender.next(now) else {

@@ -126,6 +126,12 @@ impl TrainSender {
         };
     }
 
+    /// Skips the trains that are due: they start again no earlier than if they had been sent.
+    pub fn skip(&mut self) {
+        self.due = None;
+        self.is_awaited = false;
+    }
+
     /// When the next datagram is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
@@ -383,6 +389,23 @@ mod tests {
             sender.on_up(now + Duration::from_secs(1_000));
             assert!(sender.due().is_some());
         }
+    }
+
+    #[test]
+    fn a_skipped_train_is_not_due_again_when_the_path_comes_up_again_soon() {
+        let mut sender = TrainSender::default();
+        let now = Instant::from_millis(1);
+        sender.on_up(now);
+        sender.skip();
+        assert_eq!((sender.due(), sender.next(now)), (None, None));
+        sender.on_up(now + Duration::from_secs(5));
+        assert_eq!(sender.due(), None);
+        sender.on_up(now + Duration::from_secs(1_000));
+        assert!(sender.due().is_some());
+        // A path that may not carry trains, for example because its link is not described yet, starts them later.
+        sender.cancel();
+        sender.on_up(now + Duration::from_secs(1_001));
+        assert!(sender.due().is_some());
     }
 
     #[test]

@@ -12,12 +12,14 @@ use super::{
     receptions::Receptions,
     sealer::{MAX_BODY, Sealer},
     templates::Templates,
+    trains::Trains,
 };
 use crate::{
     ids::PathId,
     path::{Path, train::TRAIN_PACKET_BYTES},
     profile::Profile,
-    session::{hash::SecretStream, secret::Secret},
+    role::Role,
+    session::{hash::SecretStream, limiter::Bucket, secret::Secret},
     time::Instant,
     wire::control::{Frame, FrameWriter, MAX_RANGES, MissingWriter},
 };
@@ -33,36 +35,25 @@ pub(super) struct Control {
     links_down: Vec<(PathId, u64)>,
     /// Time at which reports are next sent on the second best path as well.
     second_report_at: Option<Instant>,
-    /// Whether packet trains are sent, and measured for the other end.
-    has_trains: bool,
+    pub(super) trains: Trains,
     is_closing: bool,
     /// Whether the other end has sent a close message.
     is_closed_by_peer: bool,
 }
 
 impl Control {
-    /// Returns the state at the start of an association. `secret` must be unknown to everybody else, and nobody else
-    /// may be able to derive it.
-    pub(super) fn new(receptions: Receptions, secret: &Secret) -> Self {
+    /// Returns the state at the start of an association. `role`: the role of this end. `secret` must be unknown to
+    /// everybody else, and nobody else may be able to derive it.
+    pub(super) fn new(role: Role, receptions: Receptions, secret: &Secret) -> Self {
         Self {
             tokens: SecretStream::new(secret.expose(), b"challenges"),
             receptions,
             links_down: Vec::new(),
             second_report_at: None,
-            has_trains: true,
+            trains: Trains::new(role),
             is_closing: false,
             is_closed_by_peer: false,
         }
-    }
-
-    /// Whether packet trains are sent, and measured for the other end.
-    pub(super) const fn has_trains(&self) -> bool {
-        self.has_trains
-    }
-
-    /// Switches packet trains on or off.
-    pub(super) fn set_trains(&mut self, are_wanted: bool) {
-        self.has_trains = are_wanted;
     }
 
     /// Whether this end is closing the association.
@@ -85,13 +76,15 @@ impl Control {
         core::mem::take(&mut self.is_closed_by_peer)
     }
 
-    /// Sends the control datagrams that are due.
+    /// Sends the control datagrams that are due. `train_starts`: limit of the permissions for packet trains of all
+    /// peers.
     pub(super) fn send(
         &mut self,
         sealer: &mut Sealer<'_>,
         profile: &Profile,
         lengths: &Lengths,
         (templates, fec): (&mut Templates, &mut Receiving),
+        train_starts: &mut Bucket,
     ) {
         if self.is_closing {
             return send_close(sealer);
@@ -102,10 +95,16 @@ impl Control {
             }
             self.send_path_control(sealer, id);
             lengths.probe(sealer, id);
-            if profile.trains && self.has_trains {
-                send_train(sealer, id);
-            } else if let Some(path) = sealer.paths.get_mut(id) {
-                path.cancel_train();
+            let now = sealer.now;
+            if profile.trains
+                && let Some(path) = sealer.paths.get_mut(id)
+                && path.wants_train(now)
+            {
+                if self.trains.may_run(now, train_starts) {
+                    send_train(sealer, id);
+                } else {
+                    path.skip_train();
+                }
             }
         }
         self.send_links_down(sealer);
@@ -246,7 +245,6 @@ fn send_train(sealer: &mut Sealer<'_>, id: PathId) {
     }
 }
 
-/// Sends a close message on every path, and drops the keys.
 /// Sends a close message on every path, and drops all sessions.
 pub(super) fn send_close(sealer: &mut Sealer<'_>) {
     let mut body = [0; 8];

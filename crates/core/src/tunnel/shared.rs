@@ -1,4 +1,4 @@
-//! The buffers and counters that a tunnel borrows from its owner.
+//! The buffers, counters and limits that a tunnel borrows from its owner.
 
 use std::collections::VecDeque;
 
@@ -6,9 +6,10 @@ use crate::{
     counters::{DropReason, Drops},
     packet::{PacketBuf, Pool},
     queue::QueueDrop,
+    session::limiter::Bucket,
 };
 
-/// The buffers and counters that a tunnel borrows from its owner for one call.
+/// The buffers, counters and limits that a tunnel borrows from its owner for one call.
 #[derive(Debug)]
 pub struct Shared<'a> {
     /// Pool from which buffers are taken and to which they are returned.
@@ -17,6 +18,8 @@ pub struct Shared<'a> {
     pub delivered: &'a mut VecDeque<PacketBuf>,
     /// Number of drops by reason.
     pub drops: &'a mut Drops,
+    /// Limit of the tunnels that begin to use packet trains.
+    pub train_starts: &'a mut Bucket,
 }
 
 impl Shared<'_> {

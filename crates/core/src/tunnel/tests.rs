@@ -7,6 +7,7 @@ use crate::{
     counters::Drops,
     packet::Pool,
     sched::{AdaptiveSettings, Policy},
+    session::limiter::Bucket,
     wire::control::{FrameWriter, LinkInfo},
 };
 
@@ -50,10 +51,12 @@ fn only_a_client_describes_links() {
             &Secret::from([0; 32]),
         );
         tunnel.add_path(Instant::ZERO, PathId(0), Link::named("ours"));
+        let mut train_starts = Bucket::FULL;
         let mut shared = Shared {
             pool: &mut Pool::new(1, 100),
             delivered: &mut VecDeque::new(),
             drops: &mut Drops::default(),
+            train_starts: &mut train_starts,
         };
         tunnel.handle_frames(Instant::ZERO, PathId(0), &body, &mut shared);
         let path = tunnel.paths().get(PathId(0)).expect("added");
@@ -68,10 +71,12 @@ fn only_a_client_describes_links() {
 fn what_is_kept_of_a_flow_is_known_of_its_compressed_packets_too() {
     let mut tunnel = adaptive();
     tunnel.round_trips = trips::watching(200);
+    let mut train_starts = Bucket::FULL;
     let mut shared = Shared {
         pool: &mut Pool::new(1, 100),
         delivered: &mut VecDeque::new(),
         drops: &mut Drops::default(),
+        train_starts: &mut train_starts,
     };
     let mut compressed = Vec::new();
     for i in 0..20 {

@@ -38,10 +38,22 @@ impl Bucket {
     /// # Errors
     /// The time until a token is available.
     pub fn take(&mut self, now: Instant, rate: Rate) -> Result<(), Duration> {
-        let interval = rate.interval();
+        self.take_every(now, rate.interval(), rate.burst)
+    }
+
+    /// Takes a token of a bucket that gets a token every `interval` and holds `burst` tokens; 0 counts as 1.
+    ///
+    /// # Errors
+    /// The time until a token is available.
+    pub fn take_every(
+        &mut self,
+        now: Instant,
+        interval: Duration,
+        burst: u32,
+    ) -> Result<(), Duration> {
         let full_at = self.0.max(now) + interval;
         let room = Duration::from_nanos(
-            saturating_nanos(interval).saturating_mul(u64::from(rate.burst.max(1))),
+            saturating_nanos(interval).saturating_mul(u64::from(burst.max(1))),
         );
         let fill = full_at.since(now);
         if fill > room {

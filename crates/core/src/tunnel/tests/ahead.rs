@@ -9,6 +9,7 @@ use crate::{
     flows::FlowId,
     packet::{PacketBuf, Pool},
     path::sender::Numbered,
+    session::limiter::Bucket,
     time::Instant,
     transmit::TxQueue,
     tunnel::lanes::Blocked,
@@ -23,10 +24,12 @@ const NOW: Instant = Instant::from_millis(5);
 /// its place in its flow.
 fn waiting(counts: [u8; 2], run: impl FnOnce(&mut Outbound, &mut Egress<'_, '_>)) {
     let mut tunnel = adaptive();
+    let mut train_starts = Bucket::FULL;
     let mut shared = Shared {
         pool: &mut Pool::new(1, 100),
         delivered: &mut VecDeque::new(),
         drops: &mut Drops::default(),
+        train_starts: &mut train_starts,
     };
     for (flow, count) in [FLOW, OTHER].into_iter().zip(counts) {
         for i in 0..count {
