@@ -45,6 +45,7 @@ mod outgoing;
 pub mod pacer;
 mod pipeline;
 pub mod probes;
+pub mod radio;
 pub mod rate;
 pub mod receiver;
 pub mod report_age;
@@ -99,6 +100,8 @@ pub struct Path {
     newest: [Option<u64>; 2],
     /// The remote address last reported to the host, and when.
     found: Option<(IpAddr, Instant)>,
+    /// Number of the first data datagram that was sent after the path last woke up ([`radio`]).
+    awake_from: u64,
     /// Loss floor remembered from an earlier use of the network, in parts per million.
     remembered_loss_ppm: u32,
     mtu: mtu::PathMtu,
@@ -153,6 +156,7 @@ impl Path {
             told: health::State::Probing,
             newest: [None; 2],
             found: None,
+            awake_from: 0,
             remembered_loss_ppm: 0,
             mtu: mtu::PathMtu::new(),
             told_mtu: None,

@@ -21,16 +21,18 @@
 //! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th
 //! percentile of this path's silences, estimated with a stochastic quantile algorithm (Ma, Muthukrishnan and Sandler,
 //! "Frugal streaming"). If twice the suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the
-//! table.
+//! table. While the path wakes up ([`super::radio`]), the suspect timeout is at least 1 s.
 //!
 //! Probes are sent:
 //!
-//! - in Probing and Suspect every 20 ms in the first second, and every 250 ms afterwards or while the tunnel rests, so
-//!   that a gateway that was busy for a moment is not kept busy by the probes of thousands of idle clients;
-//! - in Down every 250 ms, or every 10 s while the tunnel rests;
+//! - in Probing and Suspect every 20 ms in the first second, and every 250 ms afterwards;
+//! - in Down every 250 ms;
 //! - in Up 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle
-//!   paths are measured and their failure is noticed. While the tunnel [rests](Health::set_resting), because it has
-//!   carried no packets for a while, 10 s after the last evidence. A reserve path is probed once a minute while Up.
+//!   paths are measured and their failure is noticed. A reserve path is probed once a minute while Up.
+//!
+//! While the tunnel [rests](Health::set_resting), because it has carried no packets for a while, the interval in Up and
+//! Down is 10 s. In Probing and Suspect it is 250 ms from the start, so that a gateway that was busy for a moment is not
+//! kept busy by the probes of thousands of idle clients.
 //!
 //! Both ends probe. On a path that is Up, the gateway (the *second* end) waits a fifth longer before it probes. It
 //! therefore receives the client's probe first, and sends its own probe with the answer
@@ -38,7 +40,10 @@
 
 use core::time::Duration;
 
-use super::rtt::INITIAL_RTT;
+use super::{
+    radio::{PROMOTION, Radio},
+    rtt::INITIAL_RTT,
+};
 use crate::time::Instant;
 
 /// Health state of a path.
@@ -79,6 +84,7 @@ pub struct Health {
     response_time: Duration,
     /// Estimate of the 99th percentile of this path's silences.
     usual_silence: Duration,
+    radio: Radio,
     /// Whether the path is only in reserve.
     is_reserve: bool,
     /// Whether the tunnel has carried no packets for a while.
@@ -103,6 +109,7 @@ impl Health {
             prompted_at: None,
             response_time: INITIAL_RTT,
             usual_silence: Duration::ZERO,
+            radio: Radio::default(),
             is_reserve: false,
             is_resting: false,
             is_second: false,
@@ -128,6 +135,12 @@ impl Health {
         self.state == State::Up
     }
 
+    /// Whether the radio of the path may be asleep.
+    #[must_use]
+    pub const fn radio(&self) -> &Radio {
+        &self.radio
+    }
+
     /// Sets the expected response time: the smoothed RTT, and the feedback interval of the peer.
     pub fn on_rtt(&mut self, smoothed_rtt: Duration, feedback_interval: Duration) {
         self.response_time = smoothed_rtt.saturating_add(feedback_interval.saturating_mul(3));
@@ -140,7 +153,7 @@ impl Health {
     }
 
     /// Sets whether the tunnel rests, because it has carried no packets for a while. Then a path that is Up or Down is
-    /// probed every [`PROBE_RESTING`], and any other path patiently.
+    /// probed every [`PROBE_RESTING`], and any other path every 250 ms.
     pub fn set_resting(&mut self, is_resting: bool) {
         self.is_resting = is_resting;
     }
@@ -169,6 +182,7 @@ impl Health {
 
     /// Records the sending of a datagram that the peer will acknowledge.
     pub fn on_sent(&mut self, now: Instant) {
+        self.radio.on_sent(now, self.outstanding_since.is_none());
         self.outstanding_since.get_or_insert(now);
     }
 
@@ -185,9 +199,10 @@ impl Health {
         if !self.link_is_up {
             return;
         }
-        if let Some(since) = self.outstanding_since {
+        if let Some(since) = self.outstanding_since.filter(|_| !self.radio.is_waking()) {
             self.learn_silence(now.since(since));
         }
+        self.radio.on_evidence(now);
         self.outstanding_since = outstanding.then_some(now);
         self.last_evidence_at = now;
         self.enter(now, State::Up);
@@ -195,6 +210,7 @@ impl Health {
 
     /// Records that an authenticated datagram was received on this path.
     pub fn on_received(&mut self, now: Instant) {
+        self.radio.on_received(now);
         if self.state != State::Up {
             self.prompted_at.get_or_insert(now);
         }
@@ -207,12 +223,14 @@ impl Health {
             LinkEvent::Down => {
                 self.link_is_up = false;
                 self.outstanding_since = None;
+                self.radio = Radio::default();
                 self.enter(now, State::Down);
             }
             LinkEvent::Up => {
                 self.link_is_up = true;
                 if self.state == State::Down {
                     self.outstanding_since = None;
+                    self.radio = Radio::default();
                     self.last_probe_at = None;
                     self.enter(now, State::Probing);
                 }
@@ -271,7 +289,12 @@ impl Health {
     #[must_use]
     pub fn suspect_timeout(&self) -> Duration {
         let silence = self.usual_silence.min(MAX_USUAL_SILENCE);
-        self.response_time.max(silence).max(MIN_SUSPECT)
+        let least = if self.radio.is_waking() {
+            PROMOTION
+        } else {
+            MIN_SUSPECT
+        };
+        self.response_time.max(silence).max(least)
     }
 
     /// Whether a datagram is unacknowledged and the silence has lasted more than half of the suspect timeout.
@@ -360,8 +383,8 @@ const PROBE_EAGER: Duration = Duration::from_millis(20);
 const PROBE_PATIENT: Duration = Duration::from_millis(250);
 const PROBE_IDLE: Duration = Duration::from_millis(550);
 /// Interval of probes while the tunnel rests. It is below the 30 s after which many NATs forget an idle mapping of UDP
-/// (RFC 4787 section 4.3 requires 2 minutes), and it bounds the time after which idle clients notice a restart of their
-/// gateway.
+/// (RFC 4787 section 4.3 requires 2 minutes). With [`PROMOTION`], it bounds the time after which idle clients notice
+/// a restart of their gateway.
 pub const PROBE_RESTING: Duration = Duration::from_secs(10);
 const PROBE_RESERVE: Duration = Duration::from_secs(60);
 const EAGER_FOR: Duration = Duration::from_secs(1);

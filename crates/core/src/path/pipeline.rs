@@ -3,7 +3,7 @@
 //! A report passes through the estimators in this order, because each needs the result of the previous one:
 //!
 //! 1. datagrams in flight ([`super::sender`]): a report that is old, or that names numbers never sent, is dropped
-//!    here;
+//!    here. A report on datagrams that a radio delayed while it woke up ([`super::radio`]) ends here;
 //! 2. one-way delay and loss totals;
 //! 3. the rate controller, which detects congestion and the standing queue, using the delivery rate from before the
 //!    report;
@@ -60,6 +60,7 @@ impl Path {
         pool: &mut Pool,
     ) -> ReportOutcome {
         let oldest = self.sender.oldest_under_way();
+        let before = self.sender.reported();
         if !self
             .sender
             .on_reported(report.highest_seq, report.settled_seq, pool)
@@ -67,6 +68,12 @@ impl Path {
             return ReportOutcome::Old;
         }
         let reported = self.sender.reported();
+        if self.health.radio().is_waking() || before < self.awake_from {
+            // The delays contain the time in which the radio woke up. The next report has the same totals and more, so
+            // this one may be left out.
+            self.on_reported_evidence(now, reported);
+            return ReportOutcome::New { reported };
+        }
         if let Some((_, sent_at)) = oldest.filter(|(counter, _)| *counter < reported) {
             self.report_age.on_report(now, now.since(sent_at));
         }
@@ -92,10 +99,15 @@ impl Path {
                 .on_searched(now, self.sender.unreported_pkts());
         }
         self.pace(now);
+        self.on_reported_evidence(now, reported);
+        ReportOutcome::New { reported }
+    }
+
+    /// Records the evidence of a report that raised the highest reported number to `reported` - 1.
+    fn on_reported_evidence(&mut self, now: Instant, reported: u64) {
         if self.peer_down.is_none_or(|down| reported > down.next_data) {
             self.on_evidence(now);
         }
-        ReportOutcome::New { reported }
     }
 
     /// Updates delay and loss totals. Returns the signals for the rate controller.
@@ -145,11 +157,13 @@ impl Path {
         if let Some(gain) = rtt_gain_thousandths {
             self.rtt.set_gain(gain);
         }
-        self.rtt.on_sample(now, rtt, Duration::ZERO);
-        self.pace(now);
-        let interval = self.feedback_interval();
-        self.health
-            .on_rtt(self.rtt.smoothed().unwrap_or(rtt), interval);
+        if self.health.radio().was_awake(now, rtt) {
+            self.rtt.on_sample(now, rtt, Duration::ZERO);
+            self.pace(now);
+            let interval = self.feedback_interval();
+            self.health
+                .on_rtt(self.rtt.smoothed().unwrap_or(rtt), interval);
+        }
         if self.peer_down.is_some_and(|down| down.at + rtt > now) {
             return Pong::Rtt;
         }
@@ -173,6 +187,9 @@ impl Path {
 
     /// Records the evidence that a datagram sent on the path arrived.
     fn on_evidence(&mut self, now: Instant) {
+        if self.health.radio().is_waking() {
+            self.awake_from = self.sender.next_data();
+        }
         self.health
             .on_acked(now, self.sender.in_flight() > Bytes::ZERO);
     }
@@ -191,8 +208,12 @@ impl Path {
         is_narrowed
     }
 
-    /// Searches the capacity again from the latest delivery rate, because the path has become slow.
+    /// Searches the capacity again from the latest delivery rate, because the path has become slow; not while it only
+    /// wakes up.
     pub fn collapse(&mut self, now: Instant) {
+        if self.health.radio().is_waking() {
+            return;
+        }
         self.model.rate.on_collapse();
         self.control.search_again(&mut self.model);
         self.pace(now);

@@ -11,6 +11,7 @@ use core::time::Duration;
 use super::{
     delay::{OneWayDelay, RelativeDelay},
     holes::Holes,
+    radio,
 };
 use crate::{
     ids::Seq,
@@ -65,8 +66,7 @@ impl Receiver {
         interval: Duration,
     ) -> RelativeDelay {
         let delay = RelativeDelay::from_stamps(arrival.sent_us, now.wire_micros());
-        self.heard_at = Some(now);
-        self.delay.on_sample(now, delay);
+        self.on_delay(now, delay);
         self.min_delay = Some(match self.min_delay {
             Some(min) if min.micros_from(delay) <= 0 => min,
             _ => delay,
@@ -114,9 +114,15 @@ impl Receiver {
 
     /// Processes a control datagram, whose delay is a sample as well.
     pub fn on_control(&mut self, now: Instant, sent_us: u32) {
-        self.heard_at = Some(now);
-        self.delay
-            .on_sample(now, RelativeDelay::from_stamps(sent_us, now.wire_micros()));
+        self.on_delay(now, RelativeDelay::from_stamps(sent_us, now.wire_micros()));
+    }
+
+    /// Adds the delay of a datagram, unless the radio of the path may have been asleep when it was sent.
+    fn on_delay(&mut self, now: Instant, delay: RelativeDelay) {
+        let pause = self.heard_at.replace(now).map(|at| now.since(at));
+        if !radio::is_pause(pause) {
+            self.delay.on_sample(now, delay);
+        }
     }
 
     /// When any datagram last arrived.

@@ -40,6 +40,9 @@ pub(crate) struct PathModel {
     pub(crate) rate: Option<Bitrate>,
     /// Length of the longest datagram that passes.
     pub(crate) width: usize,
+    /// Time that the radio of the link needs to wake up, after it has carried nothing for [`RADIO_AWAKE_FOR`]. The
+    /// datagrams of both directions wait for it.
+    pub(crate) promotion: Duration,
 }
 
 impl PathModel {
@@ -52,6 +55,7 @@ impl PathModel {
             is_silent: [false; 2],
             rate: None,
             width: usize::MAX,
+            promotion: Duration::ZERO,
         }
     }
 }
@@ -99,6 +103,8 @@ pub(crate) struct World {
     pub(crate) losses: Vec<[LossState; 2]>,
     /// Time until which the bottleneck of each path is busy, to the gateway and to the client.
     busy_until: Vec<[Instant; 2]>,
+    /// When the radio of each path last carried a datagram, and since when it is awake.
+    radios: Vec<[Instant; 2]>,
     pub(crate) rng: Rng,
     policy: Policy<String>,
     classes: Vec<Class>,
@@ -198,6 +204,7 @@ impl World {
             paths: paths.to_vec(),
             losses: vec![[LossState::new(Loss::None); 2]; paths.len()],
             busy_until: vec![[Instant::ZERO; 2]; paths.len()],
+            radios: vec![[Instant::ZERO; 2]; paths.len()],
             rng: Rng::new(seed),
             policy: policy(policy_name),
             classes: Vec::new(),
@@ -583,14 +590,19 @@ impl World {
             self.lost_data += u64::from(datagram[0] == DATA);
             return;
         }
-        let mut leaves_at = self.now;
+        let [carried_at, awake_at] = &mut self.radios[link];
+        if self.now.since(*carried_at) > RADIO_AWAKE_FOR {
+            *awake_at = self.now + path.promotion;
+        }
+        *carried_at = self.now;
+        let mut leaves_at = self.now.max(*awake_at);
         if let Some(rate) = path.rate {
             let busy_until = &mut self.busy_until[link][usize::from(from == 0)];
             if busy_until.since(self.now) > QUEUE {
                 self.lost_data += u64::from(datagram[0] == DATA);
                 return;
             }
-            leaves_at = (*busy_until).max(self.now) + Bytes::of_len(datagram.len()) / rate;
+            leaves_at = (*busy_until).max(leaves_at) + Bytes::of_len(datagram.len()) / rate;
             *busy_until = leaves_at;
         }
         let copies = 1 + u64::from(self.rng.below(100) < path.copy_pct);
@@ -616,6 +628,9 @@ impl World {
         }
     }
 }
+
+/// Time without datagrams after which a radio sleeps.
+const RADIO_AWAKE_FOR: Duration = Duration::from_secs(8);
 
 /// Queueing delay of a full bottleneck.
 const QUEUE: Duration = Duration::from_millis(30);

@@ -255,3 +255,54 @@ fn a_path_in_reserve_is_hardly_probed() {
     health.set_reserve(false);
     assert!(due(&health, 2), "wanted again");
 }
+
+/// A path of a tunnel that rests, whose last answer arrived at 100 s.
+fn resting() -> Health {
+    let mut health = up();
+    health.on_sent(at(99_980));
+    health.on_acked(at(100_000), false);
+    health.set_resting(true);
+    health
+}
+
+#[test]
+fn a_path_of_a_resting_tunnel_may_answer_a_probe_after_a_second() {
+    let mut health = resting();
+    assert_eq!(run(&mut health, at(110_999)), [at(110_000)]);
+    assert_eq!(health.state(), State::Up, "a radio may still wake up");
+    let mut answers = health.clone();
+    answers.on_acked(at(110_999), false);
+    assert_eq!(run(&mut answers, at(121_000)), [at(120_999)]);
+    assert_eq!(answers.state(), State::Up);
+    // Without an answer it is suspect, and probed every 250 ms until it is down.
+    let probes = run(&mut health, at(112_000));
+    assert_eq!((health.state(), probes.len()), (State::Down, 4));
+    let probes = run(&mut health, at(140_000));
+    assert_eq!(probes.len(), 2, "{probes:?}");
+    health.set_resting(false);
+    assert!(health.probe_due(at(140_000)), "a packet wakes it up");
+}
+
+#[test]
+fn only_the_first_answer_after_a_rest_may_take_a_second() {
+    let mut health = resting();
+    health.set_resting(false);
+    assert!(health.probe_due(at(106_000)));
+    health.on_probe_sent(at(106_000));
+    assert_eq!(health.suspect_timeout(), ms(1_000));
+    health.on_acked(at(106_800), true);
+    assert_eq!(health.suspect_timeout(), ms(40), "it is awake");
+    run(&mut health, at(106_840));
+    assert_eq!(health.state(), State::Suspect);
+}
+
+#[test]
+fn a_link_that_returns_has_an_awake_radio() {
+    let mut health = up();
+    health.on_link(at(1_100), LinkEvent::Down);
+    health.on_link(at(60_000), LinkEvent::Up);
+    health.on_probe_sent(at(60_000));
+    health.on_acked(at(60_020), false);
+    health.on_sent(at(60_100));
+    assert_eq!(health.suspect_timeout(), ms(40));
+}
