@@ -418,10 +418,11 @@ impl Resequencer {
         };
     }
 
-    /// Frees the memory that an association without traffic does not need. Packets that are still missing are taken for
-    /// duplicates if they arrive afterwards.
-    pub fn release_memory(&mut self) {
-        if self.held_len == 0 && self.frontier == self.next {
+    /// Releases all held packets, and frees the memory that an association without traffic does not need. Missing
+    /// packets count as lost, and as duplicates if they arrive afterwards.
+    pub fn release_memory(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        self.give_up_before(now, self.next, Loss::Expired, out);
+        if self.held_len == 0 {
             self.ring.release();
             self.held = Vec::new();
             self.free_slots = Vec::new();

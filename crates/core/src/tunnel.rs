@@ -9,6 +9,7 @@
 //! | `inbound` | the resequencer and the FEC decoder: the life of an incoming packet |
 //! | `round_trips` | ACKs that are delayed to keep the RTT of a flow constant during its start-up phase |
 //! | `control` | probes, reports, descriptions of links |
+//! | `rest` | when a tunnel without packets probes rarely and frees memory |
 //! | `trains` | whether packet trains are permitted |
 //! | `templates`, `sec`, `lengths` | header compression, parity, path MTU |
 //!
@@ -219,15 +220,20 @@ impl Tunnel {
         self.sessions.last_received_at()
     }
 
-    /// Whether the other end has been silent for `limit` although it was expected to send. A tunnel that rests expects
-    /// nothing: an unanswered probe ends the rest.
+    /// Whether the other end has been silent for `limit` although it was expected to send. While the tunnel rests and a
+    /// path is up, it is not expected to send; after a rest, the time counts from the end of the rest.
     #[must_use]
     pub fn is_silent(&self, now: Instant, limit: Duration) -> bool {
         let Some(received_at) = self.sessions.last_received_at() else {
             return true;
         };
         let rest = self.paths.resting();
-        !rest.is_on() && now.since(received_at.max(rest.woke_at())) >= limit
+        let expected_from = match (self.is_up(), rest.is_on()) {
+            (true, true) => return false,
+            (true, false) => received_at.max(rest.woke_at()),
+            (false, _) => received_at,
+        };
+        now.since(expected_from) >= limit
     }
 
     /// Whether some path can carry data.
@@ -369,7 +375,6 @@ impl Tunnel {
         let is_idle = !has_packets && !self.outbound.has_copies();
         if !is_idle {
             self.paths.usage.on_offered(now);
-            self.paths.on_packet(now);
         }
         let sampling = self.placement.profile().rtt_sampling;
         if let Some(sampling) = sampling.filter(|_| has_packets) {
@@ -795,20 +800,28 @@ impl Tunnel {
         for id in self.paths.ids() {
             self.handle_path_timeout(now, id, has_active);
         }
-        self.paths.rest(now);
-        if self.paths.take_release(now) {
-            self.release_memory(now);
-        }
         self.look_for_narrow(now);
         self.tell_rate_control(now);
+        let is_release_due = self.paths.rest(now);
+        let had_session = self.sessions.is_any();
         self.sessions.expire(now);
+        let has_expired = had_session && !self.sessions.is_any();
+        if is_release_due || has_expired {
+            self.release_memory(now, shared);
+        }
     }
 
-    /// Frees the memory that a tunnel without packets does not need.
-    fn release_memory(&mut self, now: Instant) {
-        self.outbound.release_memory();
-        self.inbound.release_memory(now);
-        self.repair.fec.release_memory();
+    /// Frees the memory that a tunnel without packets does not need. Packets that still wait to be sent are dropped,
+    /// because their senders have given them up.
+    fn release_memory(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        kept::drop_sent(usize::MAX, &mut self.paths, &mut self.repair, shared);
+        self.outbound.release_memory(now, shared);
+        let before = shared.delivered.len();
+        self.inbound.release_memory(now, shared);
+        self.on_delivered(now, before, shared);
+        self.paths.release_memory();
+        self.repair.release_memory();
+        self.round_trips.release_memory();
         self.placement.scheduler.release_memory();
         self.templates.release_memory();
     }
@@ -845,6 +858,7 @@ impl Tunnel {
             self.inbound.resequencer.poll_timeout(),
             self.round_trips.poll_timeout(),
             self.sessions.deadline(),
+            self.paths.resting().poll_timeout(),
         ];
         // Nothing can be sent without a session, so the paths have no deadlines.
         let sending = self.sessions.is_any().then(|| self.poll_send_timeout());

@@ -211,8 +211,8 @@ impl World {
                     self.gateway.handle_datagram(now, &incoming, &mut datagram);
                     self.gateway.work_inline(now);
                 });
-            } else {
-                self.clients[client].handle_datagram(now, &incoming, &mut datagram);
+            } else if let Some(client) = self.clients.get_mut(client) {
+                client.handle_datagram(now, &incoming, &mut datagram);
             }
         }
     }
@@ -277,6 +277,12 @@ impl World {
         }
     }
 
+    /// Ends all clients without a message.
+    fn vanish(&mut self) {
+        self.clients.clear();
+        self.flying.clear();
+    }
+
     /// Sends `count` packets from every client to the gateway and as many back, over two seconds.
     fn exchange(&mut self, count: u32) {
         for number in 0..count {
@@ -326,6 +332,61 @@ fn packet(from: u8, to: u8, number: u32) -> PacketBuf {
 
 /// One test, because the counted heap is that of the process.
 #[test]
+fn memory_for_packets_is_freed() {
+    a_client_that_never_connects_costs_little();
+    an_idle_client_costs_little_before_and_after_it_was_busy();
+    a_client_that_vanishes_while_it_is_busy_costs_little();
+}
+
+/// The host sends packets to clients that have never connected.
+fn a_client_that_never_connects_costs_little() {
+    let mut world = World::new(0);
+    let before = world.per_client();
+    let now = world.now;
+    for number in 0..100 {
+        for client in 0..CLIENTS {
+            counted(&mut world.gateway_bytes, || {
+                world
+                    .gateway
+                    .handle_packet(now, packet(254, client, number));
+            });
+        }
+    }
+    println!("never connected, sent to: {} bytes", world.per_client());
+    world.run_for(Duration::from_secs(61));
+    let after = world.per_client();
+    println!("never connected, a minute later: {after} bytes");
+    assert!(after < before + 2_048, "{before} {after} bytes");
+}
+
+/// All clients vanish without a message while packets are sent in both directions; the host sends on for a while.
+fn a_client_that_vanishes_while_it_is_busy_costs_little() {
+    let mut world = World::new(2);
+    world.run_for(Duration::from_secs(10));
+    world.exchange(500);
+    world.vanish();
+    for number in 0..200 {
+        let now = world.now;
+        for client in 0..CLIENTS {
+            counted(&mut world.gateway_bytes, || {
+                world
+                    .gateway
+                    .handle_packet(now, packet(254, client, number));
+            });
+        }
+        world.run_for(Duration::from_millis(10));
+    }
+    println!("vanished while busy: {} bytes", world.per_client());
+    world.run_for(Duration::from_secs(61));
+    let resting = world.per_client();
+    println!("vanished, a minute later: {resting} bytes");
+    world.run_for(Duration::from_secs(180));
+    let expired = world.per_client();
+    println!("vanished, session expired: {expired} bytes");
+    assert!(resting <= 30 << 10, "{resting} bytes");
+    assert!(expired <= resting, "{expired} {resting} bytes");
+}
+
 fn an_idle_client_costs_little_before_and_after_it_was_busy() {
     for (links, most) in [(1, 20 << 10), (2, 30 << 10)] {
         let mut world = World::new(links);

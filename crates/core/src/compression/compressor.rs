@@ -61,13 +61,6 @@ impl Compressor {
         }
     }
 
-    /// Frees the memory of all flows, unless a template waits for an acknowledgement.
-    pub fn release_memory(&mut self) {
-        if self.pending.is_empty() {
-            self.flows = Vec::new();
-        }
-    }
-
     /// Compresses `packet`, which belongs to the flow `id`, if the other end knows a template for it.
     pub fn compress(&mut self, now: Instant, id: FlowId, packet: &mut PacketBuf) {
         let Some(headers) = Headers::of(packet) else {

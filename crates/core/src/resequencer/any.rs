@@ -143,10 +143,11 @@ impl AnyResequencer {
         }
     }
 
-    /// See [`Resequencer::release_memory`]. Without effect in [`Order::Global`].
-    pub fn release_memory(&mut self) {
-        if let Self::PerFlow(order) = self {
-            order.release_memory();
+    /// Releases all held packets, and frees the memory that an association without traffic does not need.
+    pub fn release_memory(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        match self {
+            Self::Global(order) => order.release_memory(now, out),
+            Self::PerFlow(order) => order.release_memory(now, out),
         }
     }
 

@@ -13,8 +13,8 @@
 //! known to be 0, so no packet is dropped if the slower path carries number 0. Arrivals within [`WINDOW`] numbers of
 //! the last released number are remembered only to distinguish duplicates from packets that arrived too late.
 //!
-//! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first packet is released early. Memory: 16 KiB and
-//! the packets held. Cost per packet: O(1) on paths that keep order; on other paths, held entries are moved to insert a
+//! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first packet is released early. Memory: 16 KiB from
+//! the first packet on, and the packets held. Cost per packet: O(1) on paths that keep order; on other paths, held entries are moved to insert a
 //! packet.
 
 use core::time::Duration;
@@ -35,8 +35,8 @@ pub struct InOrder {
     /// Held packets sorted by number; all numbers are above `last + 1`.
     held: VecDeque<Held>,
     /// One bit for each number in the window, which says whether its packet has arrived. Bits of held packets are not
-    /// set yet.
-    come: Box<[u64; WORDS]>,
+    /// set yet. Empty until the first packet, then [`WORDS`] words.
+    come: Vec<u64>,
     holds: HoldTimes,
     stats: Stats,
     steps: u64,
@@ -58,7 +58,7 @@ impl InOrder {
             timeout,
             last: Seq(0).minus(1),
             held: VecDeque::new(),
-            come: Box::new([0; WORDS]),
+            come: Vec::new(),
             holds: HoldTimes::default(),
             stats: Stats::default(),
             steps: 0,
@@ -199,6 +199,16 @@ impl InOrder {
         }
     }
 
+    /// Releases all held packets, and frees the memory that an association without traffic does not need. Packets that
+    /// arrive again afterwards count as too old.
+    pub fn release_memory(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) {
+        while let Some(lost) = self.release_first(now, out) {
+            self.stats.lost_expired += lost;
+        }
+        self.held = VecDeque::new();
+        self.come = Vec::new();
+    }
+
     /// Returns the number of packets held now.
     #[must_use]
     pub fn held_len(&self) -> usize {
@@ -253,6 +263,7 @@ impl InOrder {
     /// Makes `seq` the last released number. Returns how many numbers between the former last number and `seq` have not
     /// arrived. A jump is processed in words of 64 numbers.
     fn move_to(&mut self, seq: Seq) -> u64 {
+        self.come.resize(WORDS, 0);
         let steps = seq.distance_from(self.last).unsigned_abs();
         let skipped = steps.saturating_sub(1);
         let mut missing = u64::from(skipped);
@@ -276,10 +287,11 @@ impl InOrder {
 
     fn has_come(&self, seq: Seq) -> bool {
         let (word, bit) = place(seq);
-        self.come[word] & bit != 0
+        self.come.get(word).is_some_and(|bits| bits & bit != 0)
     }
 
     fn mark(&mut self, seq: Seq) {
+        self.come.resize(WORDS, 0);
         let (word, bit) = place(seq);
         self.come[word] |= bit;
     }
@@ -385,9 +397,7 @@ mod tests {
         for _ in 0..300 {
             let mut order = InOrder::new(T);
             order.last = Seq(u32::try_from(rng.below(1 << 32)).expect("32 bits"));
-            for word in &mut *order.come {
-                *word = rng.next_u64();
-            }
+            order.come = (0..WORDS).map(|_| rng.next_u64()).collect();
             let base = order.last;
             let jump = 1 + u32::try_from(rng.below(2 * u64::from(WINDOW) - 1)).expect("small");
             let to = base.plus(jump);
@@ -460,6 +470,27 @@ mod tests {
         bench.pass(90);
         assert_eq!(bench.left(), [6, 7]);
         assert_eq!((bench.order.stats().too_old, bench.dropped.len()), (1, 3));
+    }
+
+    #[test]
+    fn after_a_release_of_memory_the_order_continues() {
+        let mut bench = Bench::new();
+        bench.arrive(0, 0);
+        bench.arrive(1, 2);
+        let now = Instant::from_millis(100);
+        bench.order.release_memory(now, &mut bench.out);
+        assert_eq!((bench.left(), bench.order.held_len()), (vec![0, 2], 0));
+        assert_eq!(
+            (bench.order.come.capacity(), bench.order.held.capacity()),
+            (0, 0)
+        );
+        for old in [0, 1, 2] {
+            assert_eq!(bench.arrive(200, old), Verdict::TooOld, "{old}");
+        }
+        assert_eq!(bench.arrive(200, 4), Verdict::Held);
+        assert_eq!(bench.arrive(200, 3), Verdict::Released);
+        assert_eq!(bench.left(), [3, 4]);
+        assert_eq!(bench.arrive(200, 4), Verdict::Duplicate);
     }
 
     #[test]

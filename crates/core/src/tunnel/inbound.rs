@@ -73,10 +73,10 @@ impl Inbound {
         (self.symbols_in, self.recovered)
     }
 
-    /// Frees the memory that a tunnel without packets does not need.
-    pub(super) fn release_memory(&mut self, now: Instant) {
-        self.resequencer.release_memory();
-        self.fec.release_memory(now);
+    /// Delivers all buffered packets, and frees the memory that a tunnel without packets does not need.
+    pub(super) fn release_memory(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        self.resequencer.release_memory(now, shared.delivered);
+        self.fec = Receiving::default();
     }
 
     /// Handles the packet or the repair symbol of a data datagram, and any packets recovered with it.

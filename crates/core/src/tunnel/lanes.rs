@@ -193,11 +193,23 @@ impl Lanes {
         self.expired_at.is_some_and(|at| now.since(at) < SHORT_FOR)
     }
 
-    /// Frees the memory of empty queues, and of the flows of classes.
-    pub(super) fn release_memory(&mut self) {
+    /// Drops all packets, and frees the memory of the queues and of the flows of classes.
+    pub(super) fn release_memory(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        for numbered in self.drain_numbered() {
+            shared.drop(numbered.packet, DropReason::Expired);
+        }
+        while let Some(queued) = self.urgent.oldest() {
+            self.services.give_up(queued.packet, shared);
+        }
+        for queue in [&mut self.pinned, &mut self.bulk] {
+            while let Some(queued) = queue.dequeue(now, shared.on_queue_drop()) {
+                shared.drop(queued.packet, DropReason::Expired);
+            }
+            queue.release_memory();
+        }
+        self.ahead = Ahead::default();
+        self.urgent = Urgent::default();
         self.services.release_memory();
-        self.pinned.release_memory();
-        self.bulk.release_memory();
     }
 
     /// Whether no packet waits.

@@ -17,6 +17,7 @@ use super::{
     path_set::PathSet,
     placement::{Limits, Placement},
     repair::Repair,
+    shared::Shared,
     staged::Staged,
     targets::Targets,
 };
@@ -62,10 +63,14 @@ impl Outbound {
         }
     }
 
-    /// Frees the memory that a tunnel without packets does not need.
-    pub(super) fn release_memory(&mut self) {
+    /// Drops all packets, and frees the memory that a tunnel without packets does not need.
+    pub(super) fn release_memory(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        self.blocks.clear();
+        for numbered in self.staged.drain() {
+            shared.drop(numbered.packet, DropReason::Expired);
+        }
+        self.lanes.release_memory(now, shared);
         self.flows.release_memory();
-        self.lanes.release_memory();
         self.numbering.release_memory();
     }
 

@@ -178,24 +178,17 @@ impl PathSet {
         }
     }
 
-    /// Begins or ends a rest of the tunnel, if it is time to.
-    pub(super) fn rest(&mut self, now: Instant) {
-        let was_on = self.rest.is_on();
-        let works = |path: &Path| matches!(path.health().state(), State::Up | State::Suspect);
-        let is_working = self.iter().any(works);
-        let is_on = self.rest.update(now, is_working);
-        if was_on != is_on {
-            self.set_resting(is_on);
+    /// Begins a rest of the tunnel if it is due. Returns whether memory that only packets need is to be freed now.
+    pub(super) fn rest(&mut self, now: Instant) -> bool {
+        if self.rest.begin_due(now) {
+            self.set_resting(true);
         }
+        self.rest.take_release(now)
     }
 
-    /// Whether memory that only packets need is to be freed now; frees the paths' part.
-    pub(super) fn take_release(&mut self, now: Instant) -> bool {
-        let is_due = self.rest.take_release(now);
-        if is_due {
-            self.iter_mut().for_each(Path::release_memory);
-        }
-        is_due
+    /// Frees the memory that idle paths do not need.
+    pub(super) fn release_memory(&mut self) {
+        self.iter_mut().for_each(Path::release_memory);
     }
 
     /// Returns whether the tunnel rests.

@@ -71,6 +71,12 @@ impl Repair {
         self.reinjected
     }
 
+    /// Frees the memory that a tunnel without packets does not need.
+    pub(super) fn release_memory(&mut self) {
+        self.packets.shrink_to_fit();
+        self.fec.release_memory();
+    }
+
     /// Removes and returns the oldest packet for which `is_next` returns true.
     pub(super) fn take(&mut self, is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
         let next = self.packets.iter().position(is_next)?;

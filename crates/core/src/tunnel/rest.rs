@@ -1,13 +1,14 @@
-//! Rest: a tunnel that carries no packets probes its paths rarely.
+//! Rest: a tunnel without packets probes its paths rarely, and frees memory.
 //!
-//! Most clients of a gateway are idle most of the time, and then probes are all that they cost. A tunnel rests when it
-//! has carried no packet in either direction for [`REST_AFTER`], as long as some path is up or suspect. Paths that are up are then
-//! probed at the interval of [`Health`](crate::path::health::Health) for a rest. The first packet ends the rest: the
-//! paths are probed with it, so a path that has failed in the meantime is found as soon as a busy path is. A rest also
-//! ends when no path works any more, because probes were not answered for [`SILENCE`].
+//! Most clients of a gateway are idle most of the time, and then probes and memory are all that they cost. A tunnel
+//! rests when it has carried no packet in either direction for [`REST_AFTER`], or for [`REST_AFTER_START`] since the
+//! start of an association. While it rests, its paths are probed at the intervals of
+//! [`Health`](crate::path::health::Health) for a rest. The first packet ends the rest, and all paths are probed with
+//! it. Whether paths work has no influence: a client whose gateway no longer answers starts handshakes, which need no
+//! probes, and a gateway whose client has vanished need not look for it.
 //!
-//! A new association rests after [`REST_AFTER_START`] if no packet follows. A minute after the last packet the tunnel
-//! frees the memory that only packets need: tables of flows, the reorder buffer, encoder and decoder.
+//! [`RELEASE_AFTER`] after the last packet, the memory that only packets need is freed once, even if the tunnel has no
+//! session any more.
 //!
 //! Each end decides for itself. Both see the same packets, so they rest at the same times up to the delay of the paths.
 
@@ -15,54 +16,56 @@ use core::time::Duration;
 
 use crate::time::Instant;
 
-/// Whether a tunnel rests, and since when it does not.
+/// Whether a tunnel rests, and when it next rests and frees memory.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
-    /// Earliest start of the next rest.
-    due_at: Instant,
-    /// End of the last rest, or earlier: since when the other end is expected to send.
+    /// Start of the next rest; `None` while the tunnel rests and before the first packet or association.
+    begins_at: Option<Instant>,
+    /// Time at which memory is freed; `None` if memory was freed since the last packet.
+    release_at: Option<Instant>,
+    /// End of the last rest.
     woke_at: Instant,
     is_on: bool,
-    /// Whether memory was freed since the last packet.
-    has_released: bool,
 }
 
 impl Rest {
     /// Records the start of an association. Returns whether it ended a rest.
     pub(super) fn on_start(&mut self, now: Instant) -> bool {
-        self.postpone(now, now + REST_AFTER_START)
+        self.postpone(now, REST_AFTER_START)
     }
 
     /// Records a packet. Returns whether it ended a rest.
     pub(super) fn on_packet(&mut self, now: Instant) -> bool {
-        self.postpone(now, now + REST_AFTER)
+        self.postpone(now, REST_AFTER)
     }
 
-    fn postpone(&mut self, now: Instant, due_at: Instant) -> bool {
-        self.due_at = due_at;
-        self.has_released = false;
-        self.is_on && self.end(now)
-    }
-
-    /// Begins or ends a rest at `now`, if it is time to. `is_working`: whether some path is up or suspect. Returns
-    /// whether the tunnel rests.
-    pub(super) fn update(&mut self, now: Instant, is_working: bool) -> bool {
-        if !is_working {
-            if self.is_on {
-                let silent_for = SILENCE.min(now.since(Instant::ZERO));
-                self.end(Instant::ZERO + (now.since(Instant::ZERO) - silent_for));
-            }
-        } else if now >= self.due_at {
-            self.is_on = true;
+    fn postpone(&mut self, now: Instant, by: Duration) -> bool {
+        self.begins_at = Some(now + by);
+        self.release_at = Some(now + RELEASE_AFTER);
+        if self.is_on {
+            self.woke_at = now;
         }
-        self.is_on
+        core::mem::replace(&mut self.is_on, false)
     }
 
-    /// Whether memory that only packets need is to be freed now. Returns true once in a rest, [`RELEASE_AFTER`] after
-    /// its earliest start.
+    /// Begins a rest if it is due. Returns whether it did.
+    pub(super) fn begin_due(&mut self, now: Instant) -> bool {
+        let begins = self.begins_at.take_if(|at| *at <= now).is_some();
+        self.is_on |= begins;
+        begins
+    }
+
+    /// Whether memory that only packets need is to be freed now. Returns true once after each packet.
     pub(super) fn take_release(&mut self, now: Instant) -> bool {
-        let is_due = self.is_on && now >= self.due_at + RELEASE_AFTER;
-        is_due && !core::mem::replace(&mut self.has_released, true)
+        self.release_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Returns when [`Self::begin_due`] or [`Self::take_release`] next has an effect.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        [self.begins_at, self.release_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether the tunnel rests.
@@ -70,14 +73,9 @@ impl Rest {
         self.is_on
     }
 
-    /// Returns the end of the last rest, or the time from which the answer to its last probe was awaited.
+    /// Returns the end of the last rest.
     pub(super) const fn woke_at(&self) -> Instant {
         self.woke_at
-    }
-
-    fn end(&mut self, woke_at: Instant) -> bool {
-        self.woke_at = woke_at;
-        core::mem::replace(&mut self.is_on, false)
     }
 }
 
@@ -85,13 +83,11 @@ impl Rest {
 /// the MTU, and for the first packets of a client that connects because it has some. Thousands of clients may connect
 /// at once, most of them idle.
 const REST_AFTER_START: Duration = Duration::from_secs(4);
-/// Time of silence after which a path is down.
-const SILENCE: Duration = Duration::from_secs(1);
 /// Time without a packet after which a tunnel rests: longer than most pauses of an application in use.
 const REST_AFTER: Duration = Duration::from_secs(10);
-
-/// Time of rest after which memory that only packets need is freed: far longer than any state of a flow is of use.
-const RELEASE_AFTER: Duration = Duration::from_secs(50);
+/// Time without a packet after which memory that only packets need is freed: far longer than any state of a flow is of
+/// use.
+const RELEASE_AFTER: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -105,43 +101,41 @@ mod tests {
     fn a_tunnel_rests_without_packets_and_wakes_with_the_first() {
         let mut rest = Rest::default();
         assert!(!rest.on_packet(at(100)));
-        assert!(!rest.update(at(109), true));
-        assert!(rest.update(at(110), true));
+        assert_eq!(rest.poll_timeout(), Some(at(110)));
+        assert!(!rest.begin_due(at(109)) && rest.begin_due(at(110)));
+        assert!(!rest.begin_due(at(111)) && rest.is_on());
         assert!(rest.on_packet(at(300)) && !rest.is_on());
         assert_eq!(rest.woke_at(), at(300));
-        assert!(!rest.update(at(309), true) && rest.update(at(310), true));
+        assert!(!rest.begin_due(at(309)) && rest.begin_due(at(310)));
     }
 
     #[test]
-    fn memory_is_freed_once_in_a_rest() {
+    fn memory_is_freed_once_after_each_packet_whether_the_tunnel_rests_or_not() {
         let mut rest = Rest::default();
         rest.on_packet(at(100));
-        rest.update(at(110), true);
         assert!(!rest.take_release(at(159)));
         assert!(rest.take_release(at(160)) && !rest.take_release(at(161)));
         rest.on_packet(at(200));
-        assert!(!rest.take_release(at(300)), "the rest has ended");
-        rest.update(at(301), true);
-        assert!(rest.take_release(at(301)));
+        assert!(rest.begin_due(at(210)));
+        assert_eq!(rest.poll_timeout(), Some(at(260)));
+        assert!(rest.take_release(at(260)));
+        assert_eq!(rest.poll_timeout(), None);
     }
 
     #[test]
     fn an_association_without_packets_rests_early() {
         let mut rest = Rest::default();
         rest.on_start(at(100));
-        assert!(!rest.update(at(103), true) && rest.update(at(104), true));
+        assert!(!rest.begin_due(at(103)) && rest.begin_due(at(104)));
         rest.on_start(at(200));
         rest.on_packet(at(201));
-        assert!(!rest.update(at(210), true) && rest.update(at(211), true));
+        assert!(!rest.begin_due(at(210)) && rest.begin_due(at(211)));
     }
 
     #[test]
-    fn a_tunnel_without_a_working_path_does_not_rest() {
+    fn a_tunnel_that_has_never_had_an_association_needs_no_timer() {
         let mut rest = Rest::default();
-        assert!(!rest.update(at(100), false));
-        assert!(rest.update(at(101), true));
-        assert!(!rest.update(at(102), false));
-        assert_eq!(rest.woke_at(), at(101), "it has been silent for a second");
-        assert!(rest.update(at(103), true));
+        assert!(!rest.begin_due(at(100)) && !rest.take_release(at(100)));
+        assert_eq!(rest.poll_timeout(), None);
     }
 }

@@ -122,6 +122,11 @@ impl RoundTrips {
         }
     }
 
+    /// Frees the memory of flows that have ended.
+    pub(super) fn release_memory(&mut self) {
+        self.flows.shrink_to_fit();
+    }
+
     fn position(&self, conversation: u64) -> Option<usize> {
         let mut flows = self.flows.iter();
         flows.position(|flow| flow.conversation == conversation)

@@ -46,7 +46,7 @@ impl Templates {
 
     /// Frees the memory of outgoing flows. The other end's templates are retained, because it may still use them.
     pub(super) fn release_memory(&mut self) {
-        self.compressor.release_memory();
+        self.compressor.clear();
     }
 
     /// Removes from a packet the header fields that the other end knows.

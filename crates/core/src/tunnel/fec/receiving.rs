@@ -50,13 +50,6 @@ impl Receiving {
         self.decoder = Some(decoder);
     }
 
-    /// Frees the decoder with its packets, if no symbol has arrived for a while.
-    pub(in super::super) fn release_memory(&mut self, now: Instant) {
-        if self.last_symbol_at.is_some_and(|at| now.since(at) > FORGET) && self.found.is_empty() {
-            *self = Self::default();
-        }
-    }
-
     /// Handles a repair symbol whose oldest packet is `first`.
     pub(in super::super) fn on_symbol(
         &mut self,

@@ -211,12 +211,12 @@ impl Sending {
         }
     }
 
-    /// Frees the encoder with its packets. Later symbols cover later packets only.
+    /// Frees the encoder with its packets, and the numbers of recovered packets. Later symbols cover later packets only.
     pub(in super::super) fn release_memory(&mut self) {
-        if self.encoder.take().is_some() {
-            self.uncovered = 0;
-            self.remembered = None;
-        }
+        self.encoder = None;
+        self.uncovered = 0;
+        self.remembered = None;
+        self.recovered = Vec::new();
     }
 
     /// Writes the symbol that is due to `out`. `least_delay` is the one-way delay of the path with the shortest delay.
