@@ -336,6 +336,7 @@ fn memory_for_packets_is_freed() {
     a_client_that_never_connects_costs_little();
     an_idle_client_costs_little_before_and_after_it_was_busy();
     a_client_that_vanishes_while_it_is_busy_costs_little();
+    a_client_whose_session_has_expired_costs_little();
 }
 
 /// The host sends packets to clients that have never connected.
@@ -385,6 +386,29 @@ fn a_client_that_vanishes_while_it_is_busy_costs_little() {
     println!("vanished, session expired: {expired} bytes");
     assert!(resting <= 30 << 10, "{resting} bytes");
     assert!(expired <= resting, "{expired} {resting} bytes");
+}
+
+/// All clients vanish without a message, and the host sends packets to them until their sessions expire.
+fn a_client_whose_session_has_expired_costs_little() {
+    let mut world = World::new(1);
+    world.run_for(Duration::from_secs(10));
+    world.exchange(100);
+    world.vanish();
+    for number in 0..16 {
+        let now = world.now;
+        for client in 0..CLIENTS {
+            counted(&mut world.gateway_bytes, || {
+                world.gateway.handle_packet(now, packet(254, client, number));
+            });
+        }
+        world.run_for(Duration::from_secs(10));
+    }
+    // 172 s have passed since the only handshake, and 10 s since the last packet.
+    println!("vanished, sent to: {} bytes", world.per_client());
+    world.run_for(Duration::from_secs(12));
+    let expired = world.per_client();
+    println!("vanished, session expired, sent to before: {expired} bytes");
+    assert!(expired <= 20 << 10, "{expired} bytes");
 }
 
 fn an_idle_client_costs_little_before_and_after_it_was_busy() {
