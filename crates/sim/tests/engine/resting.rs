@@ -15,12 +15,18 @@ fn rested(seed: u64) -> World {
 
 /// Creates a connected pair that has carried packets, and then none for a minute.
 fn rested_over(paths: &[PathModel], seed: u64) -> World {
+    let mut world = used(paths, seed);
+    world.run_for(Duration::from_secs(60));
+    world
+}
+
+/// Creates a connected pair that has carried packets.
+fn used(paths: &[PathModel], seed: u64) -> World {
     let mut world = World::new(1, paths, "adaptive", seed);
     world
         .run_until_true(Duration::from_secs(5), connected)
         .expect("connects");
     exchange(&mut world, 50);
-    world.run_for(Duration::from_secs(60));
     world
 }
 
@@ -85,7 +91,7 @@ fn a_radio_that_wakes_up_slowly_does_not_make_its_path_suspect() {
 
 #[test]
 fn a_radio_that_wakes_up_slowly_spoils_no_estimate() {
-    let mut world = rested_over(&[cellular()], 6);
+    let mut world = used(&[cellular()], 6);
     let known = [0, 1].map(|host| path(&world, host));
     let check = |world: &World, when: &str| {
         for (host, known) in known.iter().enumerate() {
@@ -96,11 +102,15 @@ fn a_radio_that_wakes_up_slowly_spoils_no_estimate() {
             assert!(now.rate >= known.rate, "{when}, {host}");
         }
     };
-    world.run_for(Duration::from_secs(60));
+    world.run_for(Duration::from_secs(120));
     check(&world, "resting");
-    for _ in 0..150 {
-        exchange(&mut world, 1);
-        check(&world, "awake");
+    for count in [1, 150] {
+        exchange(&mut world, count);
+        for _ in 0..150 {
+            world.run_for(10 * MS);
+            check(&world, "awake");
+        }
+        world.run_for(Duration::from_secs(40));
     }
 }
 
