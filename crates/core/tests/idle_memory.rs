@@ -1,7 +1,7 @@
 //! Heap memory of a gateway for each idle client.
 //!
-//! The test connects clients to a gateway over emulated paths of 10 ms, without losses, on a virtual clock. It counts the
-//! bytes that the gateway's calls allocate and free.
+//! The test connects clients to a gateway over emulated paths of 10 ms, without losses, on a virtual clock. It counts
+//! the bytes that the gateway's calls allocate and free.
 
 use std::{
     collections::BTreeMap,

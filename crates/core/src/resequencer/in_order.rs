@@ -14,8 +14,8 @@
 //! the last released number are remembered only to distinguish duplicates from packets that arrived too late.
 //!
 //! Bounds: at most [`MAX_HELD`] packets are held; beyond that the first packet is released early. Memory: 16 KiB from
-//! the first packet on, and the packets held. Cost per packet: O(1) on paths that keep order; on other paths, held entries are moved to insert a
-//! packet.
+//! the first packet on, and the packets held. Cost per packet: O(1) on paths that keep order; on other paths, held
+//! entries are moved to insert a packet.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -5,9 +5,9 @@
 //! wait. A gateway therefore limits the clients that begin to use trains, all together ([`STARTS`]) and each of them
 //! ([`CLIENT_STARTS`]). A client above the limit finds the rates of its paths with its first traffic.
 //!
-//! The decision is made when a path has a train to send, or when a packet of the client's train arrives: both happen only
-//! after the handshake. A permission is valid for [`PERMITTED_FOR`], because the paths of a client come up together. A
-//! refusal concerns only the train for which permission was needed.
+//! The decision is made when a path has a train to send, or when a packet of the client's train arrives: both happen
+//! only after the handshake. A permission is valid for [`PERMITTED_FOR`], because the paths of a client come up
+//! together. A refusal concerns only the train for which permission was needed.
 
 use core::time::Duration;
 
@@ -56,8 +56,8 @@ impl Trains {
 
 /// Permissions of all clients: 20 a second, 40 at once.
 const STARTS: Rate = Rate::new(20, 40);
-/// Permissions of one client: number at once, and interval of further ones. A client whose links come up one by one needs
-/// some; a client that restarts all the time must not use up the permissions of all clients.
+/// Permissions of one client: number at once, and interval of further ones. A client whose links come up one by one
+/// needs some; a client that restarts all the time must not use up the permissions of all clients.
 const CLIENT_STARTS: (u32, Duration) = (4, Duration::from_secs(60));
 /// Validity of a permission: longer than the paths of a client take to come up and the trains take to be measured.
 const PERMITTED_FOR: Duration = Duration::from_secs(10);

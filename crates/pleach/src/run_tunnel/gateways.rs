@@ -556,8 +556,8 @@ const FAST_FOR: Duration = Duration::from_secs(3);
 const SLOW_ROUND: Duration = Duration::from_millis(250);
 /// Time to wait at the start for the answers of further gateways.
 const COLLECT: Duration = Duration::from_millis(300);
-/// Time without a path that is up after which another gateway may replace the one in use. Paths are probed every 20 ms in
-/// this time, or every 250 ms if no packets have passed for 10 s.
+/// Time without a path that is up after which another gateway may replace the one in use. Paths are probed every 20 ms
+/// in this time, or every 250 ms if no packets have passed for 10 s.
 const SILENCE: Duration = Duration::from_millis(400);
 /// Time over which another gateway must have answered. After an outage of all links, the paths to the gateway in use
 /// are probed every 250 ms, so they have this time to come up first.
