@@ -102,7 +102,7 @@ use lengths::Lengths;
 use outbound::Outbound;
 use placement::Placement;
 use receptions::Receptions;
-use repair::{Repair, overdue_at};
+use repair::{Repair, late_at, overdue_at};
 use round_trips::{Look, RoundTrips};
 use sealer::Sealer;
 use sec::Sec;
@@ -220,18 +220,19 @@ impl Tunnel {
         self.sessions.last_received_at()
     }
 
-    /// Whether the other end has been silent for `limit` although it was expected to send. While the tunnel rests and a
-    /// path is up, it is not expected to send; after a rest, the time counts from the end of the rest.
+    /// Whether the other end has been silent for `limit` although it was expected to send. While the tunnel rests, it is
+    /// not expected to send, so it is silent when all paths are down. After a rest, the time counts from the end of the
+    /// rest.
     #[must_use]
     pub fn is_silent(&self, now: Instant, limit: Duration) -> bool {
         let Some(received_at) = self.sessions.last_received_at() else {
             return true;
         };
         let rest = self.paths.resting();
-        let expected_from = match (self.is_up(), rest.is_on()) {
-            (true, true) => return false,
-            (true, false) => received_at.max(rest.woke_at()),
-            (false, _) => received_at,
+        let expected_from = match (self.paths.are_down(), rest.is_on()) {
+            (are_down, true) => return are_down,
+            (true, false) => received_at,
+            (false, false) => received_at.max(rest.woke_at()),
         };
         now.since(expected_from) >= limit
     }
@@ -654,12 +655,11 @@ impl Tunnel {
                     self.on_peer_link_down(now, path, counter);
                 }
                 Frame::TrainPacket(packet) => {
-                    let trains = &mut self.control.trains;
-                    if trains.may_run(now, shared.train_starts)
-                        && let Some(path) = self.paths.get_mut(id)
-                    {
+                    if let Some(path) = self.paths.get_mut(id) {
                         let len = Bytes::of_len(CONTROL_HEADER_LEN + body.len() + TAG_LEN);
-                        path.on_train_arrival(now, packet, len);
+                        let trains = &mut self.control.trains;
+                        let may_begin = || trains.may_run(now, shared.train_starts);
+                        path.on_train_arrival(now, packet, len, may_begin);
                     }
                 }
                 Frame::Train(result) => {
@@ -807,20 +807,28 @@ impl Tunnel {
         self.sessions.expire(now);
         let has_expired = had_session && !self.sessions.is_any();
         if is_release_due || has_expired {
+            self.release_session(now, shared);
+        }
+        if is_release_due {
             self.release_memory(now, shared);
         }
     }
 
-    /// Frees the memory that a tunnel without packets does not need. Packets that still wait to be sent are dropped,
-    /// because their senders have given them up.
-    fn release_memory(&mut self, now: Instant, shared: &mut Shared<'_>) {
+    /// Frees the memory for packets that a session has sent and received. Packets that have not been sent still wait,
+    /// because the next session may send them.
+    fn release_session(&mut self, now: Instant, shared: &mut Shared<'_>) {
         kept::drop_sent(usize::MAX, &mut self.paths, &mut self.repair, shared);
-        self.outbound.release_memory(now, shared);
         let before = shared.delivered.len();
         self.inbound.release_memory(now, shared);
         self.on_delivered(now, before, shared);
         self.paths.release_memory();
         self.repair.release_memory();
+    }
+
+    /// Frees the memory that a tunnel without packets does not need. Packets that still wait to be sent are dropped,
+    /// because their senders have given them up.
+    fn release_memory(&mut self, now: Instant, shared: &mut Shared<'_>) {
+        self.outbound.release_memory(now, shared);
         self.round_trips.release_memory();
         self.placement.scheduler.release_memory();
         self.templates.release_memory();
@@ -837,6 +845,10 @@ impl Tunnel {
             self.round_trips.fade(now);
         }
         if was == State::Up && is != State::Up {
+            return self.take_back(id);
+        }
+        let late_at = self.paths.get(id).and_then(|path| late_at(path, &self.paths));
+        if late_at.is_some_and(|at| at <= now) {
             return self.take_back(id);
         }
         let profile = self.placement.profile();
@@ -872,6 +884,7 @@ impl Tunnel {
         let routed = self.paths.iter().filter(|path| path.route().is_some());
         let paths = routed.flat_map(|path| {
             [
+                late_at(path, &self.paths),
                 overdue_at(path, &self.paths, profile),
                 self.lengths.probe_at(path),
                 path.next_deadline(),

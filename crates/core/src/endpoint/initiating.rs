@@ -118,8 +118,9 @@ impl Endpoint {
         let is_silent = tunnel.is_silent(now, SILENCE);
         let has_session = tunnel.sessions().sending(now).is_some();
         if has_session && !is_silent && !tunnel.sessions().needs_rekey(now) {
-            connector.sleep_until(now + SLOW);
-            for id in tunnel.paths().stuck() {
+            let next_look_at = now + SLOW;
+            connector.sleep_until(next_look_at);
+            for id in tunnel.paths().stuck(next_look_at) {
                 let route = connector.next_route(id);
                 tunnel.set_route(now, id, route);
             }

@@ -21,18 +21,22 @@
 //! The suspect timeout is max(40 ms, smoothed RTT + 3 feedback intervals, min(80 ms, g)), where g is the 99th
 //! percentile of this path's silences, estimated with a stochastic quantile algorithm (Ma, Muthukrishnan and Sandler,
 //! "Frugal streaming"). If twice the suspect timeout exceeds 1 s, twice the suspect timeout replaces the 1 s in the
-//! table. While the path wakes up ([`super::radio`]), the suspect timeout is at least 1 s.
+//! table. While the path wakes up ([`super::radio`]), the suspect timeout is at least 1 s. The owner of several paths
+//! uses the others earlier if they have answered ([`waking`](Health::waking)).
 //!
 //! Probes are sent:
 //!
 //! - in Probing and Suspect every 20 ms in the first second, and every 250 ms afterwards;
 //! - in Down every 250 ms;
 //! - in Up 550 ms after the last evidence (more often if a policy [samples](Health::sample) the RTT), so that idle
-//!   paths are measured and their failure is noticed. A reserve path is probed once a minute while Up.
+//!   paths are measured and their failure is noticed. A reserve path is probed once a minute while Up;
+//! - in Up, while the path wakes up, half of the silence allowed after the first datagram, because a single lost probe
+//!   must not make the path Suspect; and at the answer that ends the waking, because only a datagram sent after it
+//!   shows the delay of the path.
 //!
 //! While the tunnel [rests](Health::set_resting), because it has carried no packets for a while, the interval in Up and
-//! Down is 10 s. In Probing and Suspect it is 250 ms from the start, so that a gateway that was busy for a moment is not
-//! kept busy by the probes of thousands of idle clients.
+//! Down is 10 s, except in Up for a reserve path. In Probing and Suspect it is 250 ms from the start, so that a gateway
+//! that was busy for a moment is not kept busy by the probes of thousands of idle clients.
 //!
 //! Both ends probe. On a path that is Up, the gateway (the *second* end) waits a fifth longer before it probes. It
 //! therefore receives the client's probe first, and sends its own probe with the answer
@@ -288,13 +292,31 @@ impl Health {
     /// Maximum silence with a datagram unacknowledged before the path becomes Suspect.
     #[must_use]
     pub fn suspect_timeout(&self) -> Duration {
-        let silence = self.usual_silence.min(MAX_USUAL_SILENCE);
-        let least = if self.radio.is_waking() {
-            PROMOTION
+        if self.radio.is_waking() {
+            self.awake_timeout().max(PROMOTION)
         } else {
-            MIN_SUSPECT
-        };
-        self.response_time.max(silence).max(least)
+            self.awake_timeout()
+        }
+    }
+
+    /// The suspect timeout of a path whose radio is awake.
+    fn awake_timeout(&self) -> Duration {
+        let silence = self.usual_silence.min(MAX_USUAL_SILENCE);
+        self.response_time.max(silence).max(MIN_SUSPECT)
+    }
+
+    /// When the first unacknowledged datagram was sent, and when the path would become Suspect if its radio were awake.
+    /// `None` unless the path is Up and wakes up.
+    #[must_use]
+    pub fn waking(&self) -> Option<(Instant, Instant)> {
+        let is_waking = self.state == State::Up && self.radio.is_waking();
+        let since = self.outstanding_since.filter(|_| is_waking)?;
+        Some((since, since + self.awake_timeout()))
+    }
+
+    /// Time of the last evidence.
+    pub(crate) const fn last_evidence_at(&self) -> Instant {
+        self.last_evidence_at
     }
 
     /// Whether a datagram is unacknowledged and the silence has lasted more than half of the suspect timeout.
@@ -328,7 +350,11 @@ impl Health {
             let sampled = self.sampled.filter(|_| !self.is_reserve);
             let sampled = sampled.map(|(interval, until)| (last + interval, until));
             let sampled_at = sampled.filter(|(at, until)| at < until).map(|(at, _)| at);
-            return Some(sampled_at.map_or(idle_at, |at| at.min(idle_at)));
+            let radio_at = self.radio_probe_at().filter(|at| last < *at);
+            return [sampled_at, radio_at, Some(idle_at)]
+                .into_iter()
+                .flatten()
+                .min();
         }
         let Some(last) = self.last_probe_at else {
             return Some(self.entered_at);
@@ -345,6 +371,15 @@ impl Health {
         let prompted_at = self.prompted_at.map(|at| at.max(last + PROBE_EAGER));
         let at = if is_eager { eager_at } else { patient_at };
         Some(prompted_at.map_or(at, |prompted_at| prompted_at.min(at)))
+    }
+
+    /// Time from which a probe is wanted because the path wakes up or has woken up; it may be long ago.
+    fn radio_probe_at(&self) -> Option<Instant> {
+        if self.radio.is_waking() {
+            Some(self.outstanding_since? + PROMOTION / 2)
+        } else {
+            self.radio.woke_at()
+        }
     }
 
     fn enter(&mut self, now: Instant, state: State) {
@@ -383,8 +418,8 @@ const PROBE_EAGER: Duration = Duration::from_millis(20);
 const PROBE_PATIENT: Duration = Duration::from_millis(250);
 const PROBE_IDLE: Duration = Duration::from_millis(550);
 /// Interval of probes while the tunnel rests. It is below the 30 s after which many NATs forget an idle mapping of UDP
-/// (RFC 4787 section 4.3 requires 2 minutes). With [`PROMOTION`], it bounds the time after which idle clients notice
-/// a restart of their gateway.
+/// (RFC 4787 section 4.3 requires 2 minutes). With twice [`PROMOTION`], after which the path is Down, it bounds the time
+/// after which idle clients notice a restart of their gateway.
 pub const PROBE_RESTING: Duration = Duration::from_secs(10);
 const PROBE_RESERVE: Duration = Duration::from_secs(60);
 const EAGER_FOR: Duration = Duration::from_secs(1);

@@ -61,10 +61,17 @@ impl Path {
         self.receiver.on_tail(now, path_seq);
     }
 
-    /// Processes a datagram of a packet train, of `len` bytes of UDP payload.
-    pub fn on_train_arrival(&mut self, now: Instant, packet: TrainPacket, len: Bytes) {
+    /// Processes a datagram of a packet train, of `len` bytes of UDP payload. `may_begin` says whether a train that has
+    /// just begun may be measured.
+    pub fn on_train_arrival(
+        &mut self,
+        now: Instant,
+        packet: TrainPacket,
+        len: Bytes,
+        may_begin: impl FnOnce() -> bool,
+    ) {
         let len = len + on_wire::headers(self.route.as_ref());
         let len = u32::try_from(len.get()).unwrap_or(u32::MAX);
-        self.train_receiver.on_arrival(now, packet, len);
+        self.train_receiver.on_arrival(now, packet, len, may_begin);
     }
 }

@@ -252,3 +252,65 @@ impl Path {
             .set_rate(now, [limit, carried].into_iter().flatten().min());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ids::{PathId, Seq},
+        path::link::Link,
+        profile::Profile,
+    };
+
+    /// Sends the data datagram `number` at `at_ms`, and processes the report on it. Its one-way delay is half of the time
+    /// between them.
+    fn report(path: &mut Path, number: u32, at_ms: u64, rtt_ms: u64) {
+        let pool = &mut Pool::new(1, 1);
+        let sent_at = Instant::from_millis(at_ms);
+        path.on_data_sent(sent_at, 100, Seq(number), None, pool);
+        path.on_sent(sent_at, Bytes::new(100));
+        let received_at = Instant::from_millis(at_ms + rtt_ms / 2);
+        let report = PathReport {
+            received_pkts: u64::from(number) + 1,
+            received_bytes: (u64::from(number) + 1) * 100,
+            highest_seq: Seq(number),
+            sent_us: sent_at.wire_micros(),
+            received_us: received_at.wire_micros(),
+            min_owd_us: u32::try_from(rtt_ms * 500).expect("short"),
+            ..PathReport::default()
+        };
+        let now = Instant::from_millis(at_ms + rtt_ms);
+        let outcome = path.on_report(now, &report, pool);
+        assert!(matches!(outcome, ReportOutcome::New { .. }), "{number}");
+    }
+
+    #[test]
+    fn reports_on_datagrams_that_woke_up_a_radio_change_no_estimate() {
+        let now = Instant::from_millis(1_000);
+        let link = Link::named("lte");
+        let mut path = Path::new(now, PathId(0), link, Role::Client, Profile::default());
+        for number in 0..20 {
+            report(&mut path, number, 1_000 + u64::from(number) * 100, 40);
+        }
+        let known = |path: &Path| {
+            let delay = path.delay();
+            (
+                delay.latest(),
+                delay.smoothed(),
+                delay.deviation(),
+                path.jitter(),
+            )
+        };
+        let before = known(&path);
+        assert_eq!(before.3, Duration::ZERO);
+        // After a pause of 10 s, the radio needs 900 ms to wake up.
+        report(&mut path, 20, 13_000, 900);
+        assert_eq!(known(&path), before);
+        assert!(path.health().is_usable(), "it is evidence all the same");
+        assert!(!path.health().radio().is_waking());
+        // Later datagrams count.
+        report(&mut path, 21, 14_000, 60);
+        assert_ne!(known(&path), before);
+        assert_eq!(path.loss().received(), 22, "nothing is forgotten");
+    }
+}

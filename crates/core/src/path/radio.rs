@@ -7,7 +7,8 @@
 //!
 //! Algorithm: a path *wakes up* when a datagram is sent after a pause of [`IDLE_AFTER`], and until evidence arrives that
 //! a datagram has arrived. Meanwhile the path may be silent for [`PROMOTION`], and datagrams sent meanwhile yield no
-//! samples. Wired paths are treated in the same way, because an end does not know the kind of a link.
+//! samples. A probe follows at once, so that the path has samples after each pause. Wired paths are treated in the same
+//! way, because an end does not know the kind of a link.
 //!
 //! Which paths pause: all paths of a tunnel that rests, and paths in reserve. Other paths are probed twice a second.
 
@@ -21,8 +22,8 @@ pub struct Radio {
     /// When a datagram was last sent or received; `None` if none was since the link came up.
     active_at: Option<Instant>,
     is_waking: bool,
-    /// When the path last woke up.
-    woke_at: Instant,
+    /// When the path last woke up; `None` if it has not since the link came up.
+    woke_at: Option<Instant>,
 }
 
 impl Radio {
@@ -42,7 +43,7 @@ impl Radio {
     /// Records evidence that a datagram sent on the path has arrived.
     pub(super) fn on_evidence(&mut self, now: Instant) {
         if core::mem::replace(&mut self.is_waking, false) {
-            self.woke_at = now;
+            self.woke_at = Some(now);
         }
     }
 
@@ -52,10 +53,15 @@ impl Radio {
         self.is_waking
     }
 
+    /// When the path last woke up; `None` if it has not since the link came up.
+    pub(super) const fn woke_at(&self) -> Option<Instant> {
+        self.woke_at
+    }
+
     /// Whether a datagram sent `age` ago was not delayed by the radio.
     #[must_use]
     pub fn was_awake(&self, now: Instant, age: Duration) -> bool {
-        !self.is_waking && now.since(self.woke_at) >= age
+        !self.is_waking && self.woke_at.is_none_or(|at| now.since(at) >= age)
     }
 }
 

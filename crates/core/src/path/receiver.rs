@@ -32,6 +32,9 @@ pub struct Receiver {
     /// Minimum delay since the last report.
     min_delay: Option<RelativeDelay>,
     heard_at: Option<Instant>,
+    /// Timestamp of the sender from which datagrams did not wait for the radio of the path to wake up ([`radio`]);
+    /// `None` once such a datagram has arrived.
+    awake_from_us: Option<u32>,
     unreported_pkts: u32,
     report_at: Option<Instant>,
     reported_at: Instant,
@@ -66,7 +69,7 @@ impl Receiver {
         interval: Duration,
     ) -> RelativeDelay {
         let delay = RelativeDelay::from_stamps(arrival.sent_us, now.wire_micros());
-        self.on_delay(now, delay);
+        self.on_delay(now, arrival.sent_us, delay);
         self.min_delay = Some(match self.min_delay {
             Some(min) if min.micros_from(delay) <= 0 => min,
             _ => delay,
@@ -114,13 +117,25 @@ impl Receiver {
 
     /// Processes a control datagram, whose delay is a sample as well.
     pub fn on_control(&mut self, now: Instant, sent_us: u32) {
-        self.on_delay(now, RelativeDelay::from_stamps(sent_us, now.wire_micros()));
+        let delay = RelativeDelay::from_stamps(sent_us, now.wire_micros());
+        self.on_delay(now, sent_us, delay);
     }
 
-    /// Adds the delay of a datagram, unless the radio of the path may have been asleep when it was sent.
-    fn on_delay(&mut self, now: Instant, delay: RelativeDelay) {
+    /// Adds the delay of a datagram that was sent at `sent_us`, unless the radio of the path may have been asleep then.
+    ///
+    /// The first datagram after a pause waited for the radio as long as its delay exceeds the minimum. The datagrams
+    /// that were sent in this time waited too.
+    fn on_delay(&mut self, now: Instant, sent_us: u32, delay: RelativeDelay) {
         let pause = self.heard_at.replace(now).map(|at| now.since(at));
-        if !radio::is_pause(pause) {
+        if radio::is_pause(pause) {
+            let waited = self.delay.min().map(|min| delay.beyond(min));
+            let waited = waited.unwrap_or_default().min(radio::PROMOTION);
+            let waited_us = u32::try_from(waited.as_micros()).unwrap_or(u32::MAX);
+            self.awake_from_us = Some(sent_us.wrapping_add(waited_us).wrapping_add(1));
+        }
+        let was_awake = |from: u32| sent_us.wrapping_sub(from).cast_signed() >= 0;
+        if self.awake_from_us.is_none_or(was_awake) {
+            self.awake_from_us = None;
             self.delay.on_sample(now, delay);
         }
     }
@@ -270,6 +285,32 @@ mod tests {
             receiver.on_data(ms(107), &arrival(5 + number, 0), interval);
         }
         assert_eq!(receiver.report_due(), Some(ms(122)));
+    }
+
+    #[test]
+    fn the_delays_of_datagrams_that_waited_for_a_radio_are_no_samples() {
+        let mut receiver = Receiver::default();
+        let receive = |receiver: &mut Receiver, sent_ms: u32, at_ms: u64| {
+            receiver.on_control(Instant::from_millis(at_ms), sent_ms * 1_000);
+        };
+        for sent_ms in (1_000..3_000).step_by(100) {
+            receive(&mut receiver, sent_ms, u64::from(sent_ms) + 20);
+        }
+        let high = |receiver: &Receiver| receiver.delay().high().expect("samples").0;
+        assert_eq!(high(&receiver), 20_000);
+        // After a pause, the radio needs 900 ms. The datagrams that are sent meanwhile arrive together.
+        for sent_ms in (13_000..13_900).step_by(100) {
+            receive(&mut receiver, sent_ms, 13_920);
+            assert_eq!(high(&receiver), 20_000, "{sent_ms}");
+        }
+        let before = receiver.delay().sampled_at();
+        receive(&mut receiver, 13_901, 13_925);
+        assert_eq!(receiver.delay().latest(), Some(RelativeDelay(24_000)));
+        assert!(receiver.delay().sampled_at() > before);
+        // A radio needs no longer than a second, so a clock that was set does not stop the samples.
+        receive(&mut receiver, 20_000, 25_000);
+        receive(&mut receiver, 21_001, 26_001);
+        assert_eq!(receiver.delay().latest(), Some(RelativeDelay(5_000_000)));
     }
 
     #[test]

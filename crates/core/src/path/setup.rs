@@ -5,6 +5,7 @@ use core::{net::IpAddr, time::Duration};
 use super::{
     Path, PeerDown,
     control::aim::Aim,
+    delay::OneWayDelay,
     estimators::Estimators,
     health::{LinkEvent, State},
     link::Link,
@@ -145,9 +146,13 @@ impl Path {
         self.model.set_estimators(estimators);
     }
 
-    /// Sets whether the tunnel rests, so that the path is probed rarely while it is up.
+    /// Sets whether the tunnel rests, so that the path is probed rarely while it is up. The one-way delays of the sending
+    /// direction are forgotten: no report has come for so long that the clocks of the two ends may have drifted apart.
     pub(crate) fn set_resting(&mut self, is_resting: bool) {
         self.health.set_resting(is_resting);
+        if is_resting {
+            self.model.delay = OneWayDelay::new();
+        }
     }
 
     /// Frees the memory that an idle path does not need.

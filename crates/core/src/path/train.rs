@@ -200,6 +200,8 @@ impl TrainSender {
 #[derive(Debug, Default)]
 pub struct TrainReceiver {
     train: Option<Train>,
+    /// Number of the last train that was refused.
+    refused: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -245,9 +247,24 @@ fn micros(time: Duration) -> u32 {
 }
 
 impl TrainReceiver {
-    /// Records a datagram of a train, `len` bytes long.
-    pub fn on_arrival(&mut self, now: Instant, packet: TrainPacket, len: u32) {
+    /// Records a datagram of a train, `len` bytes long. `may_begin` is called for the first datagram that arrives of a
+    /// train, and says whether the train is measured. All datagrams of a refused train are ignored.
+    pub fn on_arrival(
+        &mut self,
+        now: Instant,
+        packet: TrainPacket,
+        len: u32,
+        may_begin: impl FnOnce() -> bool,
+    ) {
+        if self.refused == Some(packet.train) {
+            return;
+        }
         let known = self.train.filter(|train| train.number == packet.train);
+        if known.is_none() && !may_begin() {
+            self.refused = Some(packet.train);
+            return;
+        }
+        self.refused = None;
         let mut train = known.unwrap_or(Train {
             number: packet.train,
             count: packet.count,
@@ -328,7 +345,7 @@ mod tests {
     ) -> Dispersion {
         let mut at = now;
         while let Some(packet) = sender.next(now) {
-            receiver.on_arrival(at, packet, 1_158);
+            receiver.on_arrival(at, packet, 1_158, || true);
             at += Bytes::new(1_158) / Bitrate::from_mbps(mbps);
         }
         assert_eq!(sender.due(), None);
@@ -362,6 +379,32 @@ mod tests {
                 "{bytes}, {millis} ms"
             );
         }
+    }
+
+    #[test]
+    fn a_refused_train_is_not_measured_from_its_middle() {
+        let (mut receiver, now) = (TrainReceiver::default(), Instant::from_millis(1));
+        let mut asked = 0;
+        for place in 0..12 {
+            receiver.on_arrival(now, packet(place, 12), 1_158, || {
+                asked += 1;
+                place > 0
+            });
+        }
+        assert_eq!((asked, receiver.due()), (1, None));
+        // The next train is another question.
+        for place in 0..12 {
+            let next = TrainPacket {
+                train: 1,
+                ..packet(place, 12)
+            };
+            receiver.on_arrival(now, next, 1_158, || {
+                asked += 1;
+                true
+            });
+        }
+        assert_eq!(asked, 2);
+        assert!(receiver.take_result(now).is_some());
     }
 
     #[test]
@@ -505,7 +548,7 @@ mod tests {
             for (i, place) in (0_u32..).zip(order) {
                 let wait = if i < 6 { i * 5 } else { 30 };
                 let at = Instant::from_millis(wait.into()) + step * i;
-                receiver.on_arrival(at, packet(place, 48), 1_158);
+                receiver.on_arrival(at, packet(place, 48), 1_158, || true);
                 if receiver.due() == Some(at) {
                     break;
                 }
@@ -525,7 +568,7 @@ mod tests {
         let mut receiver = TrainReceiver::default();
         for place in 0..48 {
             let at = Instant::from_millis(place.min(12).into());
-            receiver.on_arrival(at, packet(place, 48), 1_000);
+            receiver.on_arrival(at, packet(place, 48), 1_000, || true);
         }
         let result = receiver.take_result(Instant::from_millis(12));
         assert_eq!(result.map(|result| result.time_us), Some(12_000));
@@ -535,7 +578,7 @@ mod tests {
     fn of_a_train_that_overflowed_a_short_queue_the_head_counts() {
         let mut receiver = TrainReceiver::default();
         for place in (0..10).chain([30, 47]) {
-            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 48), 1_000);
+            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 48), 1_000, || true);
         }
         let result = receiver.take_result(Instant::from_millis(100));
         let expected = Dispersion {
@@ -551,7 +594,7 @@ mod tests {
     fn a_train_that_lost_its_end_is_told_after_a_while() {
         let mut receiver = TrainReceiver::default();
         for place in 0..5 {
-            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 12), 1_000);
+            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 12), 1_000, || true);
         }
         assert_eq!(receiver.take_result(Instant::from_millis(50)), None);
         assert_eq!(receiver.due(), Some(Instant::from_millis(54)));

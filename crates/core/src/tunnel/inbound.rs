@@ -73,9 +73,11 @@ impl Inbound {
         (self.symbols_in, self.recovered)
     }
 
-    /// Delivers all buffered packets, and frees the memory that a tunnel without packets does not need.
+    /// Delivers all buffered packets, and frees the memory that a tunnel without packets does not need. The peer does
+    /// not pay for the work.
     pub(super) fn release_memory(&mut self, now: Instant, shared: &mut Shared<'_>) {
         self.resequencer.release_memory(now, shared.delivered);
+        self.resequencer.take_steps();
         self.fec = Receiving::default();
     }
 

@@ -1,8 +1,12 @@
 //! The paths of an association, and which of them may carry data.
 //!
-//! A path may carry data ([`PathSet::may_carry`]) if it is up or suspect, has a route, and the user's rules allow it.
+//! A path may carry data ([`PathSet::may_carry`]) if it is up, has a route, is not late, and the user's rules allow it.
 //! An active link is always allowed. A standby link is allowed while no active link is up. Any other link is never
 //! allowed.
+//!
+//! A path is *late* if it wakes up ([`crate::path::radio`]) and has been silent for longer than an awake path may be,
+//! although another path that is allowed has answered meanwhile. It is still up, because its radio may need more time,
+//! but there is no reason to wait for it.
 
 use core::{net::IpAddr, time::Duration};
 
@@ -88,12 +92,20 @@ impl PathSet {
         }
     }
 
-    /// Returns the paths that have a route and are down. Another remote address may work for them.
+    /// Returns the paths that have a route, are down, and are probed by `until`. Another remote address may work for
+    /// them.
     #[must_use]
-    pub fn stuck(&self) -> Vec<PathId> {
-        let is_stuck =
-            |path: &&Path| path.route().is_some() && path.health().state() == State::Down;
+    pub fn stuck(&self, until: Instant) -> Vec<PathId> {
+        let is_stuck = |path: &&Path| {
+            let health = path.health();
+            path.route().is_some() && health.state() == State::Down && health.probe_due(until)
+        };
         self.iter().filter(is_stuck).map(Path::id).collect()
+    }
+
+    /// Whether all paths are down.
+    pub(super) fn are_down(&self) -> bool {
+        self.iter().all(|path| path.health().state() == State::Down)
     }
 
     /// Informs a path that its link's socket is full (`true`) or accepts datagrams again.
@@ -217,9 +229,26 @@ impl PathSet {
         }
     }
 
-    /// Whether a path works and is allowed to carry data.
+    /// Whether a path works, is allowed to carry data, and is not late.
     pub(super) fn may_carry(&self, path: &Path) -> bool {
-        path.is_working() && self.is_allowed(path)
+        path.is_working() && self.is_allowed(path) && !self.is_late(path)
+    }
+
+    /// Returns when a path becomes or became late, unless it answers before. `None` if it does not wake up, or while no
+    /// other path has answered.
+    pub(super) fn late_at(&self, path: &Path) -> Option<Instant> {
+        let (since, late_at) = path.health().waking()?;
+        let has_answered = |other: &Path| {
+            other.id() != path.id()
+                && other.health().last_evidence_at() > since
+                && self.is_allowed(other)
+        };
+        self.working().any(has_answered).then_some(late_at)
+    }
+
+    fn is_late(&self, path: &Path) -> bool {
+        let now = self.usage.now();
+        self.late_at(path).is_some_and(|at| at <= now)
     }
 
     /// Returns the paths that may carry data.
@@ -232,12 +261,12 @@ impl PathSet {
         self.iter().any(|path| path.route().is_some())
     }
 
-    /// Returns the working path with the lowest RTT. A path that the user's rules exclude or hold in reserve is
-    /// returned only if no other path works, because its traffic may cost money. While no path is known to work,
-    /// returns the path on which a datagram was received last.
+    /// Returns the working path with the lowest RTT that is not late. A path that the user's rules exclude or hold in
+    /// reserve is returned only if no other path works, because its traffic may cost money. While no path is known to
+    /// work, returns the path on which a datagram was received last.
     pub(super) fn best(&self) -> Option<PathId> {
         self.working()
-            .min_by_key(|path| (!self.is_allowed(path), distance(path)))
+            .min_by_key(|path| (!self.is_allowed(path), self.is_late(path), distance(path)))
             .map(Path::id)
             .or_else(|| self.newest())
     }
@@ -247,7 +276,7 @@ impl PathSet {
     pub(super) fn second(&self, best: PathId) -> Option<PathId> {
         self.working()
             .filter(|path| path.id() != best && self.is_allowed(path))
-            .min_by_key(|path| distance(path))
+            .min_by_key(|path| (self.is_late(path), distance(path)))
             .map(Path::id)
     }
 

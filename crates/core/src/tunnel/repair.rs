@@ -223,6 +223,13 @@ impl Repair {
     }
 }
 
+/// Returns the time at which the packets in flight on a path that wakes up are to be sent on other paths, because these
+/// have answered ([`PathSet::late_at`]). Returns `None` if there are no such packets.
+pub(super) fn late_at(path: &Path, paths: &PathSet) -> Option<Instant> {
+    path.sender().oldest_under_way()?;
+    paths.late_at(path)
+}
+
 /// Returns the time at which the packets in flight on a path are so late that it is worth sending them on another path
 /// as well. Returns `None` if no other path may carry data.
 pub(super) fn overdue_at(path: &Path, paths: &PathSet, profile: &Profile) -> Option<Instant> {

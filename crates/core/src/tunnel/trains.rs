@@ -5,9 +5,9 @@
 //! wait. A gateway therefore limits the clients that begin to use trains, all together ([`STARTS`]) and each of them
 //! ([`CLIENT_STARTS`]). A client above the limit finds the rates of its paths with its first traffic.
 //!
-//! The decision is made when a path has a train to send, or when a packet of the client's train arrives: both happen
-//! only after the handshake. A permission is valid for [`PERMITTED_FOR`], because the paths of a client come up
-//! together. A refusal concerns only the train for which permission was needed.
+//! The decision is made when a path has a train to send, or when the first packet of the client's train arrives: both
+//! happen only after the handshake. A permission is valid for [`PERMITTED_FOR`], because the paths of a client come up
+//! together. A refusal concerns only the train for which permission was needed, as a whole.
 
 use core::time::Duration;
 

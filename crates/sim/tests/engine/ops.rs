@@ -298,9 +298,9 @@ impl Run {
                 limit_kbps: None,
             });
         }
-        // A client without packets notices a restart of its gateway within 11 s, and tries to connect every 0.5 s.
+        // A client without packets notices a restart of its gateway within 12.5 s.
         self.world
-            .run_until_true(Duration::from_secs(13), |world| {
+            .run_until_true(Duration::from_secs(14), |world| {
                 world.hosts.iter().all(|host| host.endpoint.is_up())
             })
             .expect("the tunnel comes up again");

@@ -31,7 +31,7 @@
 //! Bounds: an encoder's memory from the first packet of an association whose paths may lose packets, and [`REMEMBERED`]
 //! numbers.
 
-use core::time::Duration;
+use core::{mem, time::Duration};
 
 use super::{
     frames::{Frames, PAUSE},
@@ -211,12 +211,28 @@ impl Sending {
         }
     }
 
-    /// Frees the encoder with its packets, and the numbers of recovered packets. Later symbols cover later packets only.
+    /// Forgets all packets, and frees their memory. The estimates are retained. Later symbols cover later packets only.
     pub(in super::super) fn release_memory(&mut self) {
-        self.encoder = None;
-        self.uncovered = 0;
-        self.remembered = None;
-        self.recovered = Vec::new();
+        let Self {
+            losses,
+            repaired_after,
+            stalls,
+            pushed_at,
+            gap,
+            has_frames,
+            next,
+            ..
+        } = mem::take(self);
+        *self = Self {
+            losses,
+            repaired_after,
+            stalls,
+            pushed_at,
+            gap,
+            has_frames,
+            next,
+            ..Self::default()
+        };
     }
 
     /// Writes the symbol that is due to `out`. `least_delay` is the one-way delay of the path with the shortest delay.
