@@ -313,4 +313,16 @@ mod tests {
         assert_ne!(known(&path), before);
         assert_eq!(path.loss().received(), 22, "nothing is forgotten");
     }
+
+    #[test]
+    fn a_rest_forgets_one_way_delays_because_clocks_drift() {
+        let now = Instant::from_millis(1_000);
+        let link = Link::named("lte");
+        let mut path = Path::new(now, PathId(0), link, Role::Client, Profile::default());
+        report(&mut path, 0, 1_000, 40);
+        path.set_resting(false);
+        assert!(path.delay().min().is_some());
+        path.set_resting(true);
+        assert_eq!(path.delay().min(), None);
+    }
 }

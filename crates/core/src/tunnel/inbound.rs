@@ -256,3 +256,41 @@ fn previous_on_path(data: &DataHeader) -> Option<Seq> {
 
 /// Length in bytes of the flow step, the last field of the header; a repair symbol protects it with the packet.
 const FLOW_STEP_LEN: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::{counters::Drops, packet::Pool, session::limiter::Bucket};
+
+    #[test]
+    fn the_peer_does_not_pay_for_a_release_of_memory() {
+        let (now, mut inbound) = (Instant::from_millis(1), Inbound::default());
+        let mut delivered = VecDeque::new();
+        for seq in [0, 5_000] {
+            let arrival = Arrival {
+                seq: Seq(seq),
+                flow_step: u16::from(seq > 0),
+                way: None,
+                deadline: now + Duration::from_secs(1),
+                repair: None,
+                packet: PacketBuf::from(vec![0; 20]),
+            };
+            let resequencer = &mut inbound.resequencer;
+            resequencer.on_packet(now, arrival, &mut delivered, &mut inbound.dropped);
+        }
+        assert_eq!((delivered.len(), inbound.resequencer.held_len()), (1, 1));
+        inbound.resequencer.take_steps();
+        let mut train_starts = Bucket::FULL;
+        let mut shared = Shared {
+            pool: &mut Pool::new(1, 100),
+            delivered: &mut delivered,
+            drops: &mut Drops::default(),
+            train_starts: &mut train_starts,
+        };
+        inbound.release_memory(now, &mut shared);
+        assert_eq!((delivered.len(), inbound.resequencer.held_len()), (2, 0));
+        assert_eq!(inbound.resequencer.take_steps(), 0);
+    }
+}

@@ -6,6 +6,7 @@ use crate::{
     fec::{MAX_SYMBOL_BYTES, Repair},
     flows::FlowId,
     ids::{PathId, Seq},
+    mark::{ClassId, Found, Mark},
     packet::Pool,
     path::sender::Numbered,
     time::Instant,
@@ -284,6 +285,43 @@ fn the_tail_is_covered_if_it_is_long_enough_and_worth_it() {
         sending.rest(now + TAIL_AFTER * seq);
         assert_eq!(sending.tail_due(), None, "a trickle");
     }
+}
+
+#[test]
+fn a_release_in_the_middle_of_a_frame_leaves_no_symbol_behind() {
+    let (mut pool, mut sending, mut next) = (Pool::new(10, 100), lossy(), 0);
+    let mut send = |sending: &mut Sending, now: Instant, ends_frame: bool| {
+        let mut numbered = numbered(&mut pool, next, &[7; 50], false);
+        numbered.packet.set_mark(Some(Mark {
+            found: Found {
+                id: ClassId(0),
+                is_small: false,
+            },
+            due: Some(now + Duration::from_millis(50)),
+            give_up_at: None,
+            ends_frame,
+        }));
+        sending.push(now, &numbered, true, FAR);
+        sending.rest(now);
+        next += 1;
+    };
+    let mut now = Instant::from_millis(1);
+    for _ in 0..5 {
+        now += Duration::from_millis(33);
+        (0..10).for_each(|packet| send(&mut sending, now, packet == 9));
+        let mut symbol = [0; MAX_SYMBOL_BYTES];
+        while sending.is_owed() {
+            let _ = sending.take(now, Duration::ZERO, 0, &mut symbol);
+        }
+    }
+    now += Duration::from_millis(33);
+    (0..5).for_each(|_| send(&mut sending, now, false));
+    let later = now + Duration::from_secs(60);
+    assert!(sending.is_due(later, true), "the end of the frame");
+    sending.release_memory();
+    assert_eq!(sending.tail_due(), None);
+    sending.pause(later);
+    assert!(!sending.is_owed() && !sending.is_due(later, true));
 }
 
 #[test]
