@@ -102,7 +102,7 @@ use lengths::Lengths;
 use outbound::Outbound;
 use placement::Placement;
 use receptions::Receptions;
-use repair::{Repair, late_at, overdue_at};
+use repair::{Repair, asleep_at, overdue_at};
 use round_trips::{Look, RoundTrips};
 use sealer::Sealer;
 use sec::Sec;
@@ -847,8 +847,8 @@ impl Tunnel {
         if was == State::Up && is != State::Up {
             return self.take_back(id);
         }
-        let late_at = self.paths.get(id).and_then(|path| late_at(path, &self.paths));
-        if late_at.is_some_and(|at| at <= now) {
+        let asleep_at = self.paths.get(id).and_then(|path| asleep_at(path, &self.paths));
+        if asleep_at.is_some_and(|at| at <= now) {
             return self.take_back(id);
         }
         let profile = self.placement.profile();
@@ -884,7 +884,7 @@ impl Tunnel {
         let routed = self.paths.iter().filter(|path| path.route().is_some());
         let paths = routed.flat_map(|path| {
             [
-                late_at(path, &self.paths),
+                asleep_at(path, &self.paths),
                 overdue_at(path, &self.paths, profile),
                 self.lengths.probe_at(path),
                 path.next_deadline(),

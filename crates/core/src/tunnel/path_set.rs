@@ -1,10 +1,10 @@
 //! The paths of an association, and which of them may carry data.
 //!
-//! A path may carry data ([`PathSet::may_carry`]) if it is up, has a route, is not late, and the user's rules allow it.
+//! A path may carry data ([`PathSet::may_carry`]) if it is up, has a route, is not asleep, and the user's rules allow it.
 //! An active link is always allowed. A standby link is allowed while no active link is up. Any other link is never
 //! allowed.
 //!
-//! A path is *late* if it wakes up ([`crate::path::radio`]) and has been silent for longer than an awake path may be,
+//! A path is *asleep* if it wakes up ([`crate::path::radio`]) and has been silent for longer than an awake path may be,
 //! although another path that is allowed has answered meanwhile. It is still up, because its radio may need more time,
 //! but there is no reason to wait for it.
 
@@ -229,26 +229,26 @@ impl PathSet {
         }
     }
 
-    /// Whether a path works, is allowed to carry data, and is not late.
+    /// Whether a path works, is allowed to carry data, and is not asleep.
     pub(super) fn may_carry(&self, path: &Path) -> bool {
-        path.is_working() && self.is_allowed(path) && !self.is_late(path)
+        path.is_working() && self.is_allowed(path) && !self.is_asleep(path)
     }
 
-    /// Returns when a path becomes or became late, unless it answers before. `None` if it does not wake up, or while no
+    /// Returns when a path counts as asleep, unless it answers before. `None` if it does not wake up, or while no
     /// other path has answered.
-    pub(super) fn late_at(&self, path: &Path) -> Option<Instant> {
-        let (since, late_at) = path.health().waking()?;
+    pub(super) fn asleep_at(&self, path: &Path) -> Option<Instant> {
+        let (since, asleep_at) = path.health().waking()?;
         let has_answered = |other: &Path| {
             other.id() != path.id()
                 && other.health().last_evidence_at() > since
                 && self.is_allowed(other)
         };
-        self.working().any(has_answered).then_some(late_at)
+        self.working().any(has_answered).then_some(asleep_at)
     }
 
-    fn is_late(&self, path: &Path) -> bool {
+    fn is_asleep(&self, path: &Path) -> bool {
         let now = self.usage.now();
-        self.late_at(path).is_some_and(|at| at <= now)
+        self.asleep_at(path).is_some_and(|at| at <= now)
     }
 
     /// Returns the paths that may carry data.
@@ -261,12 +261,12 @@ impl PathSet {
         self.iter().any(|path| path.route().is_some())
     }
 
-    /// Returns the working path with the lowest RTT that is not late. A path that the user's rules exclude or hold in
+    /// Returns the working path with the lowest RTT that is not asleep. A path that the user's rules exclude or hold in
     /// reserve is returned only if no other path works, because its traffic may cost money. While no path is known to
     /// work, returns the path on which a datagram was received last.
     pub(super) fn best(&self) -> Option<PathId> {
         self.working()
-            .min_by_key(|path| (!self.is_allowed(path), self.is_late(path), distance(path)))
+            .min_by_key(|path| (!self.is_allowed(path), self.is_asleep(path), distance(path)))
             .map(Path::id)
             .or_else(|| self.newest())
     }
@@ -276,7 +276,7 @@ impl PathSet {
     pub(super) fn second(&self, best: PathId) -> Option<PathId> {
         self.working()
             .filter(|path| path.id() != best && self.is_allowed(path))
-            .min_by_key(|path| (self.is_late(path), distance(path)))
+            .min_by_key(|path| (self.is_asleep(path), distance(path)))
             .map(Path::id)
     }
 

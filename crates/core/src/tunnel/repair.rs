@@ -224,10 +224,10 @@ impl Repair {
 }
 
 /// Returns the time at which the packets in flight on a path that wakes up are to be sent on other paths, because these
-/// have answered ([`PathSet::late_at`]). Returns `None` if there are no such packets.
-pub(super) fn late_at(path: &Path, paths: &PathSet) -> Option<Instant> {
+/// have answered ([`PathSet::asleep_at`]). Returns `None` if there are no such packets.
+pub(super) fn asleep_at(path: &Path, paths: &PathSet) -> Option<Instant> {
     path.sender().oldest_under_way()?;
-    paths.late_at(path)
+    paths.asleep_at(path)
 }
 
 /// Returns the time at which the packets in flight on a path are so late that it is worth sending them on another path
