@@ -847,7 +847,10 @@ impl Tunnel {
         if was == State::Up && is != State::Up {
             return self.take_back(id);
         }
-        let asleep_at = self.paths.get(id).and_then(|path| asleep_at(path, &self.paths));
+        let asleep_at = self
+            .paths
+            .get(id)
+            .and_then(|path| asleep_at(path, &self.paths));
         if asleep_at.is_some_and(|at| at <= now) {
             return self.take_back(id);
         }

@@ -398,7 +398,9 @@ fn a_client_whose_session_has_expired_costs_little() {
         let now = world.now;
         for client in 0..CLIENTS {
             counted(&mut world.gateway_bytes, || {
-                world.gateway.handle_packet(now, packet(254, client, number));
+                world
+                    .gateway
+                    .handle_packet(now, packet(254, client, number));
             });
         }
         world.run_for(Duration::from_secs(10));

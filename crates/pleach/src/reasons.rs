@@ -84,7 +84,9 @@ pub(crate) fn advice(word: &str) -> Option<&'static str> {
         "standby" => {
             "To use the link at all times, give it a number as `cost` in the configuration."
         }
-        "suspect" => "Wait a moment: within two seconds the link is used again or is considered down.",
+        "suspect" => {
+            "Wait a moment: within two seconds the link is used again or is considered down."
+        }
         "too-late-for-its-flows" => {
             "Until its delay is lower, it is used only when the quicker links are down."
         }

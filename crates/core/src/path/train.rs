@@ -578,7 +578,12 @@ mod tests {
     fn of_a_train_that_overflowed_a_short_queue_the_head_counts() {
         let mut receiver = TrainReceiver::default();
         for place in (0..10).chain([30, 47]) {
-            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 48), 1_000, || true);
+            receiver.on_arrival(
+                Instant::from_millis(place.into()),
+                packet(place, 48),
+                1_000,
+                || true,
+            );
         }
         let result = receiver.take_result(Instant::from_millis(100));
         let expected = Dispersion {
@@ -594,7 +599,12 @@ mod tests {
     fn a_train_that_lost_its_end_is_told_after_a_while() {
         let mut receiver = TrainReceiver::default();
         for place in 0..5 {
-            receiver.on_arrival(Instant::from_millis(place.into()), packet(place, 12), 1_000, || true);
+            receiver.on_arrival(
+                Instant::from_millis(place.into()),
+                packet(place, 12),
+                1_000,
+                || true,
+            );
         }
         assert_eq!(receiver.take_result(Instant::from_millis(50)), None);
         assert_eq!(receiver.due(), Some(Instant::from_millis(54)));

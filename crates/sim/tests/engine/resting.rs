@@ -1,6 +1,6 @@
 //! A tunnel without packets rests: it sends little, and notices failures when it is needed again.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use pleach_core::{
     path::health::State,
@@ -49,7 +49,9 @@ fn exchange(world: &mut World, flow: u16, count: u32) {
 fn await_probe(world: &mut World, path: usize) {
     let before = world.carried[path];
     world
-        .run_until_true(Duration::from_secs(13), |world| world.carried[path] > before)
+        .run_until_true(Duration::from_secs(13), |world| {
+            world.carried[path] > before
+        })
         .expect("a probe");
 }
 
@@ -313,8 +315,9 @@ fn packets_do_not_wait_for_a_radio_that_wakes_up_if_another_link_is_awake() {
 fn a_dead_link_with_two_gateway_addresses_is_probed_rarely() {
     let mut world = rested(16);
     let now = world.now;
-    let endpoints = [GATEWAY, "203.0.113.6:7700"].map(|address| address.parse().expect("address"));
-    world.hosts[1].endpoint.set_endpoints(now, endpoints.to_vec());
+    let address = |text: &str| text.parse::<SocketAddr>().expect("address");
+    let endpoints = vec![address(GATEWAY), address("203.0.113.6:7700")];
+    world.hosts[1].endpoint.set_endpoints(now, endpoints);
     world.set_silent(1, true);
     world.run_for(Duration::from_secs(13));
     let before = world.carried[1];
@@ -356,7 +359,7 @@ fn packets_continue_in_order_after_memory_was_freed() {
         world
             .run_until_true(Duration::from_secs(5), connected)
             .expect("connects");
-        let mut lose = |world: &mut World, loss| world.losses.fill([LossState::new(loss); 2]);
+        let lose = |world: &mut World, loss| world.losses.fill([LossState::new(loss); 2]);
         lose(&mut world, Loss::Bernoulli(0.03));
         exchange(&mut world, 1, 1_000);
         for host in [0, 1] {
