@@ -259,7 +259,9 @@ fn a_path_in_reserve_is_hardly_probed() {
 /// A path of a tunnel that rests, whose last answer arrived at 100 s.
 fn resting() -> Health {
     let mut health = up();
-    health.on_sent(at(99_980));
+    health.on_sent(at(99_960));
+    health.on_acked(at(99_980), false);
+    health.on_probe_sent(at(99_980));
     health.on_acked(at(100_000), false);
     health.set_resting(true);
     health
