@@ -221,8 +221,7 @@ impl Tunnel {
     }
 
     /// Whether the other end has been silent for `limit` although it was expected to send. While the tunnel rests, it is
-    /// not expected to send, so it is silent when all paths are down. After a rest, the time counts from the end of the
-    /// rest.
+    /// expected to send only if all paths are down. After a rest, the time counts from the end of the rest.
     #[must_use]
     pub fn is_silent(&self, now: Instant, limit: Duration) -> bool {
         let Some(received_at) = self.sessions.last_received_at() else {
@@ -230,8 +229,8 @@ impl Tunnel {
         };
         let rest = self.paths.resting();
         let expected_from = match (self.paths.are_down(), rest.is_on()) {
-            (are_down, true) => return are_down,
-            (true, false) => received_at,
+            (true, _) => received_at,
+            (false, true) => return false,
             (false, false) => received_at.max(rest.woke_at()),
         };
         now.since(expected_from) >= limit

@@ -200,8 +200,8 @@ impl TrainSender {
 #[derive(Debug, Default)]
 pub struct TrainReceiver {
     train: Option<Train>,
-    /// Number of the last train that was refused.
-    refused: Option<u8>,
+    /// Number of the last train that was refused, and when its last datagram arrived.
+    refused: Option<(u8, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -256,12 +256,15 @@ impl TrainReceiver {
         len: u32,
         may_begin: impl FnOnce() -> bool,
     ) {
-        if self.refused == Some(packet.train) {
+        // A new link of the client numbers its trains from the beginning.
+        let is_refused = |(train, at)| train == packet.train && now.since(at) < SAME_TRAIN;
+        if self.refused.is_some_and(is_refused) {
+            self.refused = Some((packet.train, now));
             return;
         }
         let known = self.train.filter(|train| train.number == packet.train);
         if known.is_none() && !may_begin() {
-            self.refused = Some(packet.train);
+            self.refused = Some((packet.train, now));
             return;
         }
         self.refused = None;
@@ -319,6 +322,8 @@ const SHORT_QUEUE: Duration = Duration::from_millis(2);
 const AGAIN: Duration = Duration::from_secs(900);
 /// Minimum duration assumed for a train: the precision of clocks and wake-ups.
 const LEAST_TIME: Duration = Duration::from_millis(1);
+/// Time after the last datagram of a refused train within which another one with its number belongs to it.
+const SAME_TRAIN: Duration = Duration::from_secs(1);
 /// Time to wait for the rest of a train.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Length of the body of a train's control datagrams, in bytes.
@@ -392,6 +397,12 @@ mod tests {
             });
         }
         assert_eq!((asked, receiver.due()), (1, None));
+        // A later train with the same number belongs to a new link.
+        let mut later = TrainReceiver::default();
+        later.on_arrival(now, packet(0, 12), 1_158, || false);
+        let new_link = now + Duration::from_secs(3);
+        later.on_arrival(new_link, packet(0, 12), 1_158, || true);
+        assert!(later.due().is_some());
         // The next train is another question.
         for place in 0..12 {
             let next = TrainPacket {

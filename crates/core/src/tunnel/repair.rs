@@ -231,11 +231,11 @@ pub(super) fn asleep_at(path: &Path, paths: &PathSet) -> Option<Instant> {
 }
 
 /// Returns the time at which the packets in flight on a path are so late that it is worth sending them on another path
-/// as well. Returns `None` if no other path may carry data.
+/// as well. Returns `None` if no other path may carry data, or if the path wakes up, for which [`asleep_at`] counts.
 pub(super) fn overdue_at(path: &Path, paths: &PathSet, profile: &Profile) -> Option<Instant> {
     let overdue_at = path.overdue_at()?;
     let is_wanted = profile.repair && profile.has(Mechanism::Overdue);
     let mut others = paths.carrying().filter(|other| other.id() != path.id());
-    let has_other = is_wanted && path.health().is_usable() && others.next().is_some();
-    has_other.then_some(overdue_at)
+    let is_usable = path.health().is_usable() && path.health().waking().is_none();
+    (is_wanted && is_usable && others.next().is_some()).then_some(overdue_at)
 }

@@ -4,9 +4,10 @@
 //! rests when it has carried no packet in either direction for [`REST_AFTER`], or for [`REST_AFTER_START`] since the
 //! start of an association. While it rests, its paths are probed at the intervals of
 //! [`Health`](crate::path::health::Health) for a rest; a path in reserve that is up is probed more rarely anyway. The
-//! first packet ends the rest, and all paths are probed with it. Whether paths work has no influence: a client whose
-//! gateway no longer answers starts handshakes, which need no probes, and a gateway whose client has vanished need not
-//! look for it.
+//! first packet that the host passes or that arrives ends the rest, and all paths are probed with it, except a path in
+//! reserve that is up. Packets that have waited for longer than the rest while no path was up do not end it. Whether
+//! paths work has no influence: a client whose gateway no longer answers starts handshakes, which need no probes, and a
+//! gateway whose client has vanished need not look for it.
 //!
 //! [`RELEASE_AFTER`] after the last packet, the memory that only packets need is freed once, even if the tunnel has no
 //! session any more. When the last session expires, the memory for the packets that it has sent and received is freed.

@@ -162,8 +162,8 @@ fn the_first_packets_after_a_rest_survive_a_path_that_failed_meanwhile() {
             world.send(end, 1 - end, 1, number, 500);
             world.run_for(Duration::from_millis(2));
         }
-        // A radio may need a second to wake up, so the path is not suspect earlier.
-        world.run_for(Duration::from_millis(1_100));
+        // The other path answers after 40 ms. The path is not suspect within this time.
+        world.run_for(Duration::from_millis(250));
         let arrived = world.numbers(1 - end, 1);
         assert_eq!(arrived, (0..20).collect::<Vec<_>>(), "from {end}");
     }
@@ -189,6 +189,47 @@ fn a_resting_client_notices_a_dead_gateway_within_12_5_seconds() {
         world.set_silent(1, false);
         let connected = world.run_until_true(Duration::from_secs(2), connected);
         assert!(connected.is_some());
+    }
+}
+
+#[test]
+fn a_resting_client_with_a_far_gateway_starts_one_handshake_when_the_gateway_returns() {
+    let mut world = rested_over(&[250, 250].map(PathModel::with_delay), 8);
+    for path in [0, 1] {
+        world.set_silent(path, true);
+    }
+    world.run_for(Duration::from_secs(40));
+    for path in [0, 1] {
+        world.set_silent(path, false);
+    }
+    let completed = |world: &World| world.hosts[1].endpoint.handshakes().completed;
+    let before = completed(&world);
+    world.run_for(Duration::from_secs(4));
+    assert!(connected(&world));
+    // Attempts on both links may be under way when the first one succeeds.
+    let made = completed(&world) - before;
+    assert!((1..=2).contains(&made), "{made} handshakes");
+}
+
+#[test]
+fn a_burst_after_a_rest_arrives_in_order_over_paths_of_different_delay() {
+    let mut world = World::new(1, &[10, 90].map(PathModel::with_delay), "weighted", 23);
+    world
+        .run_until_true(Duration::from_secs(5), connected)
+        .expect("connects");
+    exchange(&mut world, 1, 200);
+    pause(&mut world, 1);
+    for number in 0..50 {
+        world.send(0, 1, 2, number, 500);
+        world.send(1, 0, 2, number, 500);
+    }
+    world.run_for(Duration::from_secs(1));
+    for host in [0, 1] {
+        assert_eq!(
+            world.numbers(host, 2),
+            (0..50).collect::<Vec<_>>(),
+            "{host}"
+        );
     }
 }
 
