@@ -152,6 +152,7 @@ impl Path {
         self.health.set_resting(is_resting);
         if is_resting {
             self.model.delay = OneWayDelay::new();
+            self.model.queue.forget_delays();
         }
     }
 

@@ -68,6 +68,14 @@ impl Queue {
         self.standing = Duration::ZERO;
     }
 
+    /// Forgets all delays, because the clocks of the two ends may have drifted apart since the last report.
+    pub(in crate::path) fn forget_delays(&mut self) {
+        *self = Self {
+            jitter: self.jitter,
+            ..Self::default()
+        };
+    }
+
     /// The standing queue of the last report.
     pub(in crate::path) const fn standing(&self) -> Duration {
         self.standing
@@ -93,3 +101,41 @@ impl Queue {
 
 /// Maximum counted difference between the delays of two reports; a larger difference is not jitter.
 const MOST_STEP: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(queue: &mut Queue, at: u64, delay_us: u32) {
+        let signals = Signals {
+            delay: RelativeDelay(delay_us),
+            rtt: Duration::from_millis(20),
+            received: 12,
+            lost: 0,
+            floor_ppm: None,
+            is_limited: false,
+            sent_bytes: 0,
+            received_bytes: 0,
+            pace: None,
+        };
+        queue.on_report(Instant::from_millis(at), &signals);
+    }
+
+    #[test]
+    fn a_drift_of_the_clocks_during_a_rest_is_no_queue() {
+        let hour = 3_600_000;
+        for (forgets, standing) in [(true, 0), (false, 72)] {
+            let mut queue = Queue::default();
+            for number in 0..50 {
+                report(&mut queue, number * 20, 10_000);
+            }
+            if forgets {
+                queue.forget_delays();
+            }
+            for number in 0..50 {
+                report(&mut queue, hour + number * 20, 82_000);
+            }
+            assert_eq!(queue.standing(), Duration::from_millis(standing));
+        }
+    }
+}
