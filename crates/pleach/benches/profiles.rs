@@ -73,6 +73,7 @@ fn cases(options: &Options) -> Vec<Case> {
     for set in options.sets() {
         match set {
             Set::Pairs => cases.extend(sets::pairs()),
+            Set::Many => cases.extend(sets::many()),
             Set::Profiles => cases.extend(sets::profiles()),
             Set::Recordings if env::var_os("PLEACH_TRACES").is_none() => {
                 println!("SKIPPED: recordings: PLEACH_TRACES names no directory of recorded links");

@@ -48,7 +48,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Number of links in each case of the sweep.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=6))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=8))]
     links: u32,
     /// Let the upload rate of the sweep's links range from the download rate down to a twentieth of it.
     #[arg(long)]
@@ -78,7 +78,9 @@ pub(crate) enum Set {
     Pairs,
     /// Sixteen profiles, each with deep and shallow queues, and with jitter with and without reordering.
     Profiles,
-    /// Pairs of recorded links, from the directory PLEACH_TRACES.
+    /// Four and seven links, each with deep and shallow queues.
+    Many,
+    /// Two to four recorded links, from the directory PLEACH_TRACES.
     Recordings,
     /// Random links (simulator only).
     Sweep,

@@ -1,12 +1,12 @@
-//! The fixed sets of link pairs.
+//! The fixed sets of links.
 //!
 //! `profiles`: sixteen pairs of a published benchmark of another multipath tunnel, as configured in netem. The delay is
 //! one way and applies to each direction, ±x is uniform jitter, and loss applies to both directions. Queues have two
 //! lengths: *deep*, netem's 1000 packets, and *shallow*, one bandwidth-delay product of the link. Jitter occurs in two
 //! variants: without reordering, as radio links deliver, and with reordering, as netem does it.
 //!
-//! `pairs`: pairs over which kernel MPTCP and other tunnels have been measured. `recordings`: links recorded in moving
-//! cars.
+//! `pairs`: pairs over which kernel MPTCP and other tunnels have been measured. `many`: four and seven mobile and fixed
+//! links, as on a van or a ship. `recordings`: links recorded in moving cars.
 
 use pleach_sim::bonds::{Case, Link, PACKET_BYTES, Rate};
 
@@ -136,40 +136,79 @@ pub(crate) fn pairs() -> Vec<Case> {
         .collect()
 }
 
-/// Returns pairs of links that were recorded at the same time in one car, and two LTE traces.
+/// Returns sets of four and seven links; jitter without reordering.
+pub(crate) fn many() -> Vec<Case> {
+    let four = vec![
+        link(40.0, 25.0, 5.0, 0.0),
+        link(30.0, 35.0, 8.0, 0.3),
+        link(25.0, 45.0, 10.0, 0.5),
+        link(60.0, 20.0, 0.0, 0.0),
+    ];
+    let modems = |count, modem: Link| vec![modem; count];
+    let seven = [
+        modems(3, link(60.0, 30.0, 8.0, 0.1)),
+        modems(3, link(20.0, 45.0, 10.0, 0.0)),
+        vec![link(50.0, 10.0, 0.0, 0.0)],
+    ]
+    .concat();
+    let mut cases = Vec::new();
+    for (name, links, target) in [("four", four, 0.92), ("seven", seven, 0.90)] {
+        for (queue, queue_of) in [("deep", deep as fn(&Link) -> f64), ("shallow", shallow)] {
+            let links = links.iter().map(|link| queued(link.clone(), queue_of));
+            cases.push(Case {
+                target: Some(target),
+                ..Case::new("many", format!("{name}-{queue}"), named(links))
+            });
+        }
+    }
+    cases
+}
+
+/// Returns pairs, triples and quadruples of links that were recorded at the same time in one car, and two LTE traces.
 pub(crate) fn recordings() -> Vec<Case> {
     let operators = ["starlink", "att", "tmobile", "verizon"];
     let mut cases = Vec::new();
-    let mut add = |name: String, links: [Link; 2]| {
+    let mut add = |name: String, links: Vec<Link>| {
         cases.push(Case {
             duration_s: 60,
             warm_up_s: 2,
-            ..Case::new("recordings", name, links.to_vec())
+            ..Case::new("recordings", name, links)
         });
     };
     for drive in ["rural-1", "suburban-1", "urban-1"] {
-        for (index, &a) in operators.iter().enumerate() {
-            for &b in operators.iter().skip(index + 1) {
-                let links = [a, b].map(|operator| {
-                    let rate = Rate::Csv {
-                        file: format!("drive-{drive}.csv"),
-                        column: format!("{operator}_mbps"),
-                    };
-                    recorded(operator, rate)
-                });
-                add(format!("{drive}-{a}-{b}"), links);
-            }
+        for chosen in combinations(&operators) {
+            let links = chosen.iter().map(|operator| {
+                let rate = Rate::Csv {
+                    file: format!("drive-{drive}.csv"),
+                    column: format!("{operator}_mbps"),
+                };
+                recorded(operator, rate)
+            });
+            add(format!("{drive}-{}", chosen.join("-")), links.collect());
         }
     }
     let lte = |name: &str, trace: &str| recorded(name, Rate::Trace(trace.to_owned()));
     add(
         "lte-verizon-tmobile".to_owned(),
-        [
+        vec![
             lte("verizon", "Verizon-LTE-short"),
             lte("tmobile", "TMobile-LTE-short"),
         ],
     );
     cases
+}
+
+/// Returns all choices of two and more of `items`, the shorter ones first.
+fn combinations<'a>(items: &[&'a str]) -> Vec<Vec<&'a str>> {
+    let masks = 0..1_u32 << items.len();
+    let chosen = masks.map(|mask| {
+        let items = items.iter().enumerate();
+        let chosen = items.filter(|(index, _)| mask >> index & 1 == 1);
+        chosen.map(|(_, item)| *item).collect::<Vec<_>>()
+    });
+    let mut chosen: Vec<_> = chosen.filter(|chosen| chosen.len() > 1).collect();
+    chosen.sort_by_key(Vec::len);
+    chosen
 }
 
 /// Makes a recorded link. The recordings contain rates only, so delay and queue have typical values.
@@ -200,8 +239,9 @@ fn queued(link: Link, queue_of: fn(&Link) -> f64) -> Link {
     }
 }
 
-fn named(links: [Link; 2]) -> Vec<Link> {
-    let names = ["a", "b"].map(str::to_owned);
-    let pairs = links.into_iter().zip(names);
-    pairs.map(|(link, name)| Link { name, ..link }).collect()
+/// Names the links `a`, `b` and so on.
+fn named(links: impl IntoIterator<Item = Link>) -> Vec<Link> {
+    let names = ('a'..='z').map(String::from);
+    let named = links.into_iter().zip(names);
+    named.map(|(link, name)| Link { name, ..link }).collect()
 }

@@ -128,12 +128,20 @@ fn summary(text: &mut String, outcomes: &[Outcome]) -> core::fmt::Result {
         let ratios: Vec<f64> = outcomes.iter().map(ratio).collect();
         results::median(&ratios).unwrap_or(f64::NAN)
     };
+    // A case in which nothing arrived counts as a thousandth.
+    let mean = |ratio: fn(&Outcome) -> f64| {
+        let logs = outcomes.iter().map(|outcome| ratio(outcome).max(1e-3).ln());
+        (logs.sum::<f64>() / count(all.max(1))).exp()
+    };
     writeln!(
         text,
-        "{losses} of {all} below {NO_REGRET} of the best link ({:.1} %); median {:.3} of the best, {:.3} of the sum",
+        "{losses} of {all} below {NO_REGRET} of the best link ({:.1} %); median {:.3} of the best, {:.3} of the sum; \
+         geometric mean {:.3} of the best, {:.3} of the sum",
         100.0 * ratio(losses, all),
         median(Outcome::over_best),
         median(Outcome::over_sum),
+        mean(Outcome::over_best),
+        mean(Outcome::over_sum),
     )?;
     let with_target = outcomes
         .iter()
@@ -163,7 +171,11 @@ fn misses_target(outcome: &Outcome) -> bool {
     target.is_some_and(|target| outcome.over_sum() < target)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers of cases")]
 fn ratio(part: usize, all: usize) -> f64 {
-    part as f64 / all.max(1) as f64
+    count(part) / count(all.max(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of cases")]
+fn count(cases: usize) -> f64 {
+    cases as f64
 }

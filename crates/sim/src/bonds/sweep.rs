@@ -23,7 +23,7 @@ pub struct Sweep {
     pub seed: u64,
     /// Number of sets.
     pub count: u32,
-    /// Number of links in a set, 1 to 6. Larger numbers count as 6.
+    /// Number of links in a set, 1 to 8. Larger numbers count as 8.
     pub links: u32,
     /// Whether the upload rate of links is below their download rate.
     pub asymmetric: bool,
@@ -86,7 +86,7 @@ fn log_uniform(rng: &mut Rng, min: f64, max: f64) -> f64 {
 }
 
 /// Names of links. Their number is the highest number of links in a set.
-const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 /// Shortest queue in bytes.
 const SHORTEST_QUEUE: f64 = 8.0 * PACKET_BYTES;
 /// Smallest ratio of upload rate to rate of an asymmetric link.
