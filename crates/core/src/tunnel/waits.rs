@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::path_set::PathSet;
 use crate::{
-    path::{Path, delay::RelativeDelay, health::PROBE_RESTING},
+    path::{Path, delay::RelativeDelay},
     resequencer::LONGEST_HOLD,
     time::Instant,
 };
@@ -36,18 +36,11 @@ pub(super) fn repair_time(now: Instant, paths: &PathSet) -> Duration {
     (time + REPAIR_MARGIN).min(longest)
 }
 
-/// Returns the paths on which a datagram was received recently. For paths that were probed rarely because the tunnel
-/// rested, this includes the rest.
+/// Returns the paths on which a datagram was received recently.
 fn in_use(now: Instant, paths: &PathSet) -> impl Iterator<Item = &Path> {
-    let is_just_awake = now.since(paths.resting().woke_at()) < IN_USE;
-    let limit = if is_just_awake {
-        PROBE_RESTING + IN_USE
-    } else {
-        IN_USE
-    };
     paths.iter().filter(move |path| {
         let heard_at = path.receiver().heard_at();
-        heard_at.is_some_and(|at| now.since(at) < limit)
+        heard_at.is_some_and(|at| now.since(at) < IN_USE)
     })
 }
 
