@@ -2,6 +2,10 @@
 //!
 //! The test connects clients to a gateway over emulated paths of 10 ms, without losses, on a virtual clock. It counts
 //! the bytes that the gateway's calls allocate and free.
+#![expect(
+    clippy::print_stdout,
+    reason = "the figures of docs/scale.md, with --nocapture"
+)]
 
 use std::{
     collections::BTreeMap,
