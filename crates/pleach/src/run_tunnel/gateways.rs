@@ -7,7 +7,8 @@
 //! - *Order.* A gateway is better than another one if its priority is the lower number. If the priorities are equal, it
 //!   is better if the lowest round-trip time over all links is lower.
 //! - *At the start* the questions are repeated every [`FAST_ROUND`] until [`COLLECT`] after the first answer, or until
-//!   all gateways have answered. The best gateway that has answered is used.
+//!   all gateways have answered. The best gateway that has answered is used. A gateway of a better priority whose name
+//!   is still being resolved has until [`RESOLVE`] after the first answer.
 //! - *Silence.* If no path to the gateway in use is up, the questions are repeated every [`FAST_ROUND`]. Another
 //!   gateway replaces it after [`SILENCE`], if the other gateway has answered questions that were asked over a time of
 //!   at least [`PROVEN`], and the gateway in use has answered none in the last [`RECENTLY`]. A gateway with a long
@@ -159,7 +160,12 @@ impl Gateways {
 
     /// Sets the addresses that name resolution has found for the gateway `index`. Returns whether they have changed.
     /// An empty list changes nothing.
-    pub(super) fn set_named(&mut self, index: usize, mut found: Vec<SocketAddr>) -> bool {
+    pub(super) fn set_named(
+        &mut self,
+        now: Instant,
+        index: usize,
+        mut found: Vec<SocketAddr>,
+    ) -> bool {
         let Some(known) = self.known.get_mut(index) else {
             return false;
         };
@@ -170,7 +176,7 @@ impl Gateways {
         if found == known.named {
             return false;
         }
-        known.named = found;
+        known.set_named(now, found);
         true
     }
 
@@ -432,12 +438,19 @@ impl Gateways {
             .known
             .iter()
             .all(|known| known.first_answer_at().is_some());
-        if !all && now.since(first) < COLLECT {
-            return None;
-        }
         let answering =
             (0..self.known.len()).filter(|index| self.known[*index].first_answer_at().is_some());
         let best = answering.min_by_key(|index| self.rank(now, *index))?;
+        if !all && now.since(first) < COLLECT {
+            return None;
+        }
+        let is_awaited = |known: &Known| known.is_being_resolved(now, COLLECT);
+        let mut preferred = self.known.iter();
+        let is_any_awaited =
+            preferred.any(|known| known.priority < self.known[best].priority && is_awaited(known));
+        if is_any_awaited && now.since(first) < RESOLVE {
+            return None;
+        }
         Some((best, Why::Best))
     }
 
@@ -556,6 +569,8 @@ const FAST_FOR: Duration = Duration::from_secs(3);
 const SLOW_ROUND: Duration = Duration::from_millis(250);
 /// Time to wait at the start for the answers of further gateways.
 const COLLECT: Duration = Duration::from_millis(300);
+/// Time to wait at the start for the name of a gateway of a better priority.
+const RESOLVE: Duration = Duration::from_secs(2);
 /// Time without a path that is up after which another gateway may replace the one in use. Paths are probed every 20 ms
 /// in this time, or every 250 ms if no packets have passed for 10 s.
 const SILENCE: Duration = Duration::from_millis(400);

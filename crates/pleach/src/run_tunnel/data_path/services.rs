@@ -159,7 +159,7 @@ impl DataPath {
         let used = gateways.used();
         let (mut is_changed, mut is_used_changed) = (false, false);
         for (index, found) in found.into_iter().enumerate() {
-            if gateways.set_named(index, found.clone()) {
+            if gateways.set_named(now, index, found.clone()) {
                 let name = client.gateways.get(index).map(|gateway| &gateway.name);
                 tracing::info!(gateway = name, addresses = ?found, "the gateway's name stands for");
                 is_changed = true;

@@ -19,6 +19,8 @@ pub(super) struct Known {
     pub(super) configured: Vec<SocketAddr>,
     /// Addresses found by name resolution.
     pub(super) named: Vec<SocketAddr>,
+    /// Since when there is an address; `None` until then.
+    addressed_at: Option<Instant>,
     /// Recent answers, oldest first; at most [`MAX_ANSWERS`].
     answers: VecDeque<Answer>,
     /// When the first question of the present run of answers in a silence was asked.
@@ -46,6 +48,7 @@ impl Known {
             public_key: gateway.public_key,
             configured: gateway.endpoints.clone(),
             named: Vec::new(),
+            addressed_at: (!gateway.endpoints.is_empty()).then_some(Instant::ZERO),
             answers: VecDeque::new(),
             run_from: None,
             last_rtt: None,
@@ -53,6 +56,17 @@ impl Known {
             left_out_until: Instant::ZERO,
             failures: 0,
         }
+    }
+
+    /// Sets the addresses that name resolution has found.
+    pub(super) fn set_named(&mut self, now: Instant, found: Vec<SocketAddr>) {
+        self.named = found;
+        self.addressed_at.get_or_insert(now);
+    }
+
+    /// Whether there is no address yet, or only for less than `time`, so that the gateway had no chance to answer.
+    pub(super) fn is_being_resolved(&self, now: Instant, time: Duration) -> bool {
+        self.first_answer_at().is_none() && self.addressed_at.is_none_or(|at| now.since(at) < time)
     }
 
     /// Stores the answer to a question that was asked at `asked_at`. `silent_since`: beginning of the present silence.

@@ -287,6 +287,48 @@ fn without_answers_the_gateways_are_tried_in_turn() {
 }
 
 #[test]
+fn a_gateway_of_a_better_priority_is_waited_for_while_its_name_is_resolved() {
+    let address: SocketAddr = "192.0.2.9:7700".parse().expect("literal");
+    for (resolved_after, expected) in [(1_000, 0), (3_000, 1)] {
+        let mut world = World::new([0, 1], None);
+        world.gateways.known = vec![
+            Known::new(&unresolved("a", 1)),
+            Known::new(&peer("b", 2, 1)),
+        ];
+        world.rtts = [None, Some(20)];
+        world.run(resolved_after);
+        world.gateways.set_named(world.now, 0, vec![address]);
+        world.rtts = [Some(30), Some(20)];
+        world.run(1_000);
+        assert_eq!(
+            world.chosen(),
+            [expected],
+            "resolved after {resolved_after} ms"
+        );
+    }
+    // A gateway of a lower priority is not waited for.
+    let mut world = World::new([1, 0], None);
+    world.gateways.known = vec![
+        Known::new(&GatewayPeer {
+            priority: 1,
+            ..unresolved("a", 1)
+        }),
+        Known::new(&peer("b", 2, 0)),
+    ];
+    world.rtts = [None, Some(20)];
+    world.run(400);
+    assert_eq!(world.chosen(), [1]);
+}
+
+/// Returns a gateway of priority 0 whose only endpoint is a host name that is not resolved yet.
+fn unresolved(name: &str, key: u8) -> GatewayPeer {
+    GatewayPeer {
+        endpoints: Vec::new(),
+        ..peer(name, key, 0)
+    }
+}
+
+#[test]
 fn questions_are_few_while_a_gateway_works() {
     let mut world = World::new([0, 0], RETURN);
     world.run(20_000);
@@ -320,9 +362,9 @@ fn names_add_addresses_to_their_gateway() {
     let found: Vec<SocketAddr> = ["192.0.2.1:7700", "192.0.2.9:7700"]
         .map(|text| text.parse().expect("literal"))
         .to_vec();
-    assert!(world.gateways.set_named(1, found.clone()));
-    assert!(!world.gateways.set_named(1, found));
-    assert!(!world.gateways.set_named(1, Vec::new()));
+    assert!(world.gateways.set_named(world.now, 1, found.clone()));
+    assert!(!world.gateways.set_named(world.now, 1, found));
+    assert!(!world.gateways.set_named(world.now, 1, Vec::new()));
     assert_eq!(world.gateways.all_addresses().len(), 3);
     assert_eq!(world.gateways.addresses(), []);
     world.run(1_000);
@@ -379,7 +421,7 @@ fn a_gateway_with_short_sessions_is_left_out_for_longer_each_time() {
 fn the_address_that_answered_is_asked_until_it_fails() {
     let mut world = World::new([0, 0], RETURN);
     let other: SocketAddr = "192.0.2.9:7700".parse().expect("literal");
-    assert!(world.gateways.set_named(0, vec![other]));
+    assert!(world.gateways.set_named(world.now, 0, vec![other]));
     world.run(20_000);
     let asked = |world: &mut World| {
         world.ask();
