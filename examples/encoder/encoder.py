@@ -24,7 +24,7 @@ import uplink  # noqa: E402
 
 log = logging.getLogger("encoder")
 
-# Time in seconds until the encoder connects again.
+# Time in seconds from a failure until the encoder connects again.
 RETRY_S = 1
 # The encoder's buffer, in milliseconds of the bit rate. A short one makes the size of frames even, and a change of the
 # rate quick.
@@ -50,7 +50,6 @@ class Encoder:
         self.kbit = options.fixed or options.minimum
         self.lock = threading.Lock()
         self.pipeline = None
-        self.is_failing = False
 
     def start(self):
         """Builds and starts the pipeline. Raises GLib.Error if an element is missing or an option is wrong."""
@@ -67,11 +66,12 @@ class Encoder:
         bus.add_signal_watch()
         bus.connect("message::error", self.on_error)
         bus.connect("message::eos", self.on_end)
-        bus.connect("message::state-changed", self.on_state)
         with self.lock:
             self.pipeline = pipeline
             pipeline.get_by_name("video").set_property("bitrate", self.kbit)
-        # A failure is reported on the bus too.
+        # Without the parameters, which may contain a passphrase.
+        log.info("sending to %s", o.srt.partition("?")[0])
+        # A failure is reported on the bus, also if nobody listens there.
         pipeline.set_state(Gst.State.PLAYING)
         return GLib.SOURCE_REMOVE
 
@@ -97,19 +97,10 @@ class Encoder:
     def on_end(self, _bus, _message):
         self.fail("the source has ended")
 
-    def on_state(self, _bus, message):
-        _, new, _ = message.parse_state_changed()
-        # The sink connects before it plays.
-        if message.src is self.pipeline and new == Gst.State.PLAYING:
-            log.info("sending to %s", self.options.srt.partition("?")[0])
-            self.is_failing = False
-
     def fail(self, why):
         if self.pipeline is None:
             return
-        if not self.is_failing:
-            log.warning("%s; trying again every %d s", why, RETRY_S)
-        self.is_failing = True
+        log.warning("%s; trying again", why)
         self.stop()
         GLib.timeout_add_seconds(RETRY_S, self.start)
 
