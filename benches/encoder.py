@@ -7,7 +7,7 @@ examples/encoder/encoder.py in the client's namespace and encoder_viewer.py in t
 run and a Markdown table of the medians, and writes bench-results/encoder/results.json. It fails if the picture of an
 encoder that follows the rate of encoder.toml freezes for a second or more in all, or if that of a fixed rate does not.
 
-Environment: RUNS=3; SCENARIOS="encoder encoder-slow"; ENCODERS="follows fixed"; LATENCY=1000 (of SRT, in milliseconds); FIXED=7500 (kbit/s);
+Environment: RUNS=3; SCENARIOS="encoder encoder-slow"; ENCODERS="follows fixed"; LATENCY=2000 (of SRT, in milliseconds); FIXED=7500 (kbit/s);
 PLEACH_BIN. Needs root.
 """
 
@@ -28,7 +28,7 @@ OUT = os.path.join(ROOT, "bench-results/encoder")
 RUNS = int(os.environ.get("RUNS", "3"))
 SCENARIOS = os.environ.get("SCENARIOS", "encoder encoder-slow").split()
 ENCODERS = os.environ.get("ENCODERS", "follows fixed").split()
-LATENCY = int(os.environ.get("LATENCY", "1000"))
+LATENCY = int(os.environ.get("LATENCY", "2000"))
 FIXED = int(os.environ.get("FIXED", "7500"))
 
 # The receiver's port, and the gateway's address inside the tunnel.
@@ -254,6 +254,8 @@ def row(label, all_figures):
 def main():
     if os.geteuid() != 0:
         sys.exit("encoder: needs root, for the namespaces of the lab's hosts")
+    # So that a run that is ended ends its programs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     found, broken = {}, []
     for scenario in SCENARIOS:
         for number in range(1, RUNS + 1):

@@ -108,7 +108,7 @@ class Encoder:
 def parse():
     parser = argparse.ArgumentParser(description="Sends live video over SRT at the rate that a pleach tunnel carries.")
     parser.add_argument("--srt", required=True, metavar="URI", help="receiver, such as srt://203.0.113.7:9000")
-    parser.add_argument("--latency", type=int, default=1000, metavar="MS", help="latency of SRT [1000]")
+    parser.add_argument("--latency", type=int, default=2000, metavar="MS", help="latency of SRT [2000]")
     uplink.add_options(parser)
     parser.add_argument("--fixed", type=int, metavar="KBIT", help="send at this bit rate and do not ask pleach")
     parser.add_argument("--source", default="videotestsrc is-live=true", help="video source in GStreamer's syntax")

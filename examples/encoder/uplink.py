@@ -33,8 +33,8 @@ LARGE_FALL = 0.9
 # A rise by less than this factor is not worth a change of the encoder.
 SMALL_RISE = 1.03
 
-# Interval in seconds between two requests. The daemon measures once a second, and at once when a link fails, so a
-# request between two measurements costs it little.
+# Interval in seconds between two requests. The daemon measures at most once a second, when it is asked. A request between
+# two measurements costs it little, and the next measurement is made soon after it is due.
 INTERVAL_S = 0.2
 # Longest time in seconds for which a request may take.
 PATIENCE_S = 2.0
