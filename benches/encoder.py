@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""Live video through a tunnel of two emulated lines, one of which fails, with an encoder that follows `GET /v1/uplink`, and
-with the same encoder at a fixed rate that needs both lines.
+"""Live video through a tunnel of two emulated lines, one of which fails: with an encoder that follows `GET /v1/uplink`,
+and with the same encoder at a fixed rate that needs both lines.
 
 `pleach lab run` emulates scenarios/encoder.toml and scenarios/encoder-slow.toml and runs the daemons. This program runs
 examples/encoder/encoder.py in the client's namespace and encoder_viewer.py in the gateway's. It prints a line for each
 run and a Markdown table of the medians, and writes bench-results/encoder/results.json. It fails if the picture of an
 encoder that follows the rate of encoder.toml freezes for a second or more in all, or if that of a fixed rate does not.
 
-Environment: RUNS=3; SCENARIOS="encoder encoder-slow"; ENCODERS="follows fixed"; LATENCY=2000 (of SRT, in milliseconds); FIXED=7500 (kbit/s);
-PLEACH_BIN. Needs root.
+Environment: RUNS=3; SCENARIOS="encoder encoder-slow"; ENCODERS="follows fixed"; LATENCY=2000 (of SRT, in milliseconds);
+FIXED=7500 (kbit/s); PLEACH_BIN. Needs root.
 """
 
 import json
@@ -99,7 +99,8 @@ class Watch(threading.Thread):
         while not self.ended.wait(0.05):
             found = status(self.control)
             if found:
-                links = {link["name"]: (link["state"], link["capacity_mbps"], link["tx_bytes"]) for link in found["links"]}
+                values = lambda link: (link["state"], link["capacity_mbps"], link["tx_bytes"])
+                links = {link["name"]: values(link) for link in found["links"]}
                 self.samples.append((time.monotonic(), links))
 
     def zero(self, results):
@@ -272,7 +273,8 @@ def main():
                 found.setdefault(label, []).append({key: figures[key] for key in figures if key != "timeline"})
                 if scenario == "encoder" and (figures["frozen_s"] < 1) == fixed:
                     broken.append(f"{label}, run {number}: frozen for {figures['frozen_s']:.2f} s")
-    print("\n| " + " | ".join([f"SRT latency {LATENCY} ms; median of {RUNS} (extremes)"] + [c[0] for c in COLUMNS]) + " |")
+    head = [f"SRT latency {LATENCY} ms; median of {RUNS} (extremes)"] + [column[0] for column in COLUMNS]
+    print("\n| " + " | ".join(head) + " |")
     print("| --- |" + " ---: |" * len(COLUMNS))
     for label, all_figures in found.items():
         print(row(label, all_figures))

@@ -1,8 +1,9 @@
-"""Receives SRT, decodes the video, and records when each picture could be shown: encoder_viewer.py PORT LATENCY_MS FILE.
+"""Receives SRT, decodes the video, and records when each picture could be shown:
+encoder_viewer.py PORT LATENCY_MS FILE.
 
-SRT delivers each packet at its time of sending plus the latency, and drops what is later. The decoder drops pictures that
-refer to a missing one. So a picture leaves the decoder when it is due, or never. On SIGTERM, the file gets the times of all
-pictures (CLOCK_MONOTONIC, in seconds), and the bytes received in each tenth of a second.
+SRT delivers each packet at its time of sending plus the latency, and drops later packets. The decoder drops pictures
+that refer to a missing one. So a picture leaves the decoder when it is due, or never. On SIGTERM, the times of all
+pictures (CLOCK_MONOTONIC, in seconds) and the bytes received in each tenth of a second are written to the file.
 """
 
 import json

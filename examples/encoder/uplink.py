@@ -19,12 +19,12 @@ import threading
 import time
 import urllib.parse
 
-# Fraction of the uplink's rate that is left for the streams. SRT, UDP and IPv4 headers take 44 bytes of each datagram of
-# 1360 bytes. MPEG-TS takes 4 of 188 bytes, and the stuffing at the end of each frame; 5 % in all.
+# Fraction of the uplink's rate that is left for the streams. SRT, UDP and IPv4 headers take 44 bytes of each datagram
+# of 1360 bytes. MPEG-TS takes 4 of 188 bytes, and stuffing at the end of each frame; 5 % in all.
 PAYLOAD_SHARE = 1316 / 1360 * 0.95
 
-# After a large fall, the tunnel's queue holds what was encoded before the fall. The encoder stays below the new rate for
-# this time in seconds, by this factor, so that the queue empties.
+# After a large fall, packets that were encoded at the old rate wait in the tunnel's queue. The encoder sends at this
+# fraction of the new rate for this time in seconds, so that the queue empties.
 DRAIN_S = 1.0
 DRAIN_SHARE = 0.5
 # A fall to less than this fraction of the previous rate is large.
@@ -33,8 +33,8 @@ LARGE_FALL = 0.9
 # A rise by less than this factor is not worth a change of the encoder.
 SMALL_RISE = 1.03
 
-# Interval in seconds between two requests. The daemon measures at most once a second, when it is asked. A request between
-# two measurements costs it little, and the next measurement is made soon after it is due.
+# Interval in seconds between two requests. The daemon measures when it is asked, at most once a second. A request
+# between two measurements costs it little, and the next measurement is made soon after it is due.
 INTERVAL_S = 0.2
 # Longest time in seconds for which a request may take.
 PATIENCE_S = 2.0
@@ -131,7 +131,7 @@ class RateRule:
         self._drain_until = -math.inf
 
     def take(self, now, uplink_mbps):
-        """Returns the bit rate for the video at the time `now` (in seconds), when the uplink has the rate `uplink_mbps`.
+        """Returns the bit rate for the video at the time `now`, in seconds. `uplink_mbps`: rate of the uplink.
 
         The rate falls at once. It rises when the uplink's rate does, which the daemon delays by ten seconds."""
         wanted = uplink_mbps * 1e6 * PAYLOAD_SHARE - self.audio
@@ -193,7 +193,7 @@ def add_options(parser):
     parser.add_argument("--api", help="control socket of the pleach client, or http://HOST:PORT of its dashboard")
     parser.add_argument("--token-file", help="file with a token of the dashboard; `read-only` suffices")
     parser.add_argument("--minimum", type=int, default=300, metavar="KBIT", help="lowest bit rate of the video [300]")
-    parser.add_argument("--maximum", type=int, default=6000, metavar="KBIT", help="highest bit rate of the video [6000]")
+    parser.add_argument("--maximum", type=int, default=6000, metavar="KBIT", help="highest bit rate [6000]")
     parser.add_argument("--audio-rate", type=int, default=128, metavar="KBIT", help="bit rate of the audio [128]")
 
 
