@@ -222,7 +222,7 @@ def judge(seen, rates, zero, begun, ended):
         "lost_pct": max(0, 100 * (1 - len(shown) / expected)),
         "before_mbps": received(FALLS_AT - 7, FALLS_AT),
         "during_mbps": received(FALLS_AT + 3 + delay, RETURNS_AT),
-        "after_mbps": received(RETURNS_AT + 11, RETURNS_AT + 14),
+        "after_mbps": received(RETURNS_AT + 12, RETURNS_AT + 14),
         "reaction_s": lower[0]["monotonic_s"] - zero - FALLS_AT if lower else None,
     }
 
