@@ -2,8 +2,9 @@
 //! minutes.
 //!
 //! The data path is asked only when a client, the history or the notices ask and the last answer is older than
-//! [`PERIOD`]. Rates are differences of the byte counters of consecutive samples. After a gap of [`MAX_GAP`] or more,
-//! the next sample has no rates.
+//! [`PERIOD`]. At a client of a tunnel, an answer from before a change of a link's health counts as old after [`SOON`],
+//! so that an encoder learns of a failed link at once. Rates are differences of the byte counters of consecutive
+//! samples. After a gap of [`MAX_GAP`] or more, the next sample has no rates.
 
 use core::time::Duration;
 use std::{
@@ -53,6 +54,8 @@ struct State {
     last: Option<Arc<Sample>>,
     /// Whether a setting was changed since the last sample.
     is_stale: bool,
+    /// [`Asker::link_changes`] at the last sample.
+    link_changes: u64,
     past: VecDeque<Point>,
     meter: UplinkMeter,
 }
@@ -99,20 +102,27 @@ impl Hub {
         )
     }
 
-    /// Returns the newest sample, which is at most [`PERIOD`] old.
+    /// Returns the newest sample, which is at most [`PERIOD`] old, and at a client at most [`SOON`] older than the last
+    /// change of a link's health.
     ///
     /// # Errors
     /// The reason why the daemon does not answer.
     pub(super) async fn sample(&self) -> Result<Arc<Sample>, String> {
         let mut state = self.state.lock().await;
+        // Read before the status, so that a later change leads to a further sample.
+        let link_changes = self.asker.link_changes();
         if let Some(last) = &state.last
             && !state.is_stale
-            && clock::now().since(last.taken) < PERIOD
         {
-            return Ok(Arc::clone(last));
+            let is_changed = link_changes != state.link_changes && last.live.uplink.is_some();
+            let valid = if is_changed { SOON } else { PERIOD };
+            if clock::now().since(last.taken) < valid {
+                return Ok(Arc::clone(last));
+            }
         }
         let status = self.run(|asker| asker.ask(ControlRequest::Status)).await?;
         state.is_stale = false;
+        state.link_changes = link_changes;
         Ok(state.take(clock::now(), clock::unix_nanos() / 1_000_000, status))
     }
 
@@ -164,7 +174,7 @@ impl State {
         if let Some(last) = &last {
             tell_changes(&last.status.links, &status.links);
         }
-        let uplink = self.meter.take(&status);
+        let uplink = self.meter.take(now, &status);
         let mut live = Live::new(at_ms, &status, &rates, uplink);
         live.repaired_per_s = match (&last, since) {
             (Some(last), Some(gap)) if gap < SHORTEST => last.live.repaired_per_s,
@@ -242,8 +252,12 @@ impl Live {
     }
 }
 
-/// Minimum interval between two requests to the data path.
-const PERIOD: Duration = Duration::from_secs(1);
+/// Minimum interval between two requests to the data path, except after a change.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
+
+/// Minimum interval between two requests to the data path while the health of links changes. It bounds the work for
+/// links that fail and return all the time.
+const SOON: Duration = Duration::from_millis(100);
 
 /// Minimum interval for new rates. Over a shorter interval, which occurs after a change, too few packets are counted;
 /// then the previous rates are shown.

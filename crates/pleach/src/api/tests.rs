@@ -320,6 +320,25 @@ fn every_answer_is_as_described() {
     assert_eq!(daemon.ask("PUT /v1/weights", Some(&long)).0, 413);
 }
 
+#[test]
+fn after_a_change_of_a_link_the_next_answer_is_a_new_measurement() {
+    let daemon = Daemon::start(&ViewConfig::default());
+    for _ in 0..3 {
+        json_of(daemon.ask("GET /v1/uplink", None));
+    }
+    let before = daemon.asked();
+    let server = daemon.server.as_ref().expect("runs");
+    for _ in 0..2 {
+        // Requests within a second get the known sample, unless a link has changed.
+        server.on_link_change();
+        thread::park_timeout(Duration::from_millis(150));
+        json_of(daemon.ask("GET /v1/uplink", None));
+        json_of(daemon.ask("GET /v1/uplink", None));
+    }
+    let asked = daemon.asked() - before;
+    assert!(asked >= 2, "{asked} questions for 2 changes");
+}
+
 /// Asserts that `value` has the type and the required fields of `schema`, and no other fields (JSON Schema 2020-12, as
 /// far as the description uses it).
 #[track_caller]

@@ -24,7 +24,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
     },
     thread,
@@ -64,6 +64,8 @@ pub(crate) struct ControlServer {
     path: PathBuf,
     /// Device and inode of the socket, so that the socket of another daemon is not removed.
     identity: (u64, u64),
+    /// Number of calls of [`Self::on_link_change`].
+    link_changes: Arc<AtomicU64>,
     /// Closing this end stops the accepting thread.
     _stop: UnixStream,
 }
@@ -90,9 +92,12 @@ impl ControlServer {
         let metadata = fs::symlink_metadata(path).map_err(fail)?;
         let (stop, stopped) = UnixStream::pair().map_err(fail)?;
         let (requests, receiver) = mpsc::sync_channel(MAX_CONNECTIONS);
+        let link_changes = Arc::new(AtomicU64::new(0));
         let asker = Arc::new(Asker {
             requests,
             waker: Box::new(waker),
+            #[cfg(feature = "dashboard")]
+            link_changes: Arc::clone(&link_changes),
         });
         #[cfg(feature = "dashboard")]
         let api = Api::start(&asker, view).map_err(fail)?;
@@ -111,9 +116,15 @@ impl ControlServer {
         let server = Self {
             path: path.to_owned(),
             identity: (metadata.dev(), metadata.ino()),
+            link_changes,
             _stop: stop,
         };
         Ok((server, receiver))
+    }
+
+    /// Tells the API that the health of a link has changed, so that its next answer is a new measurement.
+    pub(crate) fn on_link_change(&self) {
+        self.link_changes.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -132,6 +143,8 @@ impl Drop for ControlServer {
 pub(crate) struct Asker {
     requests: SyncSender<ControlRequest>,
     waker: Box<dyn Fn() + Send + Sync>,
+    #[cfg(feature = "dashboard")]
+    link_changes: Arc<AtomicU64>,
 }
 
 impl Asker {
@@ -141,7 +154,14 @@ impl Asker {
         Self {
             requests: mpsc::sync_channel(1).0,
             waker: Box::new(|| {}),
+            link_changes: Arc::default(),
         }
+    }
+
+    /// Returns how often the health of a link has changed since the start.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn link_changes(&self) -> u64 {
+        self.link_changes.load(Ordering::Relaxed)
     }
 
     /// Sends a request to the data path and waits for the answer, at most [`PATIENCE`].

@@ -117,7 +117,7 @@ pub(super) struct DataPath {
 }
 
 struct Control {
-    _server: ControlServer,
+    server: ControlServer,
     requests: Receiver<ControlRequest>,
     waker: Waker,
 }
@@ -169,7 +169,7 @@ impl DataPath {
             watch: None,
             snapshot: Vec::new(),
             control: Control {
-                _server: server,
+                server,
                 requests,
                 waker,
             },
@@ -888,6 +888,7 @@ impl DataPath {
     }
 
     fn on_path(&mut self, now: Instant, link: &str, state: State) {
+        self.control.server.on_link_change();
         if let Some(gateways) = &mut self.gateways {
             gateways.hurry(now);
         }
