@@ -2,6 +2,7 @@
 //!
 //! The test connects clients to a gateway over emulated paths of 10 ms, without losses, on a virtual clock. It counts
 //! the bytes that the gateway's calls allocate and free.
+#![cfg(feature = "session")]
 #![expect(
     clippy::print_stdout,
     reason = "the figures of docs/scale.md, with --nocapture"
