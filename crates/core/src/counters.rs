@@ -11,7 +11,7 @@ pub enum DropReason {
     Aqm,
     /// Inner packet: a copy arrived before.
     Duplicate,
-    /// Handshake: the sender is unknown and presented no open invitation.
+    /// Handshake: the sender is unknown, and neither an invitation nor the store of clients admits it.
     EnrolmentRefused,
     /// Inner packet: its path fell silent, and no other path worked in time.
     Expired,

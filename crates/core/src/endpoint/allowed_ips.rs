@@ -49,6 +49,30 @@ impl AllowedIps {
         }
     }
 
+    /// Returns a peer to which an address of `net` belongs: the peer of a network that contains `net`, or of a network
+    /// in `net`.
+    #[must_use]
+    pub fn overlapping(&self, net: IpNet) -> Option<usize> {
+        match net.trunc() {
+            IpNet::V4(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                self.v4.iter().find_map(|(len, nets)| {
+                    let mask = u32::MAX.checked_shl(32 - u32::from(*len)).unwrap_or(0);
+                    let found = nets.range(first & mask..=last).next();
+                    found.map(|(_, peer)| *peer)
+                })
+            }
+            IpNet::V6(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                self.v6.iter().find_map(|(len, nets)| {
+                    let mask = u128::MAX.checked_shl(128 - u32::from(*len)).unwrap_or(0);
+                    let found = nets.range(first & mask..=last).next();
+                    found.map(|(_, peer)| *peer)
+                })
+            }
+        }
+    }
+
     /// Returns the peer to which `address` belongs.
     #[must_use]
     pub fn peer_of(&self, address: IpAddr) -> Option<usize> {
@@ -112,5 +136,34 @@ mod tests {
         assert_eq!(peer_of(&table), Some(2), "it belongs to another");
         table.remove(host, 2);
         assert_eq!(peer_of(&table), Some(3));
+    }
+
+    #[test]
+    fn networks_overlap_if_one_contains_the_other() {
+        let mut table = AllowedIps::default();
+        let net = |text: &str| -> IpNet { text.parse().expect("literal") };
+        for (peer, text) in ["10.1.0.0/16", "10.2.3.4/32", "fd00:1::/64"]
+            .into_iter()
+            .enumerate()
+        {
+            table.insert(net(text), peer);
+        }
+        for (text, expected) in [
+            ("10.1.2.3/32", Some(0)),
+            ("10.1.255.0/24", Some(0)),
+            ("10.1.0.0/16", Some(0)),
+            ("10.2.3.0/24", Some(1)),
+            ("10.2.3.4/32", Some(1)),
+            ("10.2.3.5/32", None),
+            ("10.2.2.0/24", None),
+            ("10.0.0.0/16", None),
+            ("10.3.0.0/16", None),
+            ("fd00:1::7/128", Some(2)),
+            ("fd00::/16", Some(2)),
+            ("fd00:2::/64", None),
+        ] {
+            assert_eq!(table.overlapping(net(text)), expected, "{text}");
+        }
+        assert!(table.overlapping(net("0.0.0.0/0")).is_some());
     }
 }

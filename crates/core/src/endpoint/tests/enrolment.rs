@@ -11,11 +11,11 @@ use crate::session::{
 
 const SECRET: [u8; 32] = [77; 32];
 
-fn key() -> InvitationKey {
+pub(super) fn key() -> InvitationKey {
     InvitationKey::from_secret(&Secret::from(SECRET))
 }
 
-fn public(key: u8) -> [u8; 32] {
+pub(super) fn public(key: u8) -> [u8; 32] {
     *StaticKeys::from_private([key; 32]).public()
 }
 
@@ -28,7 +28,7 @@ fn claim(client: u8) -> Claim {
 
 /// Returns an initiation of the client with the private key `client` and the session index `index`, with or without a
 /// claim.
-fn attempt(client: u8, index: u32, claim: Option<&Claim>) -> (Initiator, Vec<u8>) {
+pub(super) fn attempt(client: u8, index: u32, claim: Option<&Claim>) -> (Initiator, Vec<u8>) {
     let keys = StaticKeys::from_private([client; 32]);
     let hello = Hello {
         protocol_version: PROTOCOL_VERSION,
@@ -49,7 +49,7 @@ fn attempt(client: u8, index: u32, claim: Option<&Claim>) -> (Initiator, Vec<u8>
 }
 
 /// Sends `datagram`, and repeats it with a cookie if the gateway asks for one. Returns the last answer.
-fn send(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn send(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
     let mut cookies = CookieCache::new(&public(200));
     let mut datagram = datagram.to_vec();
     cookies.stamp(Instant::ZERO, &mut datagram).expect("valid");
@@ -64,13 +64,13 @@ fn send(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-fn send_once(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn send_once(gateway: &mut Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
     gateway.handle_datagram(Instant::ZERO, &from(CLIENT), &mut datagram.to_vec());
     gateway.work_inline(Instant::ZERO);
     answer(gateway)
 }
 
-fn answer(gateway: &mut Endpoint) -> Option<Vec<u8>> {
+pub(super) fn answer(gateway: &mut Endpoint) -> Option<Vec<u8>> {
     transmit(gateway, Instant::ZERO)
         .pop()
         .map(|(_, datagram)| datagram)
@@ -90,7 +90,8 @@ fn open_gateway() -> Endpoint {
 }
 
 fn settle(gateway: &mut Endpoint, ticket: u64, client: Option<PeerConfig>) -> Option<Vec<u8>> {
-    gateway.settle_enrolment(Instant::ZERO, ticket, client);
+    let settled = gateway.settle_enrolment(Instant::ZERO, ticket, client);
+    settled.expect("no clash");
     gateway.work_inline(Instant::ZERO);
     answer(gateway)
 }
@@ -101,8 +102,12 @@ fn an_invited_client_is_answered_when_the_owner_has_agreed_and_not_before() {
     let (mut initiator, datagram) = attempt(9, 1, Some(&claim(9)));
     assert_eq!(send(&mut gateway, &datagram), None);
     let request = gateway.poll_enrolment().expect("asked");
-    assert_eq!((request.public_key, request.claim), (public(9), claim(9)));
-    assert!(key().fits(&request.claim, &request.public_key, &public(200)));
+    assert_eq!(
+        (request.public_key, request.claim),
+        (public(9), Some(claim(9)))
+    );
+    let claimed = request.claim.expect("a claim");
+    assert!(key().fits(&claimed, &request.public_key, &public(200)));
 
     let response = settle(&mut gateway, request.ticket, Some(invited(9))).expect("answered");
     initiator.read_response(&response).expect("the psk fits");
