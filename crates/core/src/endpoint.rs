@@ -57,6 +57,7 @@ use crate::{
     },
 };
 
+pub mod accounts;
 pub mod allowed_ips;
 mod changing_gateway;
 mod common;
@@ -71,6 +72,7 @@ pub mod reaching;
 mod reconfiguring;
 pub mod work;
 
+use accounts::Upload;
 use allowed_ips::AllowedIps;
 use common::Common;
 use connector::Connector;
@@ -255,6 +257,8 @@ struct Peer {
     /// Whether the peer was removed, so that another peer may take its place in the table.
     is_removed: bool,
     tunnel: Tunnel,
+    /// Counter and cap of packets from the peer.
+    upload: Upload,
     /// Identifies the present association with the peer; changes after the association was closed.
     association: u64,
     /// Latest timestamp in an initiation of the peer that was answered; 0 if no initiation was answered.
@@ -297,6 +301,7 @@ impl Peer {
             tunnel,
             config,
             is_removed: false,
+            upload: Upload::default(),
             association: u64::from_be_bytes(entropy::array(entropy)),
             newest: 0,
             recent: RecentInitiations::new(),
@@ -407,10 +412,12 @@ impl Endpoint {
                 self.common.pool.recycle(packet);
             }
             Ok(peer) => {
+                let before = self.common.delivered.len();
                 let mut shared = self.common.shared();
                 self.peers[peer]
                     .tunnel
                     .handle_packet(now, packet, &mut shared);
+                self.meter_upload(now, peer, before);
                 self.activate(peer);
             }
             Err(reason) => {
@@ -460,6 +467,7 @@ impl Endpoint {
                 self.expecting.peer_of(remote, expects).ok_or(reason)?
             }
         };
+        let before = self.common.delivered.len();
         let peer = &mut self.peers[index];
         let mut shared = self.common.shared();
         let allowed = &self.allowed;
@@ -478,6 +486,7 @@ impl Endpoint {
         if peer.tunnel.take_closed_by_peer() {
             self.start_over(now, index);
         }
+        self.meter_upload(now, index, before);
         if is_confirmed {
             self.on_address_proved(index, remote);
         }
@@ -601,8 +610,11 @@ impl Endpoint {
         {
             self.deadlines.pop_first();
             self.peers[index].deadline = None;
+            let before = self.common.delivered.len();
             let mut shared = self.common.shared();
             self.peers[index].tunnel.handle_timeout(now, &mut shared);
+            self.meter_upload(now, index, before);
+            self.release_upload(now, index);
             self.bound_kept(now, index);
             self.free_indices(index);
             self.activate(index);
@@ -725,6 +737,7 @@ impl Endpoint {
         let limit = self.kept.limit(peer.kept_bytes);
         let mut bytes = peer.tunnel.kept_bytes();
         peer.is_over = false;
+        let before = self.common.delivered.len();
         if bytes > limit {
             let mut shared = self.common.shared();
             peer.is_over = !peer.tunnel.trim(now, limit, &mut shared);
@@ -732,6 +745,7 @@ impl Endpoint {
         }
         self.kept.change(peer.kept_bytes, bytes);
         peer.kept_bytes = bytes;
+        self.meter_upload(now, index, before);
     }
 
     /// Returns the memory used by the packets of all peers, as measured when each peer's tunnel was last polled for
@@ -744,7 +758,8 @@ impl Endpoint {
     /// Records a peer's next deadline.
     fn schedule(&mut self, index: usize) {
         let peer = &mut self.peers[index];
-        let next = peer.tunnel.poll_timeout();
+        let deadlines = [peer.tunnel.poll_timeout(), peer.upload.next_at()];
+        let next = deadlines.into_iter().flatten().min();
         if next == peer.deadline {
             return;
         }

@@ -61,6 +61,8 @@ pub mod flows;
 pub mod ids;
 pub mod loss_report;
 pub mod mark;
+#[cfg(feature = "session")]
+mod meter;
 pub mod packet;
 pub mod path;
 pub mod profile;

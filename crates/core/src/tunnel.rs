@@ -61,6 +61,7 @@ mod incoming;
 mod kept;
 mod lanes;
 mod lengths;
+mod metered;
 mod outbound;
 mod path_set;
 mod placement;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::session::entropy::Seeded;
 
+mod accounts;
 mod asking;
 mod changing_gateway;
 mod enrolment;

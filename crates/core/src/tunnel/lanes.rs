@@ -32,6 +32,7 @@ use crate::{
     flows::{FlowId, PLACES},
     ids::Seq,
     mark::Mark,
+    meter::Meter,
     packet::PacketBuf,
     path::{on_wire::in_datagrams, sender::Numbered},
     queue::{Queue, QueueConfig, Queued, Turn},
@@ -55,6 +56,8 @@ pub(super) struct Lanes {
     waiting: [Option<Numbered>; Lane::ALL.len()],
     /// Time at which a packet was last dropped because it had waited for too long.
     expired_at: Option<Instant>,
+    /// Counts the packets that leave the lanes, and limits their rate.
+    pub(super) meter: Meter,
 }
 
 /// The numbers assigned so far.
@@ -171,6 +174,7 @@ impl Lanes {
             is_pinned_next: false,
             waiting: [const { None }; Lane::ALL.len()],
             expired_at: None,
+            meter: Meter::default(),
         }
     }
 
@@ -269,7 +273,8 @@ impl Lanes {
         queue.enqueue(now, packet, flow, shared.on_queue_drop());
     }
 
-    /// Returns the next packet of the first lane that is not `blocked`, with its sequence numbers.
+    /// Returns the next packet of the first lane that is not `blocked`, with its sequence numbers. While the rate is
+    /// above the limit, returns only packets that have their numbers already.
     pub(super) fn next(
         &mut self,
         blocked: Blocked,
@@ -291,6 +296,9 @@ impl Lanes {
                 }
                 self.expired_at = Some(now);
                 self.services.give_up(numbered.packet, egress.shared);
+            }
+            if !self.meter.can_pass(now) {
+                return None;
             }
             let numbered = self.next_numbered(lane, numbering, egress)?;
             match lane {
@@ -323,7 +331,7 @@ impl Lanes {
     /// Assigns sequence numbers to the next packet and adds it to the FEC encoder.
     #[inline]
     fn number_next(
-        &self,
+        &mut self,
         queued: Queued,
         numbering: &mut Numbering,
         egress: &mut Egress<'_, '_>,
@@ -333,14 +341,16 @@ impl Lanes {
         numbered
     }
 
-    /// Assigns sequence numbers to a packet.
+    /// Assigns sequence numbers to a packet, and counts it.
     #[inline]
     fn number(
-        &self,
+        &mut self,
         queued: Queued,
         numbering: &mut Numbering,
         egress: &mut Egress<'_, '_>,
     ) -> Numbered {
+        let len = Bytes::of_len(queued.packet.len());
+        self.meter.on_passed(egress.now(), len);
         let is_ordered = self.services.is_ordered(&queued.packet);
         let round_trip = egress.round_trips.of(queued.flow);
         numbering.number(
@@ -388,7 +398,7 @@ impl Lanes {
 
     /// Assigns sequence numbers to the packet that [`Self::take_newest`] returned. It must be sent next.
     pub(super) fn number_newest(
-        &self,
+        &mut self,
         queued: Queued,
         numbering: &mut Numbering,
         egress: &mut Egress<'_, '_>,

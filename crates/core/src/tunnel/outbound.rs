@@ -45,7 +45,8 @@ pub(super) struct Outbound {
     targets: Targets,
     /// Time before which the policy is not called again.
     wait_until: Option<Instant>,
-    /// Time at which a path that has used up its tokens may send again, as of the last poll.
+    /// Time at which a path that has used up its tokens, or a tunnel that has reached its cap, may send again, as of
+    /// the last poll.
     release_at: Option<Instant>,
 }
 
@@ -144,7 +145,8 @@ impl Outbound {
         }
     }
 
-    /// Records when a path may send again, and which paths are full while packets wait.
+    /// Records when a path may send again, or the limit of the rate permits it, and which paths are full while packets
+    /// wait.
     pub(super) fn after_send(&mut self, now: Instant, paths: &mut PathSet, repair: &Repair) {
         let has_packets = self.has_packets(repair);
         if has_packets || self.blocks.has_copies() || repair.fec.is_owed() {
@@ -152,6 +154,10 @@ impl Outbound {
         }
         if has_packets {
             paths.note_limited(now);
+        }
+        if !self.lanes.is_empty() {
+            let capped = self.lanes.meter.next_at().filter(|at| *at > now);
+            self.release_at = [self.release_at, capped].into_iter().flatten().min();
         }
     }
 
@@ -339,7 +345,8 @@ impl Outbound {
     /// Sends the newest urgent packet that needs no order, if a ready path would deliver it in time. Returns whether
     /// the packet was sent.
     fn send_newest(&mut self, egress: &mut Egress<'_, '_>) -> bool {
-        if egress.is_full() || !egress.placement.views.any_ready() {
+        let is_capped = !self.lanes.meter.can_pass(egress.now());
+        if is_capped || egress.is_full() || !egress.placement.views.any_ready() {
             return false;
         }
         let Some((queued, before)) = self.lanes.take_newest() else {
