@@ -8,6 +8,7 @@
 mod budget;
 mod carrier;
 mod classes;
+mod clients;
 mod equalizer;
 mod gateways;
 mod network;
@@ -33,7 +34,7 @@ use std::{
 
 use ipnet::IpNet;
 use pleach_carrier::{choice::Mode, http_proxy::HttpProxy};
-use pleach_core::{class::Class, units::Bitrate};
+use pleach_core::{class::Class, endpoint::accounts::Caps, units::Bitrate};
 use pleach_proxy::budget::Budget;
 use toml::{
     Spanned,
@@ -210,15 +211,32 @@ pub(crate) struct GatewayConfig {
     pub(crate) speedtest: bool,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
+    /// Store that is asked about further clients; `None`: there are none, except by invitation.
+    pub(crate) store: Option<StoreConfig>,
     /// How further clients are enrolled by invitation; `None`: no further clients are enrolled.
     pub(crate) invitations: Option<InvitationsConfig>,
+}
+
+/// The gateway's `[clients]` with a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoreConfig {
+    /// File of the store.
+    pub(crate) path: PathBuf,
+    /// Networks that are routed into the tunnel. Clients with other addresses are refused.
+    pub(crate) networks: Vec<IpNet>,
+    /// Time after which the gateway asks again about a client that it knows.
+    pub(crate) answer_life: Duration,
+    /// Time without any datagram after which the gateway forgets a client.
+    pub(crate) idle: Duration,
+    /// Interval at which byte counters are written to the store.
+    pub(crate) write_every: Duration,
 }
 
 /// The gateway's `[invitations]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InvitationsConfig {
-    /// Directory of invitations and of the clients that have used one.
-    pub(crate) store: PathBuf,
+    /// Directory of invitations and of the clients that have used one; `None` if they are in the store of `[clients]`.
+    pub(crate) store: Option<PathBuf>,
     /// Outer addresses of this gateway that tokens name; at least one, distinct.
     pub(crate) endpoints: Vec<SocketAddr>,
     /// Resolvers that invited clients use while their tunnel runs.
@@ -249,6 +267,8 @@ pub(crate) struct ClientPeer {
     pub(crate) allowed_ips: Vec<IpNet>,
     /// Scheduler towards this client, instead of the gateway's.
     pub(crate) scheduler: Option<SchedulerConfig>,
+    /// Rate caps of the client.
+    pub(crate) caps: Caps,
 }
 
 /// A configuration with notes and positions for messages about it.

@@ -152,8 +152,13 @@ impl Kept {
         if let Some(carrier) = &gateway.carrier {
             self.may_listen(carrier.listen.port());
         }
-        if let Some(invitations) = &gateway.invitations {
-            self.may_change(&invitations.store);
+        let invitations = gateway.invitations.as_ref();
+        if let Some(directory) = invitations.and_then(|invitations| invitations.store.as_ref()) {
+            self.may_change(directory);
+        }
+        if let Some(store) = &gateway.store {
+            make_beside(&store.path, 0o700);
+            self.may_change_beside(&store.path);
         }
     }
 

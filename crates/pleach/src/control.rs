@@ -164,6 +164,9 @@ pub(crate) struct StatusReport {
     /// Clients that use another protocol version than this gateway, with their version. They are not served.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) incompatible: BTreeMap<String, u16>,
+    /// Store of clients of a gateway. Absent without a store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<StoreReport>,
     /// Number of packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     /// Number of times that the tunnel's nftables table was restored after another program had removed it. Absent
@@ -537,7 +540,7 @@ pub(crate) enum LinkState {
 }
 
 /// State of a gateway's client.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct ClientStatus {
     /// Name of the client.
@@ -546,6 +549,38 @@ pub(crate) struct ClientStatus {
     pub(crate) up: bool,
     /// Links of the client as the gateway sees them.
     pub(crate) links: Vec<LinkStatus>,
+    /// Bytes of inner packets from the client since the gateway has learned of it.
+    #[serde(default)]
+    pub(crate) up_bytes: u64,
+    /// Bytes of inner packets to the client since the gateway has learned of it. A packet that is sent again or in copies
+    /// counts once.
+    #[serde(default)]
+    pub(crate) down_bytes: u64,
+    /// Cap of the rate from the client in 10^6 bit/s; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate_up_mbps: Option<f64>,
+    /// Cap of the rate to the client in 10^6 bit/s; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate_down_mbps: Option<f64>,
+}
+
+/// Store of clients of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct StoreReport {
+    /// Kind of the store: `sqlite`.
+    pub(crate) source: String,
+    /// Reason why the store cannot be used at present. Absent if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trouble: Option<String>,
+    /// Number of clients of the store that the gateway knows now.
+    pub(crate) known: u64,
+    /// Number of handshakes that were refused, by reason: `bad_row`, `clash`, `unknown` or `unreadable`.
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// Number of times that a client was forgotten because it was idle.
+    pub(crate) forgotten: u64,
+    /// Number of times that a client was disconnected because the store had removed it.
+    pub(crate) removed: u64,
 }
 
 /// Counters of the packets that this end has sent in a traffic class.

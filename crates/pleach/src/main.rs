@@ -5,6 +5,7 @@
 //! | [`cli`] | commands, exit codes, the only code that prints errors |
 //! | [`config`] | configuration files: from text to checked types, one line per error |
 //! | `api` | HTTP over the control socket and TCP: JSON, live values, dashboard, metrics |
+//! | [`clients`] | clients of a gateway in a store |
 //! | [`check`] | checks a configuration against this host: devices, ports |
 //! | [`keys`] | X25519 keys and preshared keys as text |
 //! | [`confine`] | the rights that a daemon keeps |
@@ -31,6 +32,7 @@
 mod api;
 mod check;
 mod cli;
+mod clients;
 mod config;
 mod confine;
 mod control;

@@ -6,6 +6,7 @@
 //! - [`sockets`]: the UDP sockets.
 //! - [`handshaker`]: the threads that compute handshakes.
 //! - [`enrolled`]: the thread that enrols invited clients.
+//! - [`asking`], [`admitted`]: the thread that asks a store of clients, and the clients that it has named.
 //! - [`gateways`]: which of its gateways a client uses.
 //! - [`host`]: the thread that changes the host's configuration.
 //! - [`links`]: the links of a client.
@@ -15,6 +16,8 @@
 //! All changes of the host's configuration are undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
 
+mod admitted;
+mod asking;
 pub(crate) mod budgets;
 mod carried;
 mod data_path;
@@ -33,6 +36,7 @@ pub(crate) mod report;
 mod sockets;
 mod solo;
 mod splitting;
+mod written;
 
 use std::{num::NonZeroUsize, path::Path};
 
@@ -151,6 +155,14 @@ fn plan(config: &TunnelConfig) -> Plan {
                 // Invited clients get addresses of these networks.
                 inner.extend(config.addresses.iter().map(IpNet::trunc));
             }
+            // Clients of a store are not known in advance.
+            let networks = gateway.store.iter().flat_map(|store| &store.networks);
+            inner.extend(
+                networks
+                    .filter(|net| !inner.contains(net))
+                    .copied()
+                    .collect::<Vec<_>>(),
+            );
             let hidden = |net: &&IpNet| match gateway.nat {
                 Nat::Off => false,
                 Nat::Ipv4 => net.addr().is_ipv4(),

@@ -391,7 +391,7 @@ pub(crate) fn rate(mbps: f64) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "display only")]
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     let units = [
         ("TiB", 1_u64 << 40),
         ("GiB", 1 << 30),
@@ -473,11 +473,11 @@ mod tests {
                         ..link("lte", LinkState::Down)
                     },
                 ],
+                ..ClientStatus::default()
             },
             ClientStatus {
                 name: "office".to_owned(),
-                up: false,
-                links: Vec::new(),
+                ..ClientStatus::default()
             },
         ];
         assert_eq!(

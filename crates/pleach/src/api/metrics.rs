@@ -16,7 +16,7 @@ use prometheus_client::{
 };
 
 use crate::{
-    control::{ClientStatus, GatewayStatus, LinkState, LinkStatus, StatusReport},
+    control::{ClientStatus, GatewayStatus, LinkState, LinkStatus, StatusReport, StoreReport},
     rates::links_of,
 };
 
@@ -31,6 +31,7 @@ pub(super) fn render(status: &StatusReport) -> String {
     daemon(&mut page, status);
     links(&mut page, status);
     clients(&mut page, &status.clients);
+    store(&mut page, status.store.as_ref());
     gateways(&mut page, &status.gateways);
     tunnel(&mut page, status);
     proxy(&mut page, status);
@@ -234,6 +235,23 @@ fn clients(page: &mut Page, clients: &[ClientStatus]) {
         Some(Unit::Bytes),
         received,
     );
+    let totals = |value: &dyn Fn(&ClientStatus) -> u64| -> Vec<(Labels, u64)> {
+        let all = clients.iter().enumerate();
+        all.map(|(at, client)| (label(at, client), value(client)))
+            .collect()
+    };
+    page.counters(
+        "client_upload",
+        "Inner packets from the client, each counted once",
+        Some(Unit::Bytes),
+        totals(&|client| client.up_bytes),
+    );
+    page.counters(
+        "client_download",
+        "Inner packets to the client, each counted once",
+        Some(Unit::Bytes),
+        totals(&|client| client.down_bytes),
+    );
     let is_up = clients.iter().filter(|client| client.up).count();
     page.gauges(
         "clients",
@@ -246,6 +264,38 @@ fn clients(page: &mut Page, clients: &[ClientStatus]) {
         "Clients that are connected",
         None,
         [(Vec::new(), number(is_up))],
+    );
+}
+
+fn store(page: &mut Page, store: Option<&StoreReport>) {
+    let Some(store) = store else {
+        return;
+    };
+    let one = |value: u64| [(Vec::new(), value)];
+    page.gauges(
+        "store_readable",
+        "Whether the store of clients can be used",
+        None,
+        [(Vec::new(), yes(store.trouble.is_none()))],
+    );
+    let refused = store.refused.iter();
+    page.counters(
+        "store_refused_handshakes",
+        "Handshakes of clients that the store does not admit, by reason",
+        None,
+        refused.map(|(reason, count)| (vec![("reason", reason.clone())], *count)),
+    );
+    page.counters(
+        "store_forgotten_clients",
+        "Clients that the gateway has forgotten because they were idle",
+        None,
+        one(store.forgotten),
+    );
+    page.counters(
+        "store_removed_clients",
+        "Clients that were disconnected because the store had removed them",
+        None,
+        one(store.removed),
     );
 }
 

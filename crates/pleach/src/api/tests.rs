@@ -70,6 +70,9 @@ fn sample() -> StatusReport {
             name: "home".to_owned(),
             up: true,
             links: vec![link("dsl")],
+            rate_up_mbps: Some(10.0),
+            rate_down_mbps: Some(50.0),
+            ..ClientStatus::default()
         }],
         connections: vec![ConnectionStatus {
             client: "127.0.0.1:5".to_owned(),

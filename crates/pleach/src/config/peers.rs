@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use ipnet::IpNet;
-use pleach_core::{ids::PathId, units::Bitrate};
+use pleach_core::{endpoint::accounts::Caps, ids::PathId, units::Bitrate};
 
 use super::{
     ClientPeer, Cost, HostName, InvitationsConfig, LinkConfig, budget, carrier,
@@ -43,28 +43,46 @@ const CLIENT_KEYS: &[&str] = &[
     "preshared_key_file",
     "allowed_ips",
     "scheduler",
+    "rate_up",
+    "rate_down",
 ];
 
-/// Reads the gateway's `[invitations]`; `None` if the table is missing.
+/// Reads the gateway's `[invitations]`; `None` if the table is missing. `has_store`: whether `[clients]` names a store,
+/// which then contains the invitations as well.
 ///
 /// # Errors
 /// The first mistake in the table.
-pub(super) fn invitations(root: &Table<'_>) -> Result<Option<InvitationsConfig>, ConfigError> {
+pub(super) fn invitations(
+    root: &Table<'_>,
+    has_store: bool,
+) -> Result<Option<InvitationsConfig>, ConfigError> {
     if root.optional("invitations").is_none() {
         return Ok(None);
     }
     let table = root.table("invitations", &["store", "endpoints", "dns"])?;
-    let store = table.required("store", "store = \"/var/lib/pleach/gateway\"")?;
-    let path = store.text("a directory", "write a path as a string")?;
-    if path.is_empty() || path.contains('\0') {
-        return Err(store.expected(
-            "a directory",
-            "write for example \"/var/lib/pleach/gateway\"",
-        ));
-    }
+    let store = if has_store {
+        if table.optional("store").is_some() {
+            return Err(table.wrong(
+                "store",
+                "not used with a store in [clients], which contains the invitations as well",
+                "remove it",
+            ));
+        }
+        None
+    } else {
+        let store = table.required("store", "store = \"/var/lib/pleach/gateway\"")?;
+        let path = store.text("a directory", "write a path as a string")?;
+        if path.is_empty() || path.contains('\0') {
+            return Err(store.expected(
+                "a directory",
+                "write for example \"/var/lib/pleach/gateway\"",
+            ));
+        }
+        Some(root.source().directory().join(path))
+    };
     let endpoints = table.required("endpoints", "endpoints = [\"203.0.113.5:7700\"]")?;
     Ok(Some(InvitationsConfig {
-        store: root.source().directory().join(path),
+        store,
         endpoints: outer_addresses(&endpoints)?,
         dns: tunnel::resolvers(&table)?
             .into_iter()
@@ -244,6 +262,10 @@ fn client(
         preshared_key: secret::optional(table, "preshared_key", "preshared_key_file", notes)?,
         allowed_ips: network::allowed_ips(&allowed_ips)?,
         scheduler: scheduler.transpose()?,
+        caps: Caps {
+            up: table.optional("rate_up").as_ref().map(rate).transpose()?,
+            down: table.optional("rate_down").as_ref().map(rate).transpose()?,
+        },
     })
 }
 

@@ -868,7 +868,7 @@ fn a_gateway_with_invitations_needs_no_clients() {
         panic!("a gateway")
     };
     let invitations = gateway.invitations.expect("there");
-    assert_eq!(invitations.store, files.0.path().join("store"));
+    assert_eq!(invitations.store, Some(files.0.path().join("store")));
     assert_eq!(invitations.endpoints.len(), 1);
 }
 

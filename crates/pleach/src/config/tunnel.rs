@@ -9,7 +9,7 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    carrier, classes, gateways, network, peers, proxy,
+    carrier, classes, clients, gateways, network, peers, proxy,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note, Place},
@@ -23,7 +23,7 @@ use crate::{keys, portal::CheckUrl, split_tcp::SplitTcp};
 /// # Errors
 /// The first mistake in the file.
 pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
-    refuse_other_mode(root, "client", &["client", "invitations"])?;
+    refuse_other_mode(root, "client", &["client", "clients", "invitations"])?;
     root.allow(&[
         "mode",
         "tunnel",
@@ -123,6 +123,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "tunnel",
         "scheduler",
         "client",
+        "clients",
         "carrier",
         "class",
         "invitations",
@@ -157,11 +158,12 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let nat = tunnel.optional("nat").as_ref().map_or(Ok(Nat::Off), nat)?;
     let own_key = keys::public_of(&common.private_key);
     let clients = peers::clients(root, &own_key, &mut notes)?;
-    let invitations = peers::invitations(root)?;
-    if clients.is_empty() && invitations.is_none() {
+    let store = clients::read(root, &common.addresses)?;
+    let invitations = peers::invitations(root, store.is_some())?;
+    if clients.is_empty() && invitations.is_none() && store.is_none() {
         notes.push(Note {
             place: root.source().whole(),
-            text: "no [[client]] and no [invitations]: no client can connect to this gateway"
+            text: "no [[client]], no [clients] and no [invitations]: no client can connect to this gateway"
                 .to_owned(),
             warning: true,
         });
@@ -173,6 +175,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         isolate: switch(&tunnel, "isolate", true)?,
         speedtest: switch(&tunnel, "speedtest", true)?,
         clients,
+        store,
         invitations,
     });
     let classes = classes::read(root, None)?;

@@ -191,6 +191,9 @@ fn a_gateways_clients_survive_the_round_trip() {
         name: "home".to_owned(),
         up: false,
         links,
+        up_bytes: 7,
+        rate_down_mbps: Some(50.0),
+        ..ClientStatus::default()
     }];
     let text = serde_json::to_string(&report).expect("serializes");
     let back: StatusReport = serde_json::from_str(&text).expect("parses");

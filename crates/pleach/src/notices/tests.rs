@@ -158,7 +158,7 @@ fn clients_of_a_small_gateway_are_told() {
             .map(|number| ClientStatus {
                 name: format!("c{number}"),
                 up: is_up && number == 0,
-                links: Vec::new(),
+                ..ClientStatus::default()
             })
             .collect(),
         ..StatusReport::default()

@@ -1,8 +1,10 @@
 //! `pleach gateway`: makes a host a gateway, and manages its clients.
 //!
 //! The commands work on files only, so they do the same whether the daemon runs or not: the daemon looks up an
-//! invitation when a client claims it. In addition, `remove` makes a running daemon drop the client.
+//! invitation when a client claims it, and a client of a store when it connects. In addition, `remove` makes a running
+//! daemon drop the client.
 
+mod add;
 mod init;
 mod invite;
 mod members;
@@ -10,13 +12,16 @@ mod members;
 pub(super) use init::{Endpoint, parse_endpoint};
 pub(super) use invite::parse_expiry;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::Subcommand;
 
-use super::place::Place;
-use crate::config::{self, GatewayConfig, InvitationsConfig, Role, TunnelConfig};
+use super::{host, place::Place};
+use crate::{
+    clients::{self, ClientStore, Members, StoreError},
+    config::{self, GatewayConfig, InvitationsConfig, Role, TunnelConfig},
+};
 
 /// Commands below `pleach gateway`.
 #[derive(Debug, Subcommand)]
@@ -25,6 +30,10 @@ pub(crate) enum GatewayCommand {
     Init(init::Init),
     /// Print a token that makes one host a client
     Invite(invite::Invite),
+    /// Add a client with a known public key to the store of clients
+    Add(add::Add),
+    /// Set or remove the rate caps of a client in the store of clients
+    Cap(add::Cap),
     /// List clients and open invitations
     Clients(members::Clients),
     /// Remove a client, or withdraw its invitation
@@ -38,6 +47,8 @@ pub(crate) enum GatewayCommand {
 pub(crate) fn run(command: GatewayCommand) -> anyhow::Result<String> {
     match command {
         GatewayCommand::Init(options) => init::run(&options),
+        GatewayCommand::Add(options) => add::add(&options),
+        GatewayCommand::Cap(options) => add::cap(&options),
         GatewayCommand::Invite(options) => invite::run(&options),
         GatewayCommand::Clients(options) => members::list(&options),
         GatewayCommand::Remove(options) => members::remove(&options),
@@ -46,9 +57,9 @@ pub(crate) fn run(command: GatewayCommand) -> anyhow::Result<String> {
 
 /// A gateway's configuration.
 struct Gateway {
+    file: PathBuf,
     config: TunnelConfig,
     role: GatewayConfig,
-    invitations: InvitationsConfig,
 }
 
 impl Gateway {
@@ -72,16 +83,47 @@ impl Gateway {
                 file.display()
             );
         };
-        let Some(invitations) = role.invitations.clone() else {
-            bail!(
-                "{} has no table [invitations]: add it, with `store` and `endpoints` (docs/onboarding.md)",
-                file.display()
-            );
-        };
         Ok(Self {
+            file: file.to_owned(),
             config,
             role,
-            invitations,
+        })
+    }
+
+    /// Returns the settings of invitations.
+    fn invitations(&self) -> anyhow::Result<&InvitationsConfig> {
+        self.role.invitations.as_ref().ok_or_else(|| {
+            anyhow!(
+                "{} has no table [invitations]: add it, with `endpoints`, and with `store` unless [clients] names a store (docs/onboarding.md)",
+                self.file.display()
+            )
+        })
+    }
+
+    /// Opens the clients that are not in the configuration. `None` if there are none.
+    fn members(&self) -> anyhow::Result<Option<Box<dyn Members>>> {
+        clients::members(&self.role).map_err(|error| self.told(error))
+    }
+
+    /// Makes the error for the user from an error of the store.
+    fn told(&self, error: StoreError) -> anyhow::Error {
+        let invitations = self.role.invitations.as_ref();
+        let path = invitations.and_then(|invitations| invitations.store.as_ref());
+        if let StoreError::Io(error) = error {
+            host::cannot_write(path.unwrap_or(&self.file), &error)
+        } else {
+            error.into()
+        }
+    }
+
+    /// Opens the store of clients.
+    fn store(&self) -> anyhow::Result<Box<dyn ClientStore>> {
+        let store = clients::store(&self.role)?;
+        store.ok_or_else(|| {
+            anyhow!(
+                "{} has no store of clients: add a table [clients] with source = \"sqlite\" (docs/clients.md), or write a [[client]]",
+                self.file.display()
+            )
         })
     }
 }

@@ -27,7 +27,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 use super::durable::{self, Existing};
-use crate::keys::{self, KEY_LEN, SecretKey};
+use crate::{
+    clients::StoreError,
+    keys::{self, KEY_LEN, SecretKey},
+};
 
 /// An invitation that no client has used yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -93,6 +96,9 @@ pub(crate) enum Refusal {
     /// The disk returned an error.
     #[error("the client cannot be stored: {0}")]
     Io(#[from] io::Error),
+    /// The store of clients returned an error.
+    #[error("the client cannot be stored: {0}")]
+    Store(#[from] StoreError),
     /// The invitation is used up, was withdrawn, or never existed.
     #[error("there is no such invitation, or it is used already")]
     Unknown,
@@ -314,7 +320,7 @@ impl Enrolled {
 
 /// Returns the first address of `network`, except the gateway's own, that `is_free`. Returns `None` if there is none
 /// among the first [`MAX_SEARCH`].
-fn free_address(network: IpNet, is_free: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
+pub(crate) fn free_address(network: IpNet, is_free: impl Fn(&IpAddr) -> bool) -> Option<IpAddr> {
     let own = network.addr();
     let candidate = |step: u32| -> IpAddr {
         match network.network() {

@@ -38,6 +38,7 @@ use pleach_linux::{
 };
 
 use super::{
+    admitted::Admitted,
     budgets::Budgets,
     carried::{self, CARRIED, Links, Place, Task},
     enrolled::{self, Enroller},
@@ -83,6 +84,8 @@ pub(super) struct DataPath {
     handshaker: Handshaker,
     /// Enrolment thread of a gateway with invitations.
     enroller: Option<Enroller>,
+    /// Clients of a gateway's store, if it has one.
+    pub(super) admitted: Option<Admitted>,
     resume: ResumeTimer,
     /// Watch for copies of this machine. `None` if the kernel does not report them.
     clones: Option<CloneWatch>,
@@ -175,6 +178,7 @@ impl DataPath {
             },
             handshaker,
             enroller: None,
+            admitted: None,
             resume,
             clones,
             tx: TxQueue::new(32),
@@ -224,6 +228,7 @@ impl DataPath {
             let budgets = self.budgets_due();
             let gateways = self.gateways.as_ref().and_then(Gateways::next_at);
             let portals = self.portals.as_ref().map(Portals::next_at);
+            let clients = self.admitted.as_ref().map(Admitted::next_at);
             let deadlines = [
                 self.endpoint.poll_timeout(),
                 solo,
@@ -233,6 +238,7 @@ impl DataPath {
                 budgets,
                 gateways,
                 portals,
+                clients,
             ];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
@@ -247,6 +253,9 @@ impl DataPath {
                 names.ask(now);
             }
             self.charge_budgets(now);
+            if clients.is_some_and(|due| due <= now) {
+                self.look_after_clients(now);
+            }
             if portals.is_some_and(|due| due <= now) {
                 self.look_for_portals(now);
             }
@@ -265,6 +274,7 @@ impl DataPath {
                     WATCH => self.look_at_links(now),
                     HANDSHAKES => self.handshaker.collect(&mut self.endpoint, now),
                     ENROLMENTS => self.settle_enrolments(now),
+                    CLIENTS => self.settle_answers(now),
                     RESUME => {
                         self.resume.clear();
                         // Another program may have set the clock since the last call.
@@ -298,6 +308,9 @@ impl DataPath {
             if let Some(enroller) = &self.enroller {
                 enroller.hand_over(&mut self.endpoint, now);
             }
+            if let Some(admitted) = &self.admitted {
+                admitted.asker().hand_over(&mut self.endpoint, now);
+            }
             self.endpoint.handle_timeout(now);
             if let Some(splitting) = &mut self.splitting {
                 splitting.update(now, &self.endpoint, &self.links);
@@ -330,6 +343,7 @@ impl DataPath {
         }
         self.endpoint.close();
         self.transmit(clock::now());
+        self.finish_clients();
         if let Some(carried) = &self.carried {
             carried.drain();
         }
@@ -522,6 +536,7 @@ impl DataPath {
                         data_thread: Some(self.pauses.status()),
                         split_tcp: self.splitting.as_ref().map(Splitting::status),
                         gateways: gateways.map_or_else(Vec::new, |all| all.status(now)),
+                        store: self.admitted.as_ref().map(Admitted::report),
                         ..status
                     };
                     self.mark_carriers(&mut status);
@@ -597,7 +612,13 @@ impl DataPath {
         if self.watch.is_some() {
             return reply.send(Err("this is a client, no gateway".to_owned()));
         }
-        if self.endpoint.remove_peer(now, name) {
+        self.count_clients();
+        let key = self.admitted.as_ref().and_then(|all| all.key_of(name));
+        let is_removed = match key {
+            Some(key) => self.forget_client(now, &key).is_some(),
+            None => self.endpoint.remove_peer(now, name),
+        };
+        if is_removed {
             tracing::info!(client = name, "removed");
         }
         reply.send(Ok(()));
@@ -611,7 +632,9 @@ impl DataPath {
         enroller.waker().clear();
         while let Some((ticket, client)) = enroller.collect() {
             let peer = client.map(|client| enrolled::peer(client, &self.config.scheduler));
-            self.endpoint.settle_enrolment(now, ticket, peer);
+            if let Err(clash) = self.endpoint.settle_enrolment(now, ticket, peer) {
+                tracing::warn!("enrolled client refused: {clash}");
+            }
             self.source.on_clients_changed();
         }
     }
@@ -1010,6 +1033,7 @@ const RELOAD: Token = Token(8);
 const NAMES: Token = Token(9);
 const CARRIER: Token = Token(10);
 const PORTALS: Token = Token(11);
+const CLIENTS: Token = Token(12);
 const FIRST_SOCKET: u64 = 16;
 
 /// Number of super-packets read from the TUN device before the other sockets are served: 700 packets of a bulk flow.

@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use pleach_core::{
     endpoint::{
         Endpoint, PeerConfig,
+        accounts::Caps,
         enrolment::{EnrolmentRequest, MAX_KEPT},
     },
     time::Instant,
@@ -33,7 +34,10 @@ pub(super) fn add_known(gateway: &mut GatewayConfig) -> anyhow::Result<()> {
     let Some(invitations) = &gateway.invitations else {
         return Ok(());
     };
-    let store = open(&invitations.store)?;
+    let Some(path) = &invitations.store else {
+        return Ok(());
+    };
+    let store = open(path)?;
     let known = store.clients().context("enrolled clients")?;
     for client in known {
         let clashes = gateway.clients.iter().any(|other| {
@@ -54,6 +58,7 @@ pub(super) fn add_known(gateway: &mut GatewayConfig) -> anyhow::Result<()> {
             public_key: client.public_key,
             preshared_key: Some(client.preshared_key),
             scheduler: None,
+            caps: Caps::default(),
         });
     }
     Ok(())
@@ -118,7 +123,8 @@ impl Enroller {
         while let Some(request) = endpoint.poll_enrolment() {
             let ticket = request.ticket;
             if self.requests.try_send(request).is_err() {
-                endpoint.settle_enrolment(now, ticket, None);
+                // A refusal cannot clash.
+                let _ = endpoint.settle_enrolment(now, ticket, None);
             }
         }
     }
@@ -133,7 +139,8 @@ impl Enroller {
 fn decide(store: &Store, request: &EnrolmentRequest, own_key: &[u8; 32]) -> Option<Enrolled> {
     let now = clock::unix_nanos() / 1_000_000_000;
     let source = request.source;
-    match store.claim(&request.claim, &request.public_key, own_key, now) {
+    let claim = request.claim.as_ref()?;
+    match store.claim(claim, &request.public_key, own_key, now) {
         Ok(Claimed { client, is_new }) => {
             if is_new {
                 tracing::info!(client = client.name, %source, "enrolled");
@@ -144,7 +151,9 @@ fn decide(store: &Store, request: &EnrolmentRequest, own_key: &[u8; 32]) -> Opti
             tracing::debug!(%source, "enrolment refused: {}", Refusal::Unknown);
             None
         }
-        Err(refusal @ (Refusal::Expired | Refusal::Io(_) | Refusal::WrongProof)) => {
+        Err(
+            refusal @ (Refusal::Expired | Refusal::Io(_) | Refusal::Store(_) | Refusal::WrongProof),
+        ) => {
             tracing::warn!(%source, "enrolment refused: {refusal}");
             None
         }

@@ -220,9 +220,9 @@ impl DataPath {
                     None => self.budgets = Budgets::load(now, &client, &config.name),
                 }
             }
-            (Role::Gateway(_), Role::Gateway(gateway), Role::Gateway(wanted)) => {
+            (Role::Gateway(old), Role::Gateway(gateway), Role::Gateway(wanted)) => {
                 gateway.clients = wanted.clients;
-                self.change_clients(now, &config, &mut applied);
+                self.change_clients(now, &old.clients, &config, &mut applied);
             }
             (Role::Client(_) | Role::Gateway(_), ..) => {
                 return Err("the mode is another: restart the daemon".to_owned());
@@ -313,7 +313,13 @@ impl DataPath {
     }
 
     /// Changes the clients to those of `config`. Unchanged clients keep their sessions.
-    fn change_clients(&mut self, now: Instant, config: &TunnelConfig, applied: &mut Vec<String>) {
+    fn change_clients(
+        &mut self,
+        now: Instant,
+        old: &[ClientPeer],
+        config: &TunnelConfig,
+        applied: &mut Vec<String>,
+    ) {
         let Role::Gateway(gateway) = &config.role else {
             return;
         };
@@ -328,10 +334,22 @@ impl DataPath {
                 && known.preshared_key.expose() == wanted.preshared_key.expose()
                 && known.allowed_ips == wanted.allowed_ips
         };
+        self.count_clients();
+        // What the configuration says about a client is worth more than what the store says.
+        for client in &wanted {
+            let clashing = self.admitted.as_ref().map(|all| all.clashing(client));
+            for key in clashing.into_iter().flatten() {
+                self.forget_client(now, &key);
+            }
+        }
+        let admitted = self.admitted.as_ref();
+        let is_stored = |known: &PeerConfig| admitted.is_some_and(|all| all.has(&known.public_key));
         let gone: Vec<String> = self
             .endpoint
             .status()
-            .filter(|(known, _)| !wanted.iter().any(|wanted| is_same(known, wanted)))
+            .filter(|(known, _)| {
+                !is_stored(known) && !wanted.iter().any(|wanted| is_same(known, wanted))
+            })
             .map(|(known, _)| known.name.clone())
             .collect();
         for name in &gone {
@@ -345,6 +363,15 @@ impl DataPath {
                 } else {
                     format!("client {name} added")
                 });
+            }
+        }
+        for client in &gateway.clients {
+            let key = &client.public_key;
+            let before = self.endpoint.caps(key);
+            self.endpoint.set_caps(now, key, client.caps);
+            let is_known = old.iter().any(|old| old.public_key == *key);
+            if is_known && before != Some(client.caps) {
+                applied.push(format!("caps of client {} changed", client.name));
             }
         }
         let is_wanted = |name: &&String| gateway.clients.iter().any(|client| client.name == **name);
@@ -465,6 +492,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
             ("[tunnel] nat", old.nat != wanted.nat),
             ("[tunnel] isolate", old.isolate != wanted.isolate),
             ("[tunnel] speedtest", old.speedtest != wanted.speedtest),
+            ("[clients]", old.store != wanted.store),
             ("[invitations]", old.invitations != wanted.invitations),
         ]),
         (Role::Client(_) | Role::Gateway(_), _) => {}

@@ -38,6 +38,7 @@ pub(crate) fn status(
     host_drops: &[(&str, u64)],
 ) -> StatusReport {
     let peers: Vec<_> = endpoint.status().collect();
+    let usage = endpoint.usage().map(|(_, usage)| usage);
     let is_client = identity.is_client;
     let links_of = |status: &TunnelStatus| -> Vec<LinkStatus> {
         status
@@ -70,10 +71,18 @@ pub(crate) fn status(
         } else {
             peers
                 .iter()
-                .map(|(peer, status)| ClientStatus {
-                    name: peer.name.clone(),
-                    up: status.is_up,
-                    links: links_of(status),
+                .zip(usage)
+                .map(|((peer, status), usage)| {
+                    let caps = endpoint.caps(&peer.public_key).unwrap_or_default();
+                    ClientStatus {
+                        name: peer.name.clone(),
+                        up: status.is_up,
+                        links: links_of(status),
+                        up_bytes: usage.up_bytes,
+                        down_bytes: usage.down_bytes,
+                        rate_up_mbps: caps.up.map(Bitrate::as_mbps),
+                        rate_down_mbps: caps.down.map(Bitrate::as_mbps),
+                    }
                 })
                 .collect()
         },

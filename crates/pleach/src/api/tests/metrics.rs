@@ -81,12 +81,18 @@ fn clients_are_bounded_and_none_is_forgotten() {
             tx_bytes: 1,
             ..LinkStatus::bare("dsl", "")
         }],
+        up_bytes: 2,
+        down_bytes: 3,
+        ..ClientStatus::default()
     };
     status.clients = (0..20_000).map(client).collect();
     let text = render(&status);
     let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!(lines("pleach_client_sent_bytes_total{"), 1001);
     assert!(text.contains("pleach_client_sent_bytes_total{client=\"other\"} 19000\n"));
+    assert_eq!(lines("pleach_client_upload_bytes_total{"), 1001);
+    assert!(text.contains("pleach_client_upload_bytes_total{client=\"other\"} 38000\n"));
+    assert!(text.contains("pleach_client_download_bytes_total{client=\"c7\"} 3\n"));
     assert!(text.contains("pleach_clients 20000.0\n"));
     assert!(text.lines().count() < 20_000, "{}", text.lines().count());
 }

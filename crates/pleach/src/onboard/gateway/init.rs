@@ -63,6 +63,7 @@ pub(super) fn run(options: &Init) -> anyhow::Result<String> {
     let mut text = String::new();
     if file.exists() {
         let gateway = Gateway::read(&file)?;
+        gateway.invitations()?;
         refuse_changes(options, &gateway, &file)?;
         let _ = writeln!(
             text,
@@ -239,7 +240,8 @@ fn refuse_changes(options: &Init, gateway: &Gateway, file: &Path) -> anyhow::Res
         Some("--port")
     } else if options.endpoints.iter().any(|wanted| {
         let wanted = SocketAddr::new(wanted.ip, wanted.port.unwrap_or(port));
-        !gateway.invitations.endpoints.contains(&wanted)
+        let invitations = gateway.role.invitations.as_ref();
+        invitations.is_none_or(|invitations| !invitations.endpoints.contains(&wanted))
     }) {
         Some("--endpoint")
     } else if options.networks.iter().any(|wanted| {
@@ -262,10 +264,9 @@ fn refuse_changes(options: &Init, gateway: &Gateway, file: &Path) -> anyhow::Res
 fn tell(gateway: &Gateway, start: Start, is_running: bool, file: &Path, text: &mut String) {
     let port = gateway.role.listen.port();
     let key = keys::encode_public(&keys::public_of(&gateway.config.private_key));
-    let endpoints = gateway
-        .invitations
-        .endpoints
-        .iter()
+    let invitations = gateway.role.invitations.iter();
+    let endpoints = invitations
+        .flat_map(|invitations| &invitations.endpoints)
         .map(ToString::to_string);
     let networks = gateway
         .config

@@ -1,9 +1,6 @@
 //! `pleach gateway invite`.
 
-use std::{
-    io,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::IpNet;
@@ -15,6 +12,7 @@ use pleach_linux::{
 
 use super::Gateway;
 use crate::{
+    clients::StoreError,
     config, keys,
     keys::SecretKey,
     onboard::{
@@ -23,7 +21,7 @@ use crate::{
         code, host,
         place::Place,
         service,
-        store::{Offer, Store},
+        store::Offer,
         token::{MAX_ITEMS, Token},
     },
 };
@@ -57,6 +55,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
         )));
     }
     let gateway = Gateway::load(&options.place)?;
+    let invitations = gateway.invitations()?;
     let name = &options.name;
     if gateway
         .role
@@ -75,17 +74,16 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
         gateway_key: keys::public_of(&gateway.config.private_key),
         expires_at: u32::try_from(expires_at).unwrap_or(u32::MAX),
         addresses: Vec::new(),
-        endpoints: gateway.invitations.endpoints.clone(),
+        endpoints: invitations.endpoints.clone(),
         routes,
-        dns: gateway.invitations.dns.clone(),
+        dns: invitations.dns.clone(),
     };
     let networks = networks(&gateway);
     let configured = gateway.role.clients.iter();
     let taken: Vec<IpNet> = configured
         .flat_map(|client| client.allowed_ips.clone())
         .collect();
-    let path = &gateway.invitations.store;
-    let store = Store::open(path).map_err(|error| host::cannot_write(path, &error))?;
+    let mut store = gateway.members()?.context("no store of invitations")?;
     let offer = Offer {
         id: token.id(),
         name,
@@ -94,12 +92,12 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     };
     let made = store.invite(&offer, now, &networks, &taken);
     let invitation = made.map_err(|error| {
-        if error.kind() == io::ErrorKind::AlreadyExists {
+        if matches!(error, StoreError::Exists) {
             anyhow!("there is a client {name:?} already: choose another name, or `pleach gateway remove {name}` first")
-        } else if error.kind() == io::ErrorKind::QuotaExceeded {
+        } else if matches!(error, StoreError::Full) {
             anyhow!("the inner network has no free address: remove clients, or set a larger network in [tunnel] address")
         } else {
-            host::cannot_write(path, &error)
+            gateway.told(error)
         }
     })?;
     let lens = networks.iter().map(IpNet::prefix_len);

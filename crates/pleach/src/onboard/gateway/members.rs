@@ -1,18 +1,21 @@
 //! `pleach gateway clients` and `pleach gateway remove`.
 
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     time::{Duration, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail};
+use pleach_core::endpoint::accounts::{Caps, Usage};
 use pleach_linux::clock;
 use serde::Serialize;
 
 use super::Gateway;
 use crate::{
     control, keys,
-    onboard::{host, place::Place, service, store::Store},
+    onboard::{host, place::Place, service},
+    status::bytes,
 };
 
 /// Options of `pleach gateway clients`.
@@ -21,6 +24,9 @@ pub(crate) struct Clients {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print the byte counters of the store of clients as CSV, also those of removed clients
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -39,7 +45,7 @@ pub(crate) struct Remove {
 #[derive(Debug, Serialize)]
 struct Member {
     name: String,
-    /// State of the client: `configured`, `enrolled`, `invited` or `expired`.
+    /// State of the client: `configured`, `enrolled`, `stored`, `invited` or `expired`.
     state: &'static str,
     addresses: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,55 +55,26 @@ struct Member {
     /// Time at which an invitation ends, or at which a client enrolled.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
+    /// Caps, in the form of the configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_up: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_down: Option<String>,
+    /// Bytes in the store; `None` without a store, and for invitations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    up_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    down_bytes: Option<u64>,
 }
 
 pub(super) fn list(options: &Clients) -> anyhow::Result<String> {
     host::require_root("gateway clients")?;
     let gateway = Gateway::load(&options.place)?;
-    let store = Store::open(&gateway.invitations.store).context("store")?;
-    let status = control::status(&gateway.config.control).ok();
-    let connected = |name: &str| {
-        let status = status.as_ref()?;
-        let mut clients = status.clients.iter();
-        Some(clients.any(|client| client.name == name && client.up))
-    };
-    let mut members: Vec<Member> = Vec::new();
-    for client in &gateway.role.clients {
-        members.push(Member {
-            state: "configured",
-            addresses: client.allowed_ips.iter().map(ToString::to_string).collect(),
-            public_key: Some(keys::encode_public(&client.public_key)),
-            connected: connected(&client.name),
-            at: None,
-            name: client.name.clone(),
-        });
+    if options.csv {
+        let usage = gateway.store()?.usage().context("clients")?;
+        return Ok(csv(&usage));
     }
-    for client in store.clients().context("enrolled clients")? {
-        members.push(Member {
-            state: "enrolled",
-            addresses: client.addresses.iter().map(ToString::to_string).collect(),
-            public_key: Some(keys::encode_public(&client.public_key)),
-            connected: connected(&client.name),
-            at: Some(date(client.enrolled_at)),
-            name: client.name,
-        });
-    }
-    let now = clock::unix_nanos() / 1_000_000_000;
-    for (_, invitation) in store.invitations().context("invitations")? {
-        let is_open = invitation.expires_at > now;
-        members.push(Member {
-            state: if is_open { "invited" } else { "expired" },
-            addresses: invitation
-                .addresses
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
-            public_key: None,
-            connected: None,
-            at: Some(date(invitation.expires_at)),
-            name: invitation.name,
-        });
-    }
+    let members = members(&gateway)?;
     if options.json {
         let json = serde_json::to_string_pretty(&serde_json::json!({ "clients": members }));
         return Ok(format!("{}\n", json.context("JSON")?));
@@ -118,24 +95,142 @@ pub(super) fn list(options: &Clients) -> anyhow::Result<String> {
         };
         let _ = writeln!(
             text,
-            "{:<16} {:<36} {state}",
+            "{:<16} {:<36} {state}{}",
             member.name,
-            member.addresses.join(", ")
+            member.addresses.join(", "),
+            member.details()
         );
     }
     Ok(text)
+}
+
+impl Member {
+    /// Returns caps and bytes for the table, with a comma before each of them.
+    fn details(&self) -> String {
+        let mut text = String::new();
+        for (rate, what) in [(&self.rate_up, "up"), (&self.rate_down, "down")] {
+            if let Some(rate) = rate {
+                let _ = write!(text, ", at most {rate}/s {what}");
+            }
+        }
+        if let (Some(up), Some(down)) = (self.up_bytes, self.down_bytes) {
+            let (up, down) = (bytes(up), bytes(down));
+            let _ = write!(text, ", {up} up and {down} down");
+        }
+        text
+    }
+}
+
+/// Returns all clients and invitations.
+fn members(gateway: &Gateway) -> anyhow::Result<Vec<Member>> {
+    let status = control::status(&gateway.config.control).ok();
+    let connected = |name: &str| {
+        let status = status.as_ref()?;
+        let mut clients = status.clients.iter();
+        Some(clients.any(|client| client.name == name && client.up))
+    };
+    let usage = match &gateway.role.store {
+        Some(_) => Some(gateway.store()?.usage().context("clients")?),
+        None => None,
+    };
+    let usage_of = |name: &str| {
+        usage
+            .as_ref()
+            .map(|usage| usage.get(name).copied().unwrap_or_default())
+    };
+    let mut members: Vec<Member> = Vec::new();
+    for client in &gateway.role.clients {
+        members.push(Member {
+            addresses: client.allowed_ips.iter().map(ToString::to_string).collect(),
+            public_key: Some(keys::encode_public(&client.public_key)),
+            connected: connected(&client.name),
+            ..Member::new(
+                &client.name,
+                "configured",
+                client.caps,
+                usage_of(&client.name),
+            )
+        });
+    }
+    let Some(mut store) = gateway.members()? else {
+        return Ok(members);
+    };
+    for client in store.clients().context("clients")? {
+        let state = if gateway.role.store.is_some() {
+            "stored"
+        } else {
+            "enrolled"
+        };
+        // Addresses of one host are shown without a length.
+        let addresses = client.allowed_ips.iter().map(|net| {
+            let is_host = net.prefix_len() == net.max_prefix_len();
+            if is_host {
+                net.addr().to_string()
+            } else {
+                net.to_string()
+            }
+        });
+        members.push(Member {
+            addresses: addresses.collect(),
+            public_key: Some(keys::encode_public(&client.public_key)),
+            connected: connected(&client.name),
+            at: Some(date(client.added_at)),
+            ..Member::new(&client.name, state, client.caps, usage_of(&client.name))
+        });
+    }
+    let now = clock::unix_nanos() / 1_000_000_000;
+    for invitation in store.invitations().context("invitations")? {
+        let is_open = invitation.expires_at > now;
+        let state = if is_open { "invited" } else { "expired" };
+        members.push(Member {
+            addresses: invitation
+                .addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            at: Some(date(invitation.expires_at)),
+            ..Member::new(&invitation.name, state, Caps::default(), None)
+        });
+    }
+    Ok(members)
+}
+
+impl Member {
+    fn new(name: &str, state: &'static str, caps: Caps, usage: Option<Usage>) -> Self {
+        Self {
+            name: name.to_owned(),
+            state,
+            addresses: Vec::new(),
+            public_key: None,
+            connected: None,
+            at: None,
+            rate_up: caps.up.map(|rate| rate.to_string()),
+            rate_down: caps.down.map(|rate| rate.to_string()),
+            up_bytes: usage.map(|usage| usage.up_bytes),
+            down_bytes: usage.map(|usage| usage.down_bytes),
+        }
+    }
+}
+
+/// Returns the counters as CSV (RFC 4180), one line for each client. Names contain no characters that need quotes.
+fn csv(usage: &BTreeMap<String, Usage>) -> String {
+    let mut text = "client,up_bytes,down_bytes\r\n".to_owned();
+    for (name, usage) in usage {
+        let _ = write!(text, "{name},{},{}\r\n", usage.up_bytes, usage.down_bytes);
+    }
+    text
 }
 
 pub(super) fn remove(options: &Remove) -> anyhow::Result<String> {
     host::require_root("gateway remove")?;
     let gateway = Gateway::load(&options.place)?;
     let name = &options.name;
-    let path = &gateway.invitations.store;
-    let store = Store::open(path).context("store")?;
-    let found = crate::config::is_name(name)
-        && store
-            .remove(name)
-            .map_err(|error| host::cannot_write(path, &error))?;
+    let found = match gateway.members()? {
+        Some(mut store) if crate::config::is_name(name) => {
+            store.remove(name).map_err(|error| gateway.told(error))?
+        }
+        Some(_) | None => false,
+    };
     if !found {
         if gateway
             .role

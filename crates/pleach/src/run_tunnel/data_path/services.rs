@@ -10,11 +10,12 @@ use pleach_linux::{
     watch::{LinkWatch, Targets},
 };
 
-use super::{CARRIER, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, PORTALS, WATCH};
+use super::{CARRIER, CLIENTS, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, PORTALS, WATCH};
 use crate::{
     config::{ClientConfig, GatewayConfig, Role, TunnelConfig},
     keys,
     run_tunnel::{
+        admitted::Admitted,
         budgets::Budgets,
         carried::{self, Links},
         enrolled::Enroller,
@@ -36,7 +37,7 @@ impl DataPath {
     /// Opens the gateway's socket and starts its services.
     ///
     /// # Errors
-    /// If the socket or the enrolment cannot be started. Other services that cannot be started are only logged.
+    /// If the socket, the store of clients or the enrolment cannot be started. Other services that cannot be started are only logged.
     pub(super) fn start_gateway(
         &mut self,
         config: &TunnelConfig,
@@ -44,11 +45,22 @@ impl DataPath {
     ) -> anyhow::Result<()> {
         let socket = LinkSocket::listen(gateway.listen, self.traits())?;
         self.add_socket(FIRST_SOCKET, socket)?;
+        for client in &gateway.clients {
+            self.endpoint
+                .set_caps(clock::now(), &client.public_key, client.caps);
+        }
+        if let Some(admitted) = Admitted::start(clock::now(), config, gateway)? {
+            self.poller.add(admitted.asker().waker(), CLIENTS)?;
+            self.admitted = Some(admitted);
+            self.endpoint.set_asking(true);
+        }
         if let Some(invitations) = &gateway.invitations {
-            let own_key = keys::public_of(&config.private_key);
-            let enroller = Enroller::start(&invitations.store, own_key)?;
-            self.poller.add(enroller.waker(), ENROLMENTS)?;
-            self.enroller = Some(enroller);
+            if let Some(store) = &invitations.store {
+                let own_key = keys::public_of(&config.private_key);
+                let enroller = Enroller::start(store, own_key)?;
+                self.poller.add(enroller.waker(), ENROLMENTS)?;
+                self.enroller = Some(enroller);
+            }
             self.endpoint.set_enrolling(true);
         }
         if let Some(carrier) = &gateway.carrier {

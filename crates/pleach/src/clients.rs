@@ -1,0 +1,275 @@
+//! Clients of a gateway in a store, so that a gateway *asks* for a client instead of reading a list of all clients.
+//!
+//! A gateway asks at the first handshake of a client, with the client's public key ([`ClientStore::find`]). It keeps
+//! the answer for a bounded time, and learns of changes by asking for them once a second
+//! ([`ClientStore::changes_since`]). So nothing is pushed to gateways: a gateway that was away has missed nothing, and
+//! its memory depends on the clients that are connected, not on the clients that exist.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`sqlite`] | the store in an SQLite file |
+//! | [`files`] | the members of a gateway without a store: files of `[invitations]` |
+//!
+//! Format, columns and rules for other programs that write to the store: `docs/clients.md`.
+
+pub(crate) mod files;
+pub(crate) mod sqlite;
+
+use std::{collections::BTreeMap, io, path::PathBuf};
+
+use ipnet::IpNet;
+use pleach_core::{
+    endpoint::accounts::{Caps, Usage},
+    session::invitation::Claim,
+};
+
+use crate::{
+    config::GatewayConfig,
+    keys::{KEY_LEN, SecretKey},
+    onboard::store::{Invitation, Offer, Refusal, Store},
+};
+
+/// A client of a gateway as a store describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredClient {
+    /// Name of the client; unique in the store.
+    pub(crate) name: String,
+    /// Static public key of the client; unique in the store.
+    pub(crate) public_key: [u8; KEY_LEN],
+    /// Pre-shared key of client and gateway.
+    pub(crate) preshared_key: Option<SecretKey>,
+    /// Inner addresses of the client; at least one.
+    pub(crate) allowed_ips: Vec<IpNet>,
+    /// Rate caps.
+    pub(crate) caps: Caps,
+    /// Time at which the client was added, in seconds since 1970.
+    pub(crate) added_at: u64,
+}
+
+impl StoredClient {
+    /// Whether a session with `self` is also a session with `other`: only the caps and the time may differ.
+    pub(crate) fn is_same_peer(&self, other: &Self) -> bool {
+        let (caps, added_at) = (other.caps, other.added_at);
+        let same = Self {
+            caps,
+            added_at,
+            ..self.clone()
+        };
+        same == *other
+    }
+}
+
+/// Why a store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// A row that another program has written does not have the documented form.
+    #[error("client {name:?}: {what}; correct its row in the store")]
+    BadRow {
+        /// Name in the row.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The file is damaged.
+    #[error("{}: damaged ({what}); restore a copy, or remove the file to begin with an empty store", path.display())]
+    Damaged {
+        /// File of the store.
+        path: PathBuf,
+        /// Message of the database.
+        what: String,
+    },
+    /// There is a client with this name or key.
+    #[error("there is a client with this name or key already")]
+    Exists,
+    /// The file is a database of another program.
+    #[error("{}: the database of another program; write the path of another file to [clients] store", path.display())]
+    Foreign {
+        /// File of the store.
+        path: PathBuf,
+    },
+    /// No address of a network is free.
+    #[error("no free address")]
+    Full,
+    /// The operating system returned an error.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The schema is newer than this program.
+    #[error(
+        "{}: its schema has version {found}, but this program knows versions up to {known}; update pleach on this host",
+        path.display()
+    )]
+    Newer {
+        /// File of the store.
+        path: PathBuf,
+        /// Version in the file.
+        found: i64,
+        /// Newest version that this program knows.
+        known: i64,
+    },
+    /// An address belongs to another client.
+    #[error(
+        "{net} overlaps {other} of client {owner:?}; give every inner address to one client only"
+    )]
+    Overlap {
+        /// Address of the client to be added.
+        net: IpNet,
+        /// Address of the other client.
+        other: IpNet,
+        /// Name of the other client.
+        owner: String,
+    },
+    /// The store cannot be read or written at present.
+    #[error("{}: {what}", path.display())]
+    Unavailable {
+        /// File of the store.
+        path: PathBuf,
+        /// Message of the operating system or the database.
+        what: String,
+    },
+}
+
+/// What the commands `pleach gateway clients`, `invite` and `remove` do, whatever the source of clients is.
+pub(crate) trait Members: Send {
+    /// Returns all clients, by name.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    fn clients(&mut self) -> Result<Vec<StoredClient>, StoreError>;
+
+    /// Returns all invitations, including expired ones, by name.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    fn invitations(&mut self) -> Result<Vec<Invitation>, StoreError>;
+
+    /// Makes an invitation from `offer`, with addresses of `networks` that neither the store nor `taken` contains.
+    /// Withdraws an open invitation for the same name, and removes expired ones. `now`: seconds since 1970.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] if there is a client of this name, [`StoreError::Full`] if a network is full.
+    fn invite(
+        &mut self,
+        offer: &Offer<'_>,
+        now: u64,
+        networks: &[IpNet],
+        taken: &[IpNet],
+    ) -> Result<Invitation, StoreError>;
+
+    /// Removes the client `name` or its open invitation. Returns whether one of them existed.
+    ///
+    /// # Errors
+    /// If the store cannot be changed.
+    fn remove(&mut self, name: &str) -> Result<bool, StoreError>;
+}
+
+/// A store that a gateway asks. A look-up must not take longer with more clients.
+pub(crate) trait ClientStore: Members {
+    /// Returns the client with the public key `public_key`.
+    ///
+    /// # Errors
+    /// If the store cannot be read, or if the client's row is wrong.
+    fn find(&mut self, public_key: &[u8; KEY_LEN]) -> Result<Option<StoredClient>, StoreError>;
+
+    /// Adds `client`.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] or [`StoreError::Overlap`] if another client has its name, key or an address of it.
+    fn add(&mut self, client: &StoredClient) -> Result<(), StoreError>;
+
+    /// Sets the caps of the client `name`. Returns whether the client existed.
+    ///
+    /// # Errors
+    /// If the store cannot be changed.
+    fn set_caps(&mut self, name: &str, caps: Caps) -> Result<bool, StoreError>;
+
+    /// Uses up the invitation that `claim` proves, for the owner of `public_key`. The client is on disk when the
+    /// function returns. The same client may claim the invitation again. Also returns whether the client is new.
+    ///
+    /// # Errors
+    /// The reason why the claim is refused; nothing has been changed then.
+    fn claim(
+        &mut self,
+        claim: &Claim,
+        public_key: &[u8; KEY_LEN],
+        gateway_key: &[u8; KEY_LEN],
+        now: u64,
+    ) -> Result<(StoredClient, bool), Refusal>;
+
+    /// Returns which clients have changed since `mark`, and sets `mark` to the present.
+    ///
+    /// # Errors
+    /// If the store cannot be read; `mark` is unchanged then.
+    fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError>;
+
+    /// Adds the bytes of `batch` to the counters, unless this batch was added before.
+    ///
+    /// # Errors
+    /// If the store cannot be changed. It is then not known whether the batch was added, so the same batch must be
+    /// tried again.
+    fn add_usage(&mut self, batch: &UsageBatch) -> Result<(), StoreError>;
+
+    /// Returns the counters of all clients that ever carried a byte, by name.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    fn usage(&mut self) -> Result<BTreeMap<String, Usage>, StoreError>;
+}
+
+/// A moment in the life of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Identifies the store: another file, or the same file after a restore, has another id or fewer changes.
+    store: String,
+    /// Number of the last change.
+    last: i64,
+}
+
+/// Clients that have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// Any client may have changed.
+    Any,
+    /// The clients with these public keys were added, changed or removed. May be empty.
+    Keys(Vec<[u8; KEY_LEN]>),
+}
+
+/// Bytes to be added to the counters of clients, once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UsageBatch {
+    /// Id of the process that has counted the bytes.
+    pub(crate) run: String,
+    /// Number of the batch in this run, from 1 without gaps.
+    pub(crate) number: i64,
+    /// Time at which the batch was made, in seconds since 1970.
+    pub(crate) at: u64,
+    /// Bytes to be added, by name of the client.
+    pub(crate) usage: BTreeMap<String, Usage>,
+}
+
+/// Opens what the commands for the members of `gateway` work on. `None` if the gateway has clients in its configuration
+/// only.
+///
+/// # Errors
+/// If the store cannot be opened.
+pub(crate) fn members(gateway: &GatewayConfig) -> Result<Option<Box<dyn Members>>, StoreError> {
+    if gateway.store.is_some() {
+        let store = store(gateway)?;
+        return Ok(store.map(|store| store as Box<dyn Members>));
+    }
+    let directory = gateway.invitations.as_ref();
+    let directory = directory.and_then(|invitations| invitations.store.as_ref());
+    let opened = directory.map(|directory| Store::open(directory));
+    let opened = opened.transpose()?;
+    Ok(opened.map(|store| Box::new(store) as Box<dyn Members>))
+}
+
+/// Opens the store of `gateway`, and creates it if it is missing. `None` if the gateway has no store.
+///
+/// # Errors
+/// If the store cannot be opened.
+pub(crate) fn store(gateway: &GatewayConfig) -> Result<Option<Box<dyn ClientStore>>, StoreError> {
+    let store = gateway.store.as_ref();
+    let opened = store.map(|store| sqlite::SqliteStore::open(&store.path));
+    let opened = opened.transpose()?;
+    Ok(opened.map(|store| Box::new(store) as Box<dyn ClientStore>))
+}

@@ -1,0 +1,458 @@
+//! The store of clients in an SQLite file.
+//!
+//! The schema has a version, `user_version` of the file. Opening the store applies the migrations that the file lacks
+//! ([`MIGRATIONS`]); a newer file is refused. `application_id` says that the file is such a store.
+//!
+//! The file may be moved away, replaced or restored at any time. An open file that was moved can still be read, so each
+//! call compares the file at the path with the open one, and opens it again if it is another one. A file that is missing
+//! is created by [`SqliteStore::open`] only, never later.
+//!
+//! Every change is one transaction, and on disk when the call returns. Other programs may read and write the file at the
+//! same time; a call waits for them for at most [`BUSY`].
+
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::IpAddr,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use data_encoding::HEXLOWER;
+use ipnet::IpNet;
+use pleach_core::{
+    endpoint::accounts::{Caps, Usage},
+    session::invitation::{Claim, InvitationKey},
+};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior,
+    params,
+};
+use zeroize::Zeroizing;
+
+use super::{Changed, ClientStore, Mark, Members, StoreError, StoredClient, UsageBatch};
+use crate::{
+    keys::{self, KEY_LEN, SecretKey},
+    onboard::store::{Invitation, Offer, Refusal, free_address},
+};
+
+/// A store of clients in an SQLite file.
+#[derive(Debug)]
+pub(crate) struct SqliteStore {
+    path: PathBuf,
+    /// The open file, and its device and inode. `None` while the file cannot be opened.
+    open: Option<(Connection, (u64, u64))>,
+    /// Whether another file was opened at the path since the last question for changes.
+    is_other: bool,
+}
+
+impl SqliteStore {
+    /// Opens the store at `path`. Creates it and its directory if they are missing, and applies migrations.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, is damaged, belongs to another program, or has a newer schema.
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        if let Some(directory) = path.parent() {
+            let mut builder = fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o700).create(directory);
+            made.map_err(|error| unavailable(path, &error))?;
+        }
+        // The file contains pre-shared keys.
+        let mut options = fs::File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let created = options.open(path);
+        created.map_err(|error| unavailable(path, &error))?;
+        let mut this = Self {
+            path: path.to_owned(),
+            open: None,
+            is_other: false,
+        };
+        this.connection()?;
+        Ok(this)
+    }
+
+    /// Returns the connection to the file that is at the path now.
+    fn connection(&mut self) -> Result<&mut Connection, StoreError> {
+        let found = fs::metadata(&self.path).map_err(|error| {
+            self.open = None;
+            unavailable(&self.path, &error)
+        })?;
+        let identity = (found.dev(), found.ino());
+        if self.open.as_ref().is_none_or(|(_, open)| *open != identity) {
+            self.open = None;
+            self.is_other = true;
+            let connection = connect(&self.path)?;
+            self.open = Some((connection, identity));
+        }
+        match &mut self.open {
+            Some((connection, _)) => Ok(connection),
+            None => Err(unavailable(&self.path, &"not open")),
+        }
+    }
+
+    /// Runs `work` on the open file.
+    fn read<T>(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let result = work(self.connection()?);
+        result.map_err(|failure| self.error(failure))
+    }
+
+    /// Runs `work` in a transaction, which is committed if `work` succeeds.
+    fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let connection = self.connection()?;
+        let result = connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(Failure::from)
+            .and_then(|transaction| {
+                let value = work(&transaction)?;
+                transaction.commit()?;
+                Ok(value)
+            });
+        result.map_err(|failure| self.error(failure))
+    }
+
+    fn error(&mut self, failure: Failure) -> StoreError {
+        match failure {
+            Failure::Database(error) => {
+                // The next call opens the file again, which finds out what is the matter with it.
+                self.open = None;
+                database_error(&self.path, &error)
+            }
+            Failure::Store(error) => error,
+        }
+    }
+}
+
+/// Why work on a file failed.
+enum Failure {
+    Database(rusqlite::Error),
+    Store(StoreError),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Members for SqliteStore {
+    fn clients(&mut self) -> Result<Vec<StoredClient>, StoreError> {
+        self.read(|connection| rows::clients(connection))
+    }
+
+    fn invitations(&mut self) -> Result<Vec<Invitation>, StoreError> {
+        self.read(|connection| rows::invitations(connection))
+    }
+
+    fn invite(
+        &mut self,
+        offer: &Offer<'_>,
+        now: u64,
+        networks: &[IpNet],
+        taken: &[IpNet],
+    ) -> Result<Invitation, StoreError> {
+        self.write(|file| {
+            if rows::has_client(file, offer.name)? {
+                return Err(StoreError::Exists.into());
+            }
+            file.execute(
+                "DELETE FROM invitations WHERE name = ?1 OR expires_at <= ?2",
+                params![offer.name, signed(now)],
+            )?;
+            let mut in_use = taken.to_vec();
+            in_use.extend(rows::all_nets(file)?.into_iter().map(|(_, net)| net));
+            let addresses = networks.iter().map(|network| {
+                let is_free = |address: &IpAddr| !in_use.iter().any(|net| net.contains(address));
+                free_address(*network, is_free)
+            });
+            let addresses: Option<Vec<IpAddr>> = addresses.collect();
+            let invitation = Invitation {
+                name: offer.name.to_owned(),
+                key: SecretKey::new(Zeroizing::new(*offer.key.expose())),
+                expires_at: offer.expires_at,
+                addresses: addresses.ok_or(StoreError::Full)?,
+            };
+            rows::insert_invitation(file, &HEXLOWER.encode(&offer.id), &invitation)?;
+            Ok(invitation)
+        })
+    }
+
+    fn remove(&mut self, name: &str) -> Result<bool, StoreError> {
+        self.write(|file| {
+            let clients = file.execute("DELETE FROM clients WHERE name = ?1", [name])?;
+            let open = file.execute("DELETE FROM invitations WHERE name = ?1", [name])?;
+            Ok(clients + open > 0)
+        })
+    }
+}
+
+impl ClientStore for SqliteStore {
+    fn find(&mut self, public_key: &[u8; KEY_LEN]) -> Result<Option<StoredClient>, StoreError> {
+        self.read(|connection| rows::client_of(connection, public_key))
+    }
+
+    fn add(&mut self, client: &StoredClient) -> Result<(), StoreError> {
+        self.write(|file| {
+            if rows::has_client(file, &client.name)?
+                || rows::client_of(file, &client.public_key)?.is_some()
+            {
+                return Err(StoreError::Exists.into());
+            }
+            let known = rows::all_nets(file)?;
+            for net in &client.allowed_ips {
+                let is_same = |other: &IpNet| other.contains(net) || net.contains(other);
+                if let Some((owner, other)) = known.iter().find(|(_, other)| is_same(other)) {
+                    let (net, other, owner) = (*net, *other, owner.clone());
+                    return Err(StoreError::Overlap { net, other, owner }.into());
+                }
+            }
+            rows::insert_client(file, client, None)
+        })
+    }
+
+    fn set_caps(&mut self, name: &str, caps: Caps) -> Result<bool, StoreError> {
+        self.write(|file| {
+            let changed = file.execute(
+                "UPDATE clients SET rate_up = ?2, rate_down = ?3 WHERE name = ?1",
+                params![name, rows::bps(caps.up), rows::bps(caps.down)],
+            )?;
+            Ok(changed > 0)
+        })
+    }
+
+    fn claim(
+        &mut self,
+        claim: &Claim,
+        public_key: &[u8; KEY_LEN],
+        gateway_key: &[u8; KEY_LEN],
+        now: u64,
+    ) -> Result<(StoredClient, bool), Refusal> {
+        let id = HEXLOWER.encode(&claim.id);
+        let decided = self.write(|file| {
+            let Some(invitation) = rows::invitation_of(file, &id)? else {
+                let used: Option<String> = file
+                    .query_row(
+                        "SELECT public_key FROM clients WHERE invitation = ?1",
+                        [&id],
+                        |row| row.get(0),
+                    )
+                    .optional()?;
+                let is_same = used.is_some_and(|key| key == keys::encode_public(public_key));
+                let client = rows::client_of(file, public_key)?.filter(|_| is_same);
+                return Ok(client.map(|client| (client, false)).ok_or(Refusal::Unknown));
+            };
+            let key = InvitationKey::from_kept(invitation.key.expose().into());
+            if !key.fits(claim, public_key, gateway_key) {
+                return Ok(Err(Refusal::WrongProof));
+            }
+            if invitation.expires_at <= now {
+                file.execute("DELETE FROM invitations WHERE id = ?1", [&id])?;
+                return Ok(Err(Refusal::Expired));
+            }
+            let nets = invitation.addresses.iter().copied().map(IpNet::from);
+            let client = StoredClient {
+                name: invitation.name,
+                public_key: *public_key,
+                preshared_key: Some(SecretKey::new(Zeroizing::new(*key.psk().expose()))),
+                allowed_ips: nets.collect(),
+                caps: Caps::default(),
+                added_at: now,
+            };
+            if rows::has_client(file, &client.name)?
+                || rows::client_of(file, &client.public_key)?.is_some()
+            {
+                return Ok(Err(Refusal::Store(StoreError::Exists)));
+            }
+            file.execute("DELETE FROM invitations WHERE id = ?1", [&id])?;
+            rows::insert_client(file, &client, Some(&id))?;
+            Ok(Ok((client, true)))
+        });
+        decided?
+    }
+
+    fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError> {
+        self.connection()?;
+        let is_other = self.is_other;
+        let (now, changed) = self.read(|connection| {
+            let now = Mark {
+                store: connection.query_row("SELECT id FROM store", [], |row| row.get(0))?,
+                last: connection.query_row(
+                    "SELECT coalesce(max(number), 0) FROM changes",
+                    [],
+                    |row| row.get(0),
+                )?,
+            };
+            if now.store == mark.store && now.last == mark.last && !is_other {
+                return Ok((now, Changed::Keys(Vec::new())));
+            }
+            let first: i64 = connection.query_row(
+                "SELECT coalesce(min(number), 0) FROM changes",
+                [],
+                |row| row.get(0),
+            )?;
+            let has_all = now.store == mark.store && now.last > mark.last && first <= mark.last + 1;
+            if is_other || !has_all || now.last - mark.last > MOST_CHANGES {
+                return Ok((now, Changed::Any));
+            }
+            let mut select =
+                connection.prepare("SELECT DISTINCT public_key FROM changes WHERE number > ?1")?;
+            let keys = select.query_map([mark.last], |row| row.get::<_, String>(0))?;
+            let keys: Vec<String> = keys.collect::<Result<_, _>>()?;
+            let keys = keys.iter().filter_map(|key| keys::decode(key).ok());
+            Ok((now, Changed::Keys(keys.map(|key| *key).collect())))
+        })?;
+        self.is_other = false;
+        *mark = now;
+        Ok(changed)
+    }
+
+    fn add_usage(&mut self, batch: &UsageBatch) -> Result<(), StoreError> {
+        self.write(|file| {
+            file.execute(
+                "INSERT INTO runs VALUES (?1, ?2 - 1, ?3) ON CONFLICT DO NOTHING",
+                params![batch.run, batch.number, signed(batch.at)],
+            )?;
+            let is_new = file.execute(
+                "UPDATE runs SET batch = ?2, at = ?3 WHERE id = ?1 AND batch < ?2",
+                params![batch.run, batch.number, signed(batch.at)],
+            )?;
+            if is_new == 0 {
+                // The batch was added before, but its writer has not seen it.
+                return Ok(());
+            }
+            let mut add = file.prepare(
+                "INSERT INTO usage VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) DO UPDATE SET
+                 up_bytes = up_bytes + excluded.up_bytes, down_bytes = down_bytes + excluded.down_bytes,
+                 at = excluded.at",
+            )?;
+            for (name, usage) in &batch.usage {
+                let (up, down) = (signed(usage.up_bytes), signed(usage.down_bytes));
+                add.execute(params![name, up, down, signed(batch.at)])?;
+            }
+            file.execute(
+                "DELETE FROM runs WHERE id NOT IN (SELECT id FROM runs ORDER BY at DESC LIMIT ?1)",
+                [MOST_RUNS],
+            )?;
+            Ok(())
+        })
+    }
+
+    fn usage(&mut self) -> Result<BTreeMap<String, Usage>, StoreError> {
+        self.read(|connection| {
+            let mut select =
+                connection.prepare("SELECT name, up_bytes, down_bytes FROM usage ORDER BY name")?;
+            let found = select.query_map([], |row| {
+                let bytes = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
+                let usage = Usage {
+                    up_bytes: bytes(1)?,
+                    down_bytes: bytes(2)?,
+                };
+                Ok((row.get(0)?, usage))
+            })?;
+            Ok(found.collect::<Result<_, _>>()?)
+        })
+    }
+}
+
+/// Opens the existing file at `path`, and applies the migrations that it lacks.
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(path, flags);
+    let mut connection = opened.map_err(|error| database_error(path, &error))?;
+    let migrated = migrate(&mut connection, path);
+    migrated.map_err(|failure| match failure {
+        Failure::Database(error) => database_error(path, &error),
+        Failure::Store(error) => error,
+    })?;
+    Ok(connection)
+}
+
+fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Failure> {
+    connection.busy_timeout(BUSY)?;
+    // A file with a journal of its own can be moved and copied as one file while nobody writes.
+    connection.execute_batch("PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = FULL;")?;
+    let known = signed(MIGRATIONS.len() as u64);
+    let (application, version) = identity(connection)?;
+    if application == APPLICATION && version == known {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have migrated the file meanwhile.
+    let (application, version) = identity(&transaction)?;
+    let tables: i64 =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let is_new = application == 0 && version == 0 && tables == 0;
+    if application != APPLICATION && !is_new {
+        let path = path.to_owned();
+        return Err(StoreError::Foreign { path }.into());
+    }
+    if version > known {
+        let (path, found) = (path.to_owned(), version);
+        return Err(StoreError::Newer { path, found, known }.into());
+    }
+    let applied = usize::try_from(version).unwrap_or(0);
+    for migration in MIGRATIONS.iter().skip(applied) {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION)?;
+    transaction.pragma_update(None, "user_version", known)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+fn identity(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
+    let value = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    Ok((value("application_id")?, value("user_version")?))
+}
+
+fn database_error(path: &Path, error: &rusqlite::Error) -> StoreError {
+    let is_damage = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    );
+    if is_damage {
+        let (path, what) = (path.to_owned(), error.to_string());
+        return StoreError::Damaged { path, what };
+    }
+    unavailable(path, error)
+}
+
+fn unavailable(path: &Path, what: &impl ToString) -> StoreError {
+    StoreError::Unavailable {
+        path: path.to_owned(),
+        what: what.to_string(),
+    }
+}
+
+/// Returns `number` as SQLite stores it; larger numbers than the largest become it.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The statements that make a schema of version n + 1 of one of version n, in order. A migration never changes after its
+/// release.
+const MIGRATIONS: [&str; 2] = [include_str!("sqlite/1.sql"), include_str!("sqlite/2.sql")];
+/// Marks the file as a store of clients: `plch` in ASCII.
+const APPLICATION: i64 = 0x706c_6368;
+/// Longest wait for another program that has locked the file.
+const BUSY: Duration = Duration::from_secs(2);
+/// Number of changes above which a gateway asks about all of its clients instead.
+const MOST_CHANGES: i64 = 10_000;
+/// Number of processes whose last batch is known.
+const MOST_RUNS: i64 = 1000;

@@ -1,0 +1,379 @@
+//! The clients that a store has named: from the answers of the store to the engine's peers.
+//!
+//! A client becomes a peer of the engine when it connects, and stops being one when the store has removed or changed it,
+//! or when nothing was received from it for `[clients] idle`. It then connects anew, and the store is asked again. The
+//! byte counters of all clients go to the store every [`COUNT_EVERY`].
+//!
+//! Nothing is assigned twice: a client is refused if its name or an address belongs to another client, whether of the
+//! store or of the configuration.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use data_encoding::HEXLOWER;
+use ipnet::IpNet;
+use pleach_core::{
+    endpoint::{Endpoint, PeerConfig, accounts::Usage},
+    time::Instant,
+};
+
+use super::{
+    asking::{Answer, Asker, Refused},
+    data_path::DataPath,
+    psk,
+};
+use crate::{
+    clients::{self, StoredClient},
+    config::{GatewayConfig, Role, SchedulerConfig, TunnelConfig},
+    control::StoreReport,
+    keys::{self, KEY_LEN, SecretKey},
+};
+
+/// The clients of a store that are peers of the engine, and the thread that asks the store.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    asker: Asker,
+    clients: BTreeMap<[u8; KEY_LEN], Client>,
+    names: BTreeMap<String, [u8; KEY_LEN]>,
+    idle: Duration,
+    next_count: Instant,
+    next_idle: Instant,
+    /// Counters of the engine's peers as they were last told to the thread.
+    counted: BTreeMap<[u8; KEY_LEN], Usage>,
+    trouble: Option<String>,
+    refused: BTreeMap<Refused, u64>,
+    evicted: u64,
+    removed: u64,
+    /// Clients whose clash was logged. Bounded by [`MAX_LOGGED`].
+    logged: BTreeSet<[u8; KEY_LEN]>,
+}
+
+#[derive(Debug)]
+struct Client {
+    client: StoredClient,
+    admitted_at: Instant,
+}
+
+impl Admitted {
+    /// Opens the store of `gateway`, and starts the thread that asks it. `None` if the gateway has no store.
+    ///
+    /// # Errors
+    /// If the store cannot be opened, or the thread cannot be created.
+    pub(super) fn start(
+        now: Instant,
+        config: &TunnelConfig,
+        gateway: &GatewayConfig,
+    ) -> anyhow::Result<Option<Self>> {
+        let opened = clients::store(gateway).context("[clients] store")?;
+        let (Some(store), Some(settings)) = (opened, &gateway.store) else {
+            return Ok(None);
+        };
+        let random = SecretKey::random().context("random numbers of the kernel")?;
+        let run = HEXLOWER.encode(&random.expose()[..16]);
+        let own_key = keys::public_of(&config.private_key);
+        Ok(Some(Self {
+            asker: Asker::start(store, settings, own_key, run)?,
+            clients: BTreeMap::new(),
+            names: BTreeMap::new(),
+            idle: settings.idle,
+            next_count: now + COUNT_EVERY,
+            next_idle: now + IDLE_EVERY,
+            counted: BTreeMap::new(),
+            trouble: None,
+            refused: BTreeMap::new(),
+            evicted: 0,
+            removed: 0,
+            logged: BTreeSet::new(),
+        }))
+    }
+
+    /// Returns the thread that asks the store.
+    pub(super) const fn asker(&self) -> &Asker {
+        &self.asker
+    }
+
+    /// Returns when [`DataPath::look_after_clients`] has something to do.
+    pub(super) fn next_at(&self) -> Instant {
+        self.next_count.min(self.next_idle)
+    }
+
+    /// Whether the client with this key comes from the store.
+    pub(super) fn has(&self, public_key: &[u8; KEY_LEN]) -> bool {
+        self.clients.contains_key(public_key)
+    }
+
+    /// Returns the key of the client of the store with the name `name`.
+    pub(super) fn key_of(&self, name: &str) -> Option<[u8; KEY_LEN]> {
+        self.names.get(name).copied()
+    }
+
+    /// Returns the clients of the store that have the name, the key or an address of `peer`.
+    pub(super) fn clashing(&self, peer: &PeerConfig) -> Vec<[u8; KEY_LEN]> {
+        let shares = |nets: &[IpNet]| {
+            let mut nets = nets.iter();
+            nets.any(|net| {
+                let mut own = peer.allowed_ips.iter();
+                own.any(|own| own.contains(net) || net.contains(own))
+            })
+        };
+        let clients = self.clients.iter().filter(|(key, known)| {
+            **key == peer.public_key
+                || known.client.name == peer.name
+                || shares(&known.client.allowed_ips)
+        });
+        clients.map(|(key, _)| *key).collect()
+    }
+
+    /// Returns the state for the status.
+    pub(super) fn report(&self) -> StoreReport {
+        let refused = self.refused.iter();
+        StoreReport {
+            source: "sqlite".to_owned(),
+            trouble: self.trouble.clone(),
+            known: self.clients.len() as u64,
+            refused: refused
+                .map(|(refused, count)| (refused.name().to_owned(), *count))
+                .collect(),
+            forgotten: self.evicted,
+            removed: self.removed,
+        }
+    }
+
+    /// Tells the thread the bytes that all peers of the engine have carried since the last call.
+    fn count(&mut self, endpoint: &Endpoint) {
+        let mut used: BTreeMap<String, Usage> = BTreeMap::new();
+        let mut counted = BTreeMap::new();
+        for (peer, usage) in endpoint.usage() {
+            let before = self.counted.get(&peer.public_key).copied();
+            let more = since(usage, before.unwrap_or_default());
+            if more != Usage::default() {
+                used.insert(peer.name.clone(), more);
+            }
+            counted.insert(peer.public_key, usage);
+        }
+        self.counted = counted;
+        self.asker.on_used(used);
+    }
+
+    fn on_refused(&mut self, refused: Refused) {
+        *self.refused.entry(refused).or_default() += 1;
+    }
+
+    /// Refuses a client because of a clash, which is logged once for each client.
+    fn on_clash(&mut self, client: &StoredClient, what: &str) {
+        self.on_refused(Refused::Clash);
+        self.asker.on_forgotten(client.public_key);
+        if self.logged.len() < MAX_LOGGED && self.logged.insert(client.public_key) {
+            tracing::warn!(client = client.name, "client refused: {what}");
+        }
+    }
+
+    fn insert(&mut self, now: Instant, client: StoredClient) {
+        self.logged.remove(&client.public_key);
+        self.names.insert(client.name.clone(), client.public_key);
+        let admitted = Client {
+            client,
+            admitted_at: now,
+        };
+        self.clients.insert(admitted.client.public_key, admitted);
+    }
+
+    fn remove(&mut self, public_key: &[u8; KEY_LEN]) -> Option<StoredClient> {
+        let client = self.clients.remove(public_key)?.client;
+        if self.names.get(&client.name) == Some(public_key) {
+            self.names.remove(&client.name);
+        }
+        Some(client)
+    }
+
+    /// Returns the clients from which nothing was received for longer than `idle`.
+    fn idle_clients(&self, now: Instant, endpoint: &Endpoint) -> Vec<[u8; KEY_LEN]> {
+        let is_idle = |(key, known): &(&[u8; KEY_LEN], &Client)| {
+            let heard = endpoint.last_heard(key).unwrap_or(known.admitted_at);
+            now.since(heard.max(known.admitted_at)) >= self.idle
+        };
+        let idle = self.clients.iter().filter(is_idle);
+        idle.map(|(key, _)| *key).collect()
+    }
+}
+
+impl DataPath {
+    /// Passes the answers of the store to the engine.
+    pub(super) fn settle_answers(&mut self, now: Instant) {
+        if let Some(admitted) = &self.admitted {
+            admitted.asker.waker().clear();
+        }
+        while let Some(answer) = self.admitted.as_ref().and_then(|all| all.asker.collect()) {
+            match answer {
+                Answer::Changed(client) => self.change_client(now, client),
+                Answer::Gone(key) => {
+                    if let Some(client) = self.forget_client(now, &key) {
+                        tracing::info!(client = client.name, "removed from the store");
+                        self.admitted.iter_mut().for_each(|all| all.removed += 1);
+                    }
+                }
+                Answer::State(trouble) => {
+                    if let Some(admitted) = &mut self.admitted {
+                        admitted.trouble = trouble;
+                    }
+                }
+                Answer::Told { ticket, client } => self.admit(now, ticket, client),
+            }
+        }
+    }
+
+    /// Makes a client that the store has named a peer of the engine, or refuses it.
+    fn admit(&mut self, now: Instant, ticket: u64, client: Result<StoredClient, Refused>) {
+        let owner = client
+            .as_ref()
+            .ok()
+            .and_then(|client| self.owner_of_name(client));
+        let Some(admitted) = &mut self.admitted else {
+            return;
+        };
+        let client = match client {
+            Ok(client) if owner.is_none() => client,
+            Ok(client) => {
+                let what = "another client has its name; rename one of the two";
+                admitted.on_clash(&client, what);
+                // A refusal cannot clash.
+                let _ = self.endpoint.settle_enrolment(now, ticket, None);
+                return;
+            }
+            Err(refused) => {
+                admitted.on_refused(refused);
+                let _ = self.endpoint.settle_enrolment(now, ticket, None);
+                return;
+            }
+        };
+        let peer = peer(&client, &self.config.scheduler);
+        match self.endpoint.settle_enrolment(now, ticket, Some(peer)) {
+            Ok(()) => {
+                let key = client.public_key;
+                if self.endpoint.set_caps(now, &key, client.caps) {
+                    admitted.insert(now, client);
+                }
+            }
+            Err(clash) => {
+                let what = format!("{clash}; give every inner address to one client only");
+                admitted.on_clash(&client, &what);
+            }
+        }
+    }
+
+    /// Returns the key of another client that has the name of `client`.
+    fn owner_of_name(&self, client: &StoredClient) -> Option<[u8; KEY_LEN]> {
+        let admitted = self.admitted.as_ref()?.names.get(&client.name).copied();
+        let Role::Gateway(gateway) = &self.config.role else {
+            return None;
+        };
+        let mut configured = gateway.clients.iter();
+        let configured = configured.find(|other| other.name == client.name);
+        let owner = admitted.or(configured.map(|other| other.public_key));
+        owner.filter(|owner| *owner != client.public_key)
+    }
+
+    /// Applies a change of a client in the store.
+    fn change_client(&mut self, now: Instant, client: StoredClient) {
+        let Some(admitted) = &mut self.admitted else {
+            return;
+        };
+        let Some(known) = admitted.clients.get_mut(&client.public_key) else {
+            return;
+        };
+        if known.client.is_same_peer(&client) {
+            self.endpoint.set_caps(now, &client.public_key, client.caps);
+            tracing::info!(client = client.name, caps = ?client.caps, "changed in the store");
+            known.client = client;
+        } else {
+            tracing::info!(
+                client = client.name,
+                "changed in the store, it connects anew"
+            );
+            self.forget_client(now, &client.public_key);
+        }
+    }
+
+    /// Removes a client of the store from the engine, after its bytes were counted.
+    pub(super) fn forget_client(
+        &mut self,
+        now: Instant,
+        public_key: &[u8; KEY_LEN],
+    ) -> Option<StoredClient> {
+        let admitted = self.admitted.as_mut()?;
+        let client = admitted.remove(public_key)?;
+        admitted.count(&self.endpoint);
+        self.endpoint.remove_client(now, public_key);
+        admitted.counted.remove(public_key);
+        admitted.asker.on_forgotten(*public_key);
+        Some(client)
+    }
+
+    /// Counts the bytes of all clients now, because some of them may be removed.
+    pub(super) fn count_clients(&mut self) {
+        if let Some(admitted) = &mut self.admitted {
+            admitted.count(&self.endpoint);
+        }
+    }
+
+    /// Counts bytes, and forgets idle clients, when this is due.
+    pub(super) fn look_after_clients(&mut self, now: Instant) {
+        let Some(admitted) = &mut self.admitted else {
+            return;
+        };
+        if admitted.next_count <= now {
+            admitted.next_count = now + COUNT_EVERY;
+            admitted.count(&self.endpoint);
+        }
+        if admitted.next_idle <= now {
+            admitted.next_idle = now + IDLE_EVERY;
+            let idle = admitted.idle_clients(now, &self.endpoint);
+            for key in idle {
+                if let Some(client) = self.forget_client(now, &key) {
+                    tracing::debug!(client = client.name, "idle, forgotten");
+                    self.admitted.iter_mut().for_each(|all| all.evicted += 1);
+                }
+            }
+        }
+    }
+
+    /// Writes the counters to the store, and ends the thread.
+    pub(super) fn finish_clients(&mut self) {
+        if let Some(mut admitted) = self.admitted.take() {
+            admitted.count(&self.endpoint);
+            admitted.asker.finish();
+        }
+    }
+}
+
+/// Returns the bytes carried since `before`. A peer whose counters are lower was added anew.
+fn since(now: Usage, before: Usage) -> Usage {
+    let is_anew = now.up_bytes < before.up_bytes || now.down_bytes < before.down_bytes;
+    if is_anew {
+        return now;
+    }
+    Usage {
+        up_bytes: now.up_bytes - before.up_bytes,
+        down_bytes: now.down_bytes - before.down_bytes,
+    }
+}
+
+fn peer(client: &StoredClient, scheduler: &SchedulerConfig) -> PeerConfig {
+    PeerConfig {
+        name: client.name.clone(),
+        public_key: client.public_key,
+        preshared_key: psk(client.preshared_key.as_ref()),
+        allowed_ips: client.allowed_ips.clone(),
+        scheduler: scheduler.clone(),
+    }
+}
+
+/// Interval at which bytes are told to the thread.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which idle clients are looked for.
+const IDLE_EVERY: Duration = Duration::from_secs(10);
+/// Maximum number of clients whose clash was logged.
+const MAX_LOGGED: usize = 1000;

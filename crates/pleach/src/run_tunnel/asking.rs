@@ -1,0 +1,475 @@
+//! The thread that asks the store of clients, so that packets do not wait for a database.
+//!
+//! It answers the engine's questions about unknown keys, asks for changes every [`LOOK_EVERY`], asks again about known
+//! clients when an answer is older than `[clients] answer_life`, and writes byte counters. While the store cannot be
+//! read, known clients are served from the last answers, for at most [`STALE`]; clients without an answer are refused.
+//!
+//! Bounds: [`MAX_ASKED`] questions wait; [`MAX_ANSWERS`] answers are kept for clients that are not connected, besides
+//! those of the engine's clients; at most [`MOST_AGAIN`] clients are asked about again at a time. Dropping [`Asker`]
+//! ends the thread.
+
+use std::{
+    collections::BTreeMap,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use pleach_core::{
+    endpoint::{
+        Endpoint,
+        accounts::Usage,
+        enrolment::{EnrolmentRequest, MAX_ASKED},
+    },
+    time::Instant,
+};
+use pleach_linux::{clock, poll::Waker};
+
+use super::written::Unwritten;
+use crate::{
+    clients::{Changed, ClientStore, Mark, StoreError, StoredClient},
+    config::StoreConfig,
+    keys::KEY_LEN,
+    onboard::store::Refusal,
+};
+
+/// Something for the data path to do.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// A known client has changed.
+    Changed(StoredClient),
+    /// A client of the store exists no more.
+    Gone([u8; KEY_LEN]),
+    /// The store can be read or written again (`None`), or cannot (the reason).
+    State(Option<String>),
+    /// The answer to a question of the engine.
+    Told {
+        /// Ticket of the question.
+        ticket: u64,
+        /// The client, or why it is refused.
+        client: Result<StoredClient, Refused>,
+    },
+}
+
+/// Why a client is refused before the engine knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Refused {
+    /// The client's row is wrong, or has an address outside of the networks of the gateway.
+    BadRow,
+    /// Its name or an address belongs to another client.
+    Clash,
+    /// The store does not know it.
+    Unknown,
+    /// The store cannot be read, and there is no former answer.
+    Unreadable,
+}
+
+impl Refused {
+    /// Returns the key under which the refusals are counted in the status.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::BadRow => "bad_row",
+            Self::Clash => "clash",
+            Self::Unknown => "unknown",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// A message of the data path to the thread.
+enum Note {
+    Ask(Box<EnrolmentRequest>),
+    /// The engine has forgotten this client.
+    Forgotten([u8; KEY_LEN]),
+    /// Bytes carried since the last note, by client name.
+    Used(BTreeMap<String, Usage>),
+}
+
+/// The data path's handle to the thread.
+#[derive(Debug)]
+pub(super) struct Asker {
+    /// `None` after [`Self::finish`].
+    running: Option<(Sender<Note>, JoinHandle<()>)>,
+    /// Limits the questions that wait. Its receiver is in the thread.
+    slots: SyncSender<()>,
+    answers: Receiver<Answer>,
+    waker: Waker,
+}
+
+impl Asker {
+    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`.
+    ///
+    /// # Errors
+    /// If the thread or an eventfd cannot be created.
+    pub(super) fn start(
+        store: Box<dyn ClientStore>,
+        config: &StoreConfig,
+        own_key: [u8; KEY_LEN],
+        run: String,
+    ) -> anyhow::Result<Self> {
+        let waker = Waker::new()?;
+        let (notes, todo) = mpsc::channel();
+        let (slots, taken) = mpsc::sync_channel(MAX_ASKED);
+        let (answer, answers) = mpsc::channel();
+        let now = clock::now();
+        let mut asking = Asking {
+            store,
+            networks: config.networks.clone(),
+            answer_life: config.answer_life,
+            write_every: config.write_every,
+            own_key,
+            known: BTreeMap::new(),
+            mark: Mark::default(),
+            trouble: None,
+            unwritten: Unwritten::new(run),
+            next_look: now,
+            next_write: now + config.write_every,
+            next_again: [0; KEY_LEN],
+            out: Out {
+                answer,
+                waker: waker.clone(),
+            },
+        };
+        let thread = thread::Builder::new()
+            .name("clients".to_owned())
+            .spawn(move || asking.run(&todo, &taken))
+            .context("thread for the store of clients")?;
+        Ok(Self {
+            running: Some((notes, thread)),
+            slots,
+            answers,
+            waker,
+        })
+    }
+
+    /// Returns the waker, which is readable when there are answers.
+    pub(super) const fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Passes the engine's questions to the thread. If the thread has ended or has too many questions, the clients are
+    /// refused, and try again.
+    pub(super) fn hand_over(&self, endpoint: &mut Endpoint, now: Instant) {
+        while let Some(request) = endpoint.poll_enrolment() {
+            let ticket = request.ticket;
+            let has_room = self.slots.try_send(()).is_ok();
+            if !has_room || !self.tell(Note::Ask(Box::new(request))) {
+                // A refusal cannot clash.
+                let _ = endpoint.settle_enrolment(now, ticket, None);
+            }
+        }
+    }
+
+    /// Tells the thread that the engine has forgotten a client.
+    pub(super) fn on_forgotten(&self, public_key: [u8; KEY_LEN]) {
+        self.tell(Note::Forgotten(public_key));
+    }
+
+    /// Tells the thread the bytes that were carried since the last call.
+    pub(super) fn on_used(&self, usage: BTreeMap<String, Usage>) {
+        if !usage.is_empty() {
+            self.tell(Note::Used(usage));
+        }
+    }
+
+    /// Returns the next answer.
+    pub(super) fn collect(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+
+    /// Waits until the thread has written the counters.
+    pub(super) fn finish(mut self) {
+        if let Some((notes, thread)) = self.running.take() {
+            drop(notes);
+            let _ = thread.join();
+        }
+    }
+
+    fn tell(&self, note: Note) -> bool {
+        let sender = self.running.as_ref().map(|(notes, _)| notes);
+        sender.is_some_and(|notes| notes.send(note).is_ok())
+    }
+}
+
+/// The state of the thread.
+struct Asking {
+    store: Box<dyn ClientStore>,
+    networks: Vec<IpNet>,
+    answer_life: Duration,
+    write_every: Duration,
+    own_key: [u8; KEY_LEN],
+    /// The last answer about each client.
+    known: BTreeMap<[u8; KEY_LEN], Known>,
+    mark: Mark,
+    /// Why the store cannot be read.
+    trouble: Option<String>,
+    unwritten: Unwritten,
+    next_look: Instant,
+    next_write: Instant,
+    /// Key from which on clients are looked for whose answers are old.
+    next_again: [u8; KEY_LEN],
+    out: Out,
+}
+
+struct Known {
+    client: StoredClient,
+    asked_at: Instant,
+    /// Whether the engine has the client.
+    is_used: bool,
+}
+
+/// Where answers go.
+struct Out {
+    answer: Sender<Answer>,
+    waker: Waker,
+}
+
+impl Out {
+    fn tell(&self, answer: Answer) {
+        // The data path may be stopping.
+        if self.answer.send(answer).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+impl Asking {
+    fn run(&mut self, todo: &Receiver<Note>, taken: &Receiver<()>) {
+        loop {
+            let now = clock::now();
+            let next = self.next_look.min(self.next_write);
+            match todo.recv_timeout(next.since(now)) {
+                Ok(Note::Ask(request)) => {
+                    let client = self.ask(&request);
+                    let _ = taken.try_recv();
+                    let ticket = request.ticket;
+                    self.out.tell(Answer::Told { ticket, client });
+                }
+                Ok(Note::Forgotten(key)) => {
+                    if let Some(known) = self.known.get_mut(&key) {
+                        known.is_used = false;
+                    }
+                }
+                Ok(Note::Used(usage)) => self.unwritten.add(usage),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.write();
+                    return;
+                }
+            }
+            let now = clock::now();
+            if now >= self.next_look {
+                self.next_look = now + LOOK_EVERY;
+                self.look(now);
+            }
+            if now >= self.next_write {
+                self.next_write = now + self.write_every;
+                self.write();
+            }
+        }
+    }
+
+    /// Decides about a client whose key the engine does not know.
+    fn ask(&mut self, request: &EnrolmentRequest) -> Result<StoredClient, Refused> {
+        let (key, now) = (request.public_key, clock::now());
+        let mut decided = self.find(now, &key);
+        if matches!(decided, Err(Refused::Unknown)) {
+            decided = self.enrol(request);
+        }
+        let client = decided?;
+        self.keep(now, client.clone());
+        Ok(client)
+    }
+
+    /// Looks a client up. While the store cannot be read, returns the last answer.
+    fn find(&mut self, now: Instant, key: &[u8; KEY_LEN]) -> Result<StoredClient, Refused> {
+        match self.store.find(key) {
+            Ok(Some(client)) => {
+                self.on_works();
+                self.check_networks(&client)?;
+                Ok(client)
+            }
+            Ok(None) => {
+                self.on_works();
+                self.known.remove(key);
+                Err(Refused::Unknown)
+            }
+            Err(error @ StoreError::BadRow { .. }) => {
+                tracing::warn!("client refused: {error}");
+                Err(Refused::BadRow)
+            }
+            Err(error) => {
+                self.on_trouble(&error);
+                let known = self.known.get(key);
+                let known = known.filter(|known| now.since(known.asked_at) < STALE);
+                known
+                    .map(|known| known.client.clone())
+                    .ok_or(Refused::Unreadable)
+            }
+        }
+    }
+
+    /// Whether all addresses of a client are routed into the tunnel.
+    fn check_networks(&self, client: &StoredClient) -> Result<(), Refused> {
+        let mut nets = client.allowed_ips.iter();
+        let foreign = nets.find(|net| !self.networks.iter().any(|own| own.contains(*net)));
+        let Some(net) = foreign else {
+            return Ok(());
+        };
+        tracing::warn!(
+            client = client.name,
+            "client refused: its address {net} is in no network of the gateway; add the network to [clients] networks"
+        );
+        Err(Refused::BadRow)
+    }
+
+    /// Uses up the invitation that an unknown client claims.
+    fn enrol(&mut self, request: &EnrolmentRequest) -> Result<StoredClient, Refused> {
+        let claim = request.claim.as_ref().ok_or(Refused::Unknown)?;
+        let seconds = clock::unix_nanos() / 1_000_000_000;
+        let source = request.source;
+        let claimed = self
+            .store
+            .claim(claim, &request.public_key, &self.own_key, seconds);
+        match claimed {
+            Ok((client, is_new)) => {
+                if is_new {
+                    tracing::info!(client = client.name, %source, "enrolled");
+                }
+                self.check_networks(&client)?;
+                Ok(client)
+            }
+            Err(refusal) => {
+                tracing::warn!(%source, "enrolment refused: {refusal}");
+                match refusal {
+                    Refusal::Store(_) | Refusal::Io(_) => Err(Refused::Unreadable),
+                    Refusal::Expired | Refusal::Unknown | Refusal::WrongProof => {
+                        Err(Refused::Unknown)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps an answer that the engine will use.
+    fn keep(&mut self, now: Instant, client: StoredClient) {
+        if self.known.len() >= MAX_ANSWERS {
+            let mut unused = self.known.iter().filter(|(_, known)| !known.is_used);
+            if let Some(key) = unused.next().map(|(key, _)| *key) {
+                self.known.remove(&key);
+            }
+        }
+        let known = Known {
+            asked_at: now,
+            is_used: true,
+            client,
+        };
+        self.known.insert(known.client.public_key, known);
+    }
+
+    /// Looks for clients that have changed, and for old answers.
+    fn look(&mut self, now: Instant) {
+        match self.store.changes_since(&mut self.mark) {
+            Ok(Changed::Keys(keys)) => {
+                self.on_works();
+                for key in keys {
+                    self.ask_again(now, &key);
+                }
+            }
+            Ok(Changed::Any) => {
+                self.on_works();
+                let keys: Vec<_> = self.known.keys().copied().collect();
+                for key in keys {
+                    self.ask_again(now, &key);
+                }
+            }
+            Err(error) => {
+                self.on_trouble(&error);
+                return;
+            }
+        }
+        let is_old = |known: &Known| now.since(known.asked_at) >= self.answer_life;
+        let from = self.known.range(self.next_again..);
+        let rest = self.known.range(..self.next_again);
+        let keys: Vec<_> = from
+            .chain(rest)
+            .filter(|(_, known)| known.is_used && is_old(known))
+            .map(|(key, _)| *key)
+            .take(MOST_AGAIN)
+            .collect();
+        if let Some(last) = keys.last() {
+            self.next_again = *last;
+        }
+        for key in keys {
+            self.ask_again(now, &key);
+        }
+    }
+
+    /// Asks again about a client. Tells the data path if the client has changed or exists no more.
+    fn ask_again(&mut self, now: Instant, key: &[u8; KEY_LEN]) {
+        let Some(before) = self.known.get(key).map(|known| known.client.clone()) else {
+            return;
+        };
+        match self.store.find(key) {
+            Ok(Some(client)) if self.check_networks(&client).is_ok() => {
+                if client != before {
+                    self.out.tell(Answer::Changed(client.clone()));
+                }
+                if let Some(known) = self.known.get_mut(key) {
+                    (known.client, known.asked_at) = (client, now);
+                }
+            }
+            Ok(_) => {
+                self.known.remove(key);
+                self.out.tell(Answer::Gone(*key));
+            }
+            Err(error @ StoreError::BadRow { .. }) => {
+                tracing::warn!("client removed: {error}");
+                self.known.remove(key);
+                self.out.tell(Answer::Gone(*key));
+            }
+            Err(error) => self.on_trouble(&error),
+        }
+    }
+
+    fn write(&mut self) {
+        let seconds = clock::unix_nanos() / 1_000_000_000;
+        while let Some(batch) = self.unwritten.next(seconds) {
+            match self.store.add_usage(batch) {
+                Ok(()) => self.unwritten.on_written(),
+                Err(error) => return self.on_trouble(&error),
+            }
+        }
+    }
+
+    fn on_works(&mut self) {
+        if self.trouble.take().is_some() {
+            tracing::info!("the store of clients can be read again");
+            self.out.tell(Answer::State(None));
+        }
+    }
+
+    fn on_trouble(&mut self, error: &StoreError) {
+        let text = error.to_string();
+        if self.trouble.as_ref() != Some(&text) {
+            // A change may have been read that could not be followed up.
+            self.mark = Mark::default();
+            tracing::warn!(
+                "the store of clients cannot be used: {text}; known clients are served, new ones are refused"
+            );
+            self.out.tell(Answer::State(Some(text.clone())));
+            self.trouble = Some(text);
+        }
+    }
+}
+
+/// Interval at which the thread asks for changes. A removal takes effect within it and the time of a look-up.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Maximum age of an answer that is used while the store cannot be read.
+const STALE: Duration = Duration::from_secs(24 * 3600);
+/// Number of answers above which those for clients that the engine does not have are dropped.
+const MAX_ANSWERS: usize = 65_536;
+/// Number of clients with old answers that are asked about at a time: 10 ms of an SQLite store.
+const MOST_AGAIN: usize = 256;
