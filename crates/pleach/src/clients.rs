@@ -28,6 +28,7 @@ use crate::{
     keys::{KEY_LEN, SecretKey},
     onboard::store::{Invitation, Offer, Refusal, Store},
 };
+use sqlite::SqliteStore;
 
 /// A client of a gateway as a store describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,13 +248,16 @@ pub(crate) struct UsageBatch {
 }
 
 /// Opens what the commands for the members of `gateway` work on. `None` if the gateway has clients in its configuration
-/// only.
+/// only. `create`: whether a missing store is created.
 ///
 /// # Errors
 /// If the store cannot be opened.
-pub(crate) fn members(gateway: &GatewayConfig) -> Result<Option<Box<dyn Members>>, StoreError> {
+pub(crate) fn members(
+    gateway: &GatewayConfig,
+    create: bool,
+) -> Result<Option<Box<dyn Members>>, StoreError> {
     if gateway.store.is_some() {
-        let store = store(gateway)?;
+        let store = store(gateway, create)?;
         return Ok(store.map(|store| store as Box<dyn Members>));
     }
     let directory = gateway.invitations.as_ref();
@@ -263,13 +267,21 @@ pub(crate) fn members(gateway: &GatewayConfig) -> Result<Option<Box<dyn Members>
     Ok(opened.map(|store| Box::new(store) as Box<dyn Members>))
 }
 
-/// Opens the store of `gateway`, and creates it if it is missing. `None` if the gateway has no store.
+/// Opens the store of `gateway`. `None` if the gateway has no store. `create`: whether a missing store is created.
 ///
 /// # Errors
 /// If the store cannot be opened.
-pub(crate) fn store(gateway: &GatewayConfig) -> Result<Option<Box<dyn ClientStore>>, StoreError> {
-    let store = gateway.store.as_ref();
-    let opened = store.map(|store| sqlite::SqliteStore::open(&store.path));
-    let opened = opened.transpose()?;
-    Ok(opened.map(|store| Box::new(store) as Box<dyn ClientStore>))
+pub(crate) fn store(
+    gateway: &GatewayConfig,
+    create: bool,
+) -> Result<Option<Box<dyn ClientStore>>, StoreError> {
+    let Some(config) = &gateway.store else {
+        return Ok(None);
+    };
+    let store = if create {
+        SqliteStore::create(&config.path)?
+    } else {
+        SqliteStore::open(&config.path)?
+    };
+    Ok(Some(Box::new(store)))
 }

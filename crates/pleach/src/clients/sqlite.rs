@@ -5,7 +5,8 @@
 //!
 //! The file may be moved away, replaced or restored at any time. An open file that was moved can still be read, so each
 //! call compares the file at the path with the open one, and opens it again if it is another one. A file that is missing
-//! is created by [`SqliteStore::open`] only, never later.
+//! is created by [`SqliteStore::create`] only, never later: an empty store in place of a lost one would disconnect all
+//! clients.
 //!
 //! Every change is one transaction, and on disk when the call returns. Other programs may read and write the file at the
 //! same time; a call waits for them for at most [`BUSY`].
@@ -56,7 +57,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// If the file cannot be opened, is damaged, belongs to another program, or has a newer schema.
-    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn create(path: &Path) -> Result<Self, StoreError> {
         if let Some(directory) = path.parent() {
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o700).create(directory);
@@ -67,6 +68,14 @@ impl SqliteStore {
         options.write(true).create(true).truncate(false).mode(0o600);
         let created = options.open(path);
         created.map_err(|error| unavailable(path, &error))?;
+        Self::open(path)
+    }
+
+    /// Opens the store at `path`, which must exist, and applies migrations.
+    ///
+    /// # Errors
+    /// As [`Self::create`], or if the file is missing.
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let mut this = Self {
             path: path.to_owned(),
             open: None,

@@ -163,6 +163,22 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:9: [invitations] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway\"";
     "invitations to nowhere": GATEWAY, "[scheduler]" => "[invitations]\nstore = \"s\"\nendpoints = []\n[scheduler]",
         "f.toml:11: [invitations] endpoints: expected at least one entry, found an empty list; remedy: write for example [\"203.0.113.5:7700\"]";
+    "clients from a source that does not work yet": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\n[scheduler]",
+        "f.toml:10: [clients] source: this version of pleach cannot use this source; remedy: write \"sqlite\", or \"file\" for the clients in this file";
+    "clients from an unknown source": GATEWAY, "[scheduler]" => "[clients]\nsource = \"redis\"\n[scheduler]",
+        "f.toml:10: [clients] source: expected \"file\" or \"sqlite\", found \"redis\"; remedy: write \"sqlite\" for a store in a file, or \"file\" for the clients in this file";
+    "store without a path": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\n[scheduler]",
+        "f.toml:9: [clients] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway/clients.db\"";
+    "store of the clients in the file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"file\"\nstore = \"s\"\n[scheduler]",
+        "f.toml:11: [clients] store: not used with source = \"file\"; remedy: remove it, or write source = \"sqlite\"";
+    "answers that live for ever": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\nstore = \"s\"\nanswer_life = \"2d\"\n[scheduler]",
+        "f.toml:12: [clients] answer_life: expected a duration from \"1s\" to \"1day\", found \"2d\"; remedy: write for example \"60s\"";
+    "invitations in two places": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\nstore = \"s\"\n[invitations]\nstore = \"i\"\n[scheduler]",
+        "f.toml:13: [invitations] store: not used with a store in [clients], which contains the invitations as well; remedy: remove it";
+    "store of a client": CLIENT, "[scheduler]" => "[clients]\n[scheduler]",
+        "f.toml:8: [clients]: not used with mode = \"client\"; remedy: remove it, or correct the mode";
+    "cap of nothing": GATEWAY, "name = \"home\"" => "name = \"home\"\nrate_up = \"0bit\"",
+        "f.toml:13: [[client]] rate_up: expected a rate above zero such as \"64Mbit\" (bit, kbit, Mbit, Gbit), found \"0bit\"; remedy: write number and unit as a string, or remove the limit";
     "gateway without name": TWO, "name = \"near\"\n" => "",
         "f.toml:14: [[gateway]] name: missing required key; remedy: add name = \"frankfurt\"";
     "gateway with the name of another": TWO, "\"near\"" => "\"spare\"",
@@ -870,6 +886,35 @@ fn a_gateway_with_invitations_needs_no_clients() {
     let invitations = gateway.invitations.expect("there");
     assert_eq!(invitations.store, Some(files.0.path().join("store")));
     assert_eq!(invitations.endpoints.len(), 1);
+}
+
+#[test]
+fn a_gateway_with_a_store_needs_no_clients() {
+    let (head, _) = GATEWAY.split_once("[[client]]").expect("clients");
+    let files = Files::new();
+    let load = |more: &str| {
+        let table = "[clients]\nsource = \"sqlite\"\nstore = \"clients.db\"\n";
+        let loaded = files.load(&format!("{head}{table}{more}"));
+        let loaded = loaded.expect("good file");
+        assert!(loaded.notes.iter().all(|note| !note.warning));
+        let Role::Gateway(gateway) = loaded.config.role else {
+            panic!("a gateway")
+        };
+        gateway
+    };
+    let gateway = load("");
+    assert!(gateway.clients.is_empty() && gateway.invitations.is_none());
+    let store = gateway.store.expect("there");
+    assert_eq!(store.path, files.0.path().join("clients.db"));
+    let own: Vec<_> = store.networks.iter().map(ToString::to_string).collect();
+    assert_eq!(own, ["10.77.0.0/24", "fd77::/64"]);
+    let more = "networks = [\"10.64.0.0/10\"]\nidle = \"1h\"\nwrite_every = \"30s\"\n\
+                [invitations]\nendpoints = [\"203.0.113.5:7700\"]\n";
+    let gateway = load(more);
+    let store = gateway.store.expect("there");
+    assert_eq!(store.networks.len(), 1);
+    assert_eq!(store.idle, Duration::from_secs(3600));
+    assert_eq!(gateway.invitations.expect("there").store, None);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
 
-use super::{host, place::Place};
+use super::{host, place::Place, service};
 use crate::{
     clients::{self, ClientStore, Members, StoreError},
     config::{self, GatewayConfig, InvitationsConfig, Role, TunnelConfig},
@@ -102,7 +102,12 @@ impl Gateway {
 
     /// Opens the clients that are not in the configuration. `None` if there are none.
     fn members(&self) -> anyhow::Result<Option<Box<dyn Members>>> {
-        clients::members(&self.role).map_err(|error| self.told(error))
+        clients::members(&self.role, self.may_create()).map_err(|error| self.told(error))
+    }
+
+    /// Whether a missing store is created. While the daemon runs, its store has been lost.
+    fn may_create(&self) -> bool {
+        !service::is_running(&self.config.control)
     }
 
     /// Makes the error for the user from an error of the store.
@@ -118,7 +123,7 @@ impl Gateway {
 
     /// Opens the store of clients.
     fn store(&self) -> anyhow::Result<Box<dyn ClientStore>> {
-        let store = clients::store(&self.role)?;
+        let store = clients::store(&self.role, self.may_create())?;
         store.ok_or_else(|| {
             anyhow!(
                 "{} has no store of clients: add a table [clients] with source = \"sqlite\" (docs/clients.md), or write a [[client]]",

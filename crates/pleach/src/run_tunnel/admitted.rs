@@ -67,7 +67,7 @@ impl Admitted {
         config: &TunnelConfig,
         gateway: &GatewayConfig,
     ) -> anyhow::Result<Option<Self>> {
-        let opened = clients::store(gateway).context("[clients] store")?;
+        let opened = clients::store(gateway, true).context("[clients] store")?;
         let (Some(store), Some(settings)) = (opened, &gateway.store) else {
             return Ok(None);
         };

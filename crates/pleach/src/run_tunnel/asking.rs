@@ -113,25 +113,11 @@ impl Asker {
         let (notes, todo) = mpsc::channel();
         let (slots, taken) = mpsc::sync_channel(MAX_ASKED);
         let (answer, answers) = mpsc::channel();
-        let now = clock::now();
-        let mut asking = Asking {
-            store,
-            networks: config.networks.clone(),
-            answer_life: config.answer_life,
-            write_every: config.write_every,
-            own_key,
-            known: BTreeMap::new(),
-            mark: Mark::default(),
-            trouble: None,
-            unwritten: Unwritten::new(run),
-            next_look: now,
-            next_write: now + config.write_every,
-            next_again: [0; KEY_LEN],
-            out: Out {
-                answer,
-                waker: waker.clone(),
-            },
+        let out = Out {
+            answer,
+            waker: waker.clone(),
         };
+        let mut asking = Asking::new(clock::now(), store, config, own_key, run, out);
         let thread = thread::Builder::new()
             .name("clients".to_owned())
             .spawn(move || asking.run(&todo, &taken))
@@ -236,6 +222,31 @@ impl Out {
 }
 
 impl Asking {
+    fn new(
+        now: Instant,
+        store: Box<dyn ClientStore>,
+        config: &StoreConfig,
+        own_key: [u8; KEY_LEN],
+        run: String,
+        out: Out,
+    ) -> Self {
+        Self {
+            store,
+            networks: config.networks.clone(),
+            answer_life: config.answer_life,
+            write_every: config.write_every,
+            own_key,
+            known: BTreeMap::new(),
+            mark: Mark::default(),
+            trouble: None,
+            unwritten: Unwritten::new(run),
+            next_look: now,
+            next_write: now + config.write_every,
+            next_again: [0; KEY_LEN],
+            out,
+        }
+    }
+
     fn run(&mut self, todo: &Receiver<Note>, taken: &Receiver<()>) {
         loop {
             let now = clock::now();
@@ -473,3 +484,6 @@ const STALE: Duration = Duration::from_secs(24 * 3600);
 const MAX_ANSWERS: usize = 65_536;
 /// Number of clients with old answers that are asked about at a time: 10 ms of an SQLite store.
 const MOST_AGAIN: usize = 256;
+
+#[cfg(test)]
+mod tests;

@@ -355,6 +355,7 @@ impl DataPath {
         for name in &gone {
             self.endpoint.remove_peer(now, name);
         }
+        self.count_clients();
         for client in wanted {
             let name = client.name.clone();
             if self.endpoint.add_client(client) {

@@ -29,6 +29,7 @@ mod rights;
 mod speedtest;
 mod split_tcp;
 mod status;
+mod stored;
 #[cfg(feature = "dashboard")]
 mod top;
 mod traces;

@@ -21,7 +21,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let dir = tempfile::TempDir::new().expect("directory");
-        let store = SqliteStore::open(&dir.path().join("sub/clients.db")).expect("opens");
+        let store = SqliteStore::create(&dir.path().join("sub/clients.db")).expect("opens");
         Self { dir, store }
     }
 
@@ -159,7 +159,7 @@ fn an_invitation_serves_one_client_once_and_that_client_again() {
 
     let stolen = bench.store.claim(&claim(&[1; 32]), &[2; 32], &GATEWAY, 1);
     assert!(matches!(stolen, Err(Refusal::WrongProof)), "{stolen:?}");
-    let mut enrol = |store: &mut SqliteStore, key: u8, now| {
+    let enrol = |store: &mut SqliteStore, key: u8, now| {
         store.claim(&claim(&[key; 32]), &[key; 32], &GATEWAY, now)
     };
     let (enrolled, is_new) = enrol(&mut bench.store, 1, 1).expect("enrolled");
@@ -268,7 +268,7 @@ fn files_that_are_no_stores_are_refused_and_left_alone() {
     );
     refused(
         &|| {
-            SqliteStore::open(&path).expect("made");
+            SqliteStore::create(&path).expect("made");
             sql("PRAGMA user_version = 77");
         },
         "update pleach",
@@ -306,7 +306,7 @@ fn a_file_of_the_first_version_is_migrated_with_its_clients() {
     assert_eq!(store.usage().expect("readable"), BTreeMap::new());
     let connection = Connection::open(&path).expect("opens");
     let (_, version) = identity(&connection).expect("readable");
-    assert_eq!(version, MIGRATIONS.len() as i64);
+    assert_eq!(version, signed(MIGRATIONS.len() as u64));
 }
 
 #[test]

@@ -1,0 +1,393 @@
+//! Clients of a gateway from an SQLite store: added, capped, counted and removed while the gateway runs.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::ErrorKind,
+    net::UdpSocket,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use pleach_lab::netns::Netns;
+use pleach_linux::clock;
+use serde_json::Value;
+
+use crate::{
+    process::{Client, Daemon, Keys, TUNNEL},
+    traffic::{Target, tcp},
+    world::{INTERRUPTION, PATIENCE, World, ping, run, until, within},
+};
+
+/// A gateway with a store, and the commands that change the store.
+struct Provider {
+    host: Netns,
+    dir: PathBuf,
+}
+
+impl Provider {
+    /// Writes the gateway's file. `more`: further tables.
+    fn new(world: &World, more: &str) -> Self {
+        let dir = world.dir.path().join("provider");
+        fs::create_dir(&dir).expect("directory");
+        let text = format!(
+            "mode = \"gateway\"\n\
+             [tunnel]\nname = \"{TUNNEL}\"\naddress = [\"10.77.0.1/24\", \"fd77::1/64\"]\n\
+             private_key = \"{}\"\nlisten = \"[::]:7700\"\nnat = true\n\
+             control = {:?}\nsplit_tcp = \"off\"\n\
+             [scheduler]\npolicy = \"earliest-arrival\"\n\
+             [clients]\nsource = \"sqlite\"\nstore = \"clients.db\"\nwrite_every = \"1s\"\n{more}",
+            Keys::gateway().private,
+            dir.join("gateway.sock").display().to_string(),
+        );
+        let file = dir.join("gateway.toml");
+        fs::write(&file, text).expect("written");
+        run(
+            &world.gateway,
+            "chmod",
+            &["600", &file.display().to_string()],
+        );
+        Self {
+            host: world.gateway.clone(),
+            dir,
+        }
+    }
+
+    fn start(&self) -> Daemon {
+        let path = |name: &str| self.dir.join(name);
+        Daemon::with_file(&self.host, path("gateway.toml"), path("gateway.sock"))
+    }
+
+    /// Runs `pleach gateway ARGUMENTS`, which must succeed. Returns its output.
+    #[track_caller]
+    fn does(&self, arguments: &str) -> String {
+        let dir = self.dir.display().to_string();
+        let mut all = vec!["gateway"];
+        all.extend(arguments.split_whitespace());
+        all.extend(["--dir", &dir]);
+        run(&self.host, env!("CARGO_BIN_EXE_pleach"), &all)
+    }
+
+    /// Adds the client whose inner addresses end in `host`.
+    #[track_caller]
+    fn add(&self, host: u8) {
+        let key = &Keys::client(host).public;
+        self.does(&format!(
+            "add c{host} --public-key {key} --address 10.77.0.{host}/32,fd77::{host}/128"
+        ));
+    }
+
+    /// Changes the store as another program would.
+    fn sql(&self, text: &str) {
+        let store = rusqlite::Connection::open(self.store()).expect("opens");
+        store.busy_timeout(PATIENCE).expect("set");
+        store.execute_batch(text).expect("valid SQL");
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.join("clients.db")
+    }
+
+    /// Returns the bytes of `client` in the store, from and to it.
+    fn usage(&self, client: &str) -> [u64; 2] {
+        let text = self.does("clients --csv");
+        let mut rows = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let row = rows.find(|row| row[0] == client);
+        let number = |at: usize| {
+            row.as_ref()
+                .map_or(0, |row| row[at].parse().expect("bytes"))
+        };
+        [number(1), number(2)]
+    }
+}
+
+fn refused(status: &Value, reason: &str) -> u64 {
+    status["store"]["refused"][reason].as_u64().unwrap_or(0)
+}
+
+fn is_up(status: &Value, name: &str) -> bool {
+    let clients = status["clients"].as_array().into_iter().flatten();
+    clients
+        .filter(|client| client["name"] == name)
+        .any(|client| client["up"] == true)
+}
+
+fn other(world: &World) -> Daemon {
+    let host = world.another(2);
+    Client {
+        host: 3,
+        keys: Keys::client(3),
+        links: &["l2"],
+        ..Client::default()
+    }
+    .start(world, &host)
+}
+
+#[test]
+fn clients_come_and_go_with_their_rows() {
+    let Some(world) = World::new() else { return };
+    let provider = Provider::new(&world, "");
+    let gateway = provider.start();
+    gateway.until_up();
+    let first = Client::default().start(&world, &world.client);
+    gateway.until("a client without a row is refused and counted", |status| {
+        refused(status, "unknown") > 0
+    });
+    assert!(!first.status().is_some_and(|status| status["up"] == true));
+
+    // The client connects without a reload of the gateway.
+    provider.add(2);
+    first.until_links_up(&["l0", "l1"]);
+    let reaches = |what: &str| {
+        assert!(ping(&world.client, &["10.99.0.2"], PATIENCE), "{what}");
+    };
+    reaches("after it was added");
+    let listed: Value = serde_json::from_str(&provider.does("clients --json")).expect("JSON");
+    let listed = &listed["clients"][0];
+    assert_eq!(
+        (&listed["name"], &listed["state"]),
+        (&"c2".into(), &"stored".into())
+    );
+    assert_eq!(listed["connected"], true);
+
+    // While the store is away, the known client is unaffected, and a new one is refused.
+    provider.add(3);
+    let away = provider.dir.join("away.db");
+    fs::rename(provider.store(), &away).expect("moved");
+    gateway.until("the store is missed", |status| {
+        status["store"]["trouble"]
+            .as_str()
+            .is_some_and(|text| text.contains("clients.db"))
+    });
+    let second = other(&world);
+    gateway.until("a new client is refused and counted", |status| {
+        refused(status, "unreadable") > 0
+    });
+    reaches("while the store is away");
+    assert!(!provider.store().exists(), "no empty store hides the loss");
+    fs::rename(&away, provider.store()).expect("moved back");
+    second.until_links_up(&["l2"]);
+
+    // An address that another client has is not assigned again.
+    let key = &Keys::client(4).public;
+    provider.sql(&format!(
+        "INSERT INTO clients (name, public_key, allowed_ips) VALUES ('c4', '{key}', '10.77.0.3/32')"
+    ));
+    let host = world.another(3);
+    let _third = Client {
+        host: 4,
+        keys: Keys::client(4),
+        links: &["l3"],
+        ..Client::default()
+    }
+    .start(&world, &host);
+    let status = gateway.until("the clash is counted", |status| {
+        refused(status, "clash") > 0
+    });
+    assert!(is_up(&status, "c3") && is_up(&status, "c2"));
+
+    // A removed client is disconnected, and refused from then on.
+    provider.sql("DELETE FROM clients WHERE name = 'c2'");
+    let (removed_at, before) = (clock::now(), refused(&status, "unknown"));
+    gateway.until("the client is disconnected", |status| !is_up(status, "c2"));
+    println!("disconnected after {:?}", clock::now().since(removed_at));
+    gateway.until("it is refused", |status| {
+        refused(status, "unknown") > before
+    });
+    first.until("it notices", |status| status["up"] == false);
+    let status = gateway.until_up();
+    assert_eq!(status["store"]["removed"], 1);
+    assert!(is_up(&status, "c3"), "the others stay");
+    provider.does("remove c3");
+    gateway.until("also by the command", |status| !is_up(status, "c3"));
+}
+
+#[test]
+fn invitations_are_in_the_store_too() {
+    let Some(world) = World::new() else { return };
+    let invitations = "[invitations]\nendpoints = [\"203.0.113.5:7700\"]\n";
+    let provider = Provider::new(&world, invitations);
+    let gateway = provider.start();
+    gateway.until_up();
+    let text = provider.does("invite home");
+    let token = text.lines().next().expect("a line").to_owned();
+    assert!(provider.does("clients").contains("invited"));
+    let dir = world.dir.path().join("joined");
+    let mut join = world.client.command(env!("CARGO_BIN_EXE_pleach"));
+    join.args(["join", "--no-start", "--dir"]).arg(&dir);
+    let joined = crate::process::feed(join, &token);
+    assert!(
+        joined.status.success(),
+        "{}",
+        String::from_utf8_lossy(&joined.stderr)
+    );
+    let clients = provider.does("clients --json");
+    assert!(
+        clients.contains("\"stored\"") && !clients.contains("invited"),
+        "{clients}"
+    );
+    let client = Daemon::with_file(
+        &world.client,
+        dir.join("client.toml"),
+        dir.join("client.sock"),
+    );
+    client.until_links_up(&["l0", "l1"]);
+    assert!(ping(&world.client, &["10.99.0.2"], PATIENCE));
+    provider.does("remove home");
+    client.until("it is disconnected", |status| status["up"] == false);
+}
+
+#[test]
+fn caps_change_without_a_new_session() {
+    let Some(world) = World::new() else { return };
+    let provider = Provider::new(&world, "");
+    provider.add(2);
+    let gateway = provider.start();
+    gateway.until_up();
+    let client = Client::default().start(&world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    provider.does("cap c2 --rate-up 8Mbit --rate-down 16Mbit");
+    gateway.until("the caps are in force", |status| {
+        status["clients"][0]["rate_up_mbps"] == 8.0
+            && status["clients"][0]["rate_down_mbps"] == 16.0
+    });
+    let begin = clock::now();
+    let server = Target::new(&world.server, "10.99.0.2");
+    // 2 MB up and then 2 MB down take 2 s and 1 s at the caps, however fast the links are.
+    tcp(&world.client, &server, 2_000_000).expect("a transfer");
+    let time = clock::now().since(begin);
+    assert!(time >= Duration::from_millis(2_900), "{time:?}");
+    let status = gateway.until_up();
+    assert!(is_up(&status, "c2"), "{status}");
+    provider.does("cap c2");
+    gateway.until("the caps are removed", |status| {
+        status["clients"][0]["rate_up_mbps"].is_null()
+    });
+    assert!(is_up(&gateway.until_up(), "c2"));
+}
+
+/// A host that sends datagrams back, and counts the bytes that it has sent, with IP and UDP headers.
+struct Echo {
+    port: u16,
+    sent: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Echo {
+    fn start(host: &Netns) -> Self {
+        let bound = host.run(|| Ok(UdpSocket::bind("10.99.0.2:0")?));
+        let socket = bound.expect("a free port");
+        let port = socket.local_addr().expect("bound").port();
+        let patience = Some(Duration::from_millis(50));
+        socket.set_read_timeout(patience).expect("set");
+        let (sent, is_over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (count, over) = (Arc::clone(&sent), Arc::clone(&is_over));
+        thread::spawn(move || {
+            let mut datagram = [0; 2000];
+            while !over.load(Ordering::Relaxed) {
+                if let Ok((len, from)) = socket.recv_from(&mut datagram)
+                    && socket.send_to(&datagram[..len], from).is_ok()
+                {
+                    count.fetch_add(len as u64 + HEADERS, Ordering::Relaxed);
+                }
+            }
+        });
+        Self {
+            port,
+            sent,
+            is_over,
+        }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends datagrams until `count` of them have come back. Returns the bytes that came back, with IP and UDP headers.
+fn exchange(client: &Netns, echo: &Echo, count: u64) -> u64 {
+    let opened = client.run(|| Ok(UdpSocket::bind("0.0.0.0:0")?));
+    let socket = opened.expect("a free port");
+    socket.connect(("10.99.0.2", echo.port)).expect("connected");
+    let patience = Some(Duration::from_millis(100));
+    socket.set_read_timeout(patience).expect("set");
+    let mut returned = 0;
+    let done = within(INTERRUPTION * 3, || {
+        let mut datagram = [7; 1000];
+        let _ = socket.send(&datagram);
+        match socket.recv(&mut datagram) {
+            Ok(len) => returned += len as u64 + HEADERS,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            // Unreachable while the tunnel is down.
+            Err(_) => thread::park_timeout(Duration::from_millis(20)),
+        }
+        (returned >= count * (1000 + HEADERS)).then_some(())
+    });
+    assert!(done.is_some(), "{returned} bytes came back");
+    returned
+}
+
+/// Returns the bytes that the host has sent into the tunnel.
+fn sent_into_tunnel(host: &Netns) -> u64 {
+    let text = run(host, "cat", &["/proc/net/dev"]);
+    let lines: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .collect();
+    let mut fields = lines[TUNNEL].split_whitespace();
+    fields.nth(8).expect("a column").parse().expect("bytes")
+}
+
+#[test]
+fn counters_survive_kills_and_are_never_above_the_truth() {
+    let Some(world) = World::new() else { return };
+    let provider = Provider::new(&world, "");
+    provider.add(2);
+    let mut gateway = provider.start();
+    gateway.until_up();
+    let client = Client::default().start(&world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    let echo = Echo::start(&world.server);
+    // Bytes that were in the store when the gateway was killed must not be lost.
+    let mut least = [0; 2];
+    for round in 0..4 {
+        let returned = exchange(&world.client, &echo, 200);
+        if round % 2 == 0 {
+            let written = [least[0] + returned, least[1] + returned];
+            until("the bytes are written", || {
+                let usage = provider.usage("c2");
+                usage[0] >= written[0] && usage[1] >= written[1]
+            });
+        }
+        least = provider.usage("c2");
+        gateway.kill();
+        gateway.start_again();
+        gateway.until_up();
+        let kept = provider.usage("c2");
+        assert!(
+            kept[0] >= least[0] && kept[1] >= least[1],
+            "{kept:?} {least:?}"
+        );
+    }
+    let returned = exchange(&world.client, &echo, 200);
+    let before = least;
+    gateway.stop();
+    let usage = provider.usage("c2");
+    assert!(usage[0] >= before[0] + returned && usage[1] >= before[1] + returned);
+    let (up, down) = (
+        sent_into_tunnel(&world.client),
+        echo.sent.load(Ordering::Relaxed),
+    );
+    assert!(usage[0] <= up && usage[1] <= down, "{usage:?} {up} {down}");
+    println!("counted {usage:?} of {up} and {down}");
+}
+
+/// Length of the headers of IPv4 and UDP.
+const HEADERS: u64 = 28;
