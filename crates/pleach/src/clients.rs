@@ -72,7 +72,7 @@ pub(crate) enum StoreError {
         what: String,
     },
     /// The file is damaged.
-    #[error("{}: damaged ({what}); restore a copy, or remove the file to begin with an empty store", path.display())]
+    #[error("{}: damaged ({what}); restore a copy, or remove the file to begin with an empty store", .path.display())]
     Damaged {
         /// File of the store.
         path: PathBuf,
@@ -83,7 +83,7 @@ pub(crate) enum StoreError {
     #[error("there is a client with this name or key already")]
     Exists,
     /// The file is a database of another program.
-    #[error("{}: the database of another program; write the path of another file to [clients] store", path.display())]
+    #[error("{}: the database of another program; write the path of another file to [clients] store", .path.display())]
     Foreign {
         /// File of the store.
         path: PathBuf,
@@ -97,7 +97,7 @@ pub(crate) enum StoreError {
     /// The schema is newer than this program.
     #[error(
         "{}: its schema has version {found}, but this program knows versions up to {known}; update pleach on this host",
-        path.display()
+        .path.display()
     )]
     Newer {
         /// File of the store.
@@ -120,7 +120,7 @@ pub(crate) enum StoreError {
         owner: String,
     },
     /// The store cannot be read or written at present.
-    #[error("{}: {what}", path.display())]
+    #[error("{}: {what}", .path.display())]
     Unavailable {
         /// File of the store.
         path: PathBuf,

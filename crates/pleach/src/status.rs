@@ -19,6 +19,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
     );
     push_sentences(&mut text, report, |_| None);
     push_gateways(&mut text, report);
+    push_store(&mut text, report);
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
@@ -112,6 +113,21 @@ fn push_gateways(text: &mut String, report: &StatusReport) {
             .rtt_ms
             .map_or(String::new(), |ms| format!(" ({ms:.1} ms)"));
         let line = format!("  Gateway {}{rtt}.", gateway.why);
+        text.push_str(&line.replace(char::is_control, ""));
+        text.push('\n');
+    }
+}
+
+/// Appends a sentence about a gateway's store of clients if it cannot be used.
+fn push_store(text: &mut String, report: &StatusReport) {
+    let trouble = report
+        .store
+        .as_ref()
+        .and_then(|store| store.trouble.as_ref());
+    if let Some(trouble) = trouble {
+        let line = format!(
+            "  The store of clients cannot be used: {trouble}. Known clients are served, new ones are refused."
+        );
         text.push_str(&line.replace(char::is_control, ""));
         text.push('\n');
     }

@@ -7,7 +7,7 @@
 //!
 //! Both queues signal congestion by CoDel ([`crate::queue`]), so a TCP connection fills the cap, and a flow that ignores
 //! congestion loses the packets above the cap. The queue for packets from a peer takes no memory until the peer reaches
-//! its cap; its bound is [`QUEUED`] at the cap, [`LEAST_QUEUED`] to [`MOST_QUEUED`] bytes.
+//! its cap; it is bounded by 100 ms at the cap, within 15 000 bytes to 4 MiB, and by 4096 packets.
 //!
 //! The counters belong to the place of a peer in the table: they start at 0 when a peer is added, and go on when a new
 //! association begins. They never exceed what was carried.

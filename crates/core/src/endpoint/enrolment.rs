@@ -180,7 +180,7 @@ impl Endpoint {
             self.allowed.remove(*net, index);
         }
         if peer.was_up && self.events.len() < MAX_EVENTS {
-            let name = name.to_owned();
+            let name = peer.config.name.clone();
             self.events.push_back(Event::Peer { name, is_up: false });
         }
         let mut nobody = Peer::new(peer.config.clone(), &self.tunnels, &mut *self.entropy);

@@ -162,11 +162,11 @@ impl From<StoreError> for Failure {
 
 impl Members for SqliteStore {
     fn clients(&mut self) -> Result<Vec<StoredClient>, StoreError> {
-        self.read(|connection| rows::clients(connection))
+        self.read(rows::clients)
     }
 
     fn invitations(&mut self) -> Result<Vec<Invitation>, StoreError> {
-        self.read(|connection| rows::invitations(connection))
+        self.read(rows::invitations)
     }
 
     fn invite(

@@ -206,7 +206,7 @@ fn changes_are_those_of_any_program_since_the_mark() {
     ));
     assert_eq!(
         changes(&mut bench),
-        Changed::Keys(vec![[1; 32], [2; 32], [9; 32]])
+        Changed::Keys(vec![[1; 32], [9; 32], [2; 32]])
     );
     assert_eq!(changes(&mut bench), none);
 
@@ -298,8 +298,8 @@ fn a_file_of_the_first_version_is_migrated_with_its_clients() {
     let old = Connection::open(&path).expect("opens");
     old.execute_batch(MIGRATIONS[0]).expect("valid SQL");
     rows::insert_client(&old, &client(1), None).unwrap_or_else(|_| panic!("inserted"));
-    old.execute_batch("PRAGMA application_id = 0x706c6368; PRAGMA user_version = 1")
-        .expect("valid SQL");
+    let marks = format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 1");
+    old.execute_batch(&marks).expect("valid SQL");
     drop(old);
     let mut store = SqliteStore::open(&path).expect("migrated");
     assert_eq!(store.find(&[1; 32]).expect("readable"), Some(client(1)));

@@ -1,6 +1,9 @@
 //! `pleach gateway add` and `pleach gateway cap`: clients of a store.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, anyhow, bail};
 use ipnet::IpNet;
@@ -87,8 +90,8 @@ pub(super) fn add(options: &Add) -> anyhow::Result<String> {
     let gateway = Gateway::load(&options.place)?;
     let mut store = gateway.store()?;
     let networks = gateway.role.store.iter().flat_map(|store| &store.networks);
-    let is_routed = |net: &&IpNet| !networks.clone().any(|own| own.contains(*net));
-    if let Some(net) = options.address.iter().find(is_routed) {
+    let is_foreign = |net: &&IpNet| !networks.clone().any(|own| own.contains(*net));
+    if let Some(net) = options.address.iter().find(is_foreign) {
         bail!(
             "{net} is in no network of the gateway: choose another address, or add the network to [clients] networks in {}",
             gateway.file.display()
@@ -115,7 +118,7 @@ pub(super) fn add(options: &Add) -> anyhow::Result<String> {
         public_key: options.public_key,
         preshared_key: options
             .preshared_key_file
-            .as_ref()
+            .as_deref()
             .map(preshared_key)
             .transpose()?,
         allowed_ips: options.address.clone(),
@@ -145,7 +148,7 @@ pub(super) fn cap(options: &Cap) -> anyhow::Result<String> {
     ))
 }
 
-fn preshared_key(file: &PathBuf) -> anyhow::Result<SecretKey> {
+fn preshared_key(file: &Path) -> anyhow::Result<SecretKey> {
     let text = fs::read_to_string(file).map(Zeroizing::new);
     let text = text.with_context(|| file.display().to_string())?;
     let key = keys::decode(&text);
