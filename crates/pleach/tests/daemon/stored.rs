@@ -19,7 +19,7 @@ use pleach_linux::clock;
 use serde_json::Value;
 
 use crate::{
-    process::{Client, Daemon, Keys, TUNNEL},
+    process::{Client, Daemon, Keys, TUNNEL, feed},
     traffic::{Target, tcp},
     world::{INTERRUPTION, PATIENCE, World, ping, run, until, within},
 };
@@ -31,8 +31,8 @@ struct Provider {
 }
 
 impl Provider {
-    /// Writes the gateway's file. `more`: further tables.
-    fn new(world: &World, more: &str) -> Self {
+    /// Writes the gateway's file.
+    fn new(world: &World) -> Self {
         let dir = world.dir.path().join("provider");
         fs::create_dir(&dir).expect("directory");
         let text = format!(
@@ -41,7 +41,7 @@ impl Provider {
              private_key = \"{}\"\nlisten = \"[::]:7700\"\nnat = true\n\
              control = {:?}\nsplit_tcp = \"off\"\n\
              [scheduler]\npolicy = \"earliest-arrival\"\n\
-             [clients]\nsource = \"sqlite\"\nstore = \"clients.db\"\nwrite_every = \"1s\"\n{more}",
+             [clients]\nsource = \"sqlite\"\nstore = \"clients.db\"\nwrite_every = \"1s\"\n",
             Keys::gateway().private,
             dir.join("gateway.sock").display().to_string(),
         );
@@ -131,7 +131,7 @@ fn other(world: &World) -> Daemon {
 #[test]
 fn clients_come_and_go_with_their_rows() {
     let Some(world) = World::new() else { return };
-    let provider = Provider::new(&world, "");
+    let provider = Provider::new(&world);
     let gateway = provider.start();
     gateway.until_up();
     let first = Client::default().start(&world, &world.client);
@@ -210,8 +210,13 @@ fn clients_come_and_go_with_their_rows() {
 #[test]
 fn invitations_are_in_the_store_too() {
     let Some(world) = World::new() else { return };
-    let invitations = "[invitations]\nendpoints = [\"203.0.113.5:7700\"]\n";
-    let provider = Provider::new(&world, invitations);
+    let provider = Provider {
+        host: world.gateway.clone(),
+        dir: world.dir.path().join("provider"),
+    };
+    provider.does("init --store --no-start");
+    let again = provider.does("init --store --no-start");
+    assert!(again.contains("already"), "{again}");
     let gateway = provider.start();
     gateway.until_up();
     let text = provider.does("invite home");
@@ -220,32 +225,27 @@ fn invitations_are_in_the_store_too() {
     let dir = world.dir.path().join("joined");
     let mut join = world.client.command(env!("CARGO_BIN_EXE_pleach"));
     join.args(["join", "--no-start", "--dir"]).arg(&dir);
-    let joined = crate::process::feed(join, &token);
-    assert!(
-        joined.status.success(),
-        "{}",
-        String::from_utf8_lossy(&joined.stderr)
-    );
+    let joined = feed(join, &token);
+    let errors = String::from_utf8_lossy(&joined.stderr);
+    assert!(joined.status.success(), "{errors}");
     let clients = provider.does("clients --json");
     assert!(
         clients.contains("\"stored\"") && !clients.contains("invited"),
         "{clients}"
     );
-    let client = Daemon::with_file(
-        &world.client,
-        dir.join("client.toml"),
-        dir.join("client.sock"),
-    );
+    let path = |name: &str| dir.join(name);
+    let client = Daemon::with_file(&world.client, path("client.toml"), path("client.sock"));
     client.until_links_up(&["l0", "l1"]);
     assert!(ping(&world.client, &["10.99.0.2"], PATIENCE));
     provider.does("remove home");
     client.until("it is disconnected", |status| status["up"] == false);
+    assert!(!provider.does("clients").contains("home"));
 }
 
 #[test]
 fn caps_change_without_a_new_session() {
     let Some(world) = World::new() else { return };
-    let provider = Provider::new(&world, "");
+    let provider = Provider::new(&world);
     provider.add(2);
     let gateway = provider.start();
     gateway.until_up();
@@ -348,7 +348,7 @@ fn sent_into_tunnel(host: &Netns) -> u64 {
 #[test]
 fn counters_survive_kills_and_are_never_above_the_truth() {
     let Some(world) = World::new() else { return };
-    let provider = Provider::new(&world, "");
+    let provider = Provider::new(&world);
     provider.add(2);
     let mut gateway = provider.start();
     gateway.until_up();

@@ -43,6 +43,9 @@ pub(crate) struct Init {
     /// that is unused on this host]
     #[arg(long = "network", value_name = "NET")]
     networks: Vec<IpNet>,
+    /// Keep the clients in a store that other programs can change, with caps and byte counters (docs/clients.md)
+    #[arg(long)]
+    store: bool,
     /// Only write the files, do not start the daemon
     #[arg(long)]
     no_start: bool,
@@ -137,15 +140,14 @@ fn make(options: &Init, file: &Path, text: &mut String) -> anyhow::Result<()> {
          nat = {}\n\n\
          {}\
          # A host that joins with a token of `pleach gateway invite` becomes a client; the store contains these clients.\n\
-         [invitations]\n\
-         store = {:?}\n\
+         {}\
          endpoints = {}                # addresses of this gateway, written into tokens\n",
         onboard::free_device(&links),
         list(addresses.iter().map(|net| quoted(net)).collect()),
         options.place.control(NAME).display().to_string(),
         if has_v6_way { "\"nat66\"" } else { "true" },
         carrier(listen.ip()),
-        absolute(&store)?.display().to_string(),
+        clients(&absolute(&store)?, options.store),
         list(
             outer
                 .endpoints
@@ -174,6 +176,18 @@ fn carrier(listen: IpAddr) -> String {
     format!(
         "# Accept links over TCP from networks that block UDP.\n[carrier]\nlisten = \"{address}\"\n\n"
     )
+}
+
+/// Returns the tables that name the store of clients in the directory `store`, up to the further keys of
+/// `[invitations]`. `is_database`: whether the store is a database.
+fn clients(store: &Path, is_database: bool) -> String {
+    if is_database {
+        let file = store.join("clients.db").display().to_string();
+        format!("[clients]\nsource = \"sqlite\"\nstore = {file:?}\n\n[invitations]\n")
+    } else {
+        let directory = store.display().to_string();
+        format!("[invitations]\nstore = {directory:?}\n")
+    }
 }
 
 fn outer(options: &Init, links: &[LinkSnapshot], port: u16) -> anyhow::Result<Outer> {
@@ -236,7 +250,9 @@ fn inner_addresses(options: &Init, links: &[LinkSnapshot]) -> anyhow::Result<Vec
 /// Refuses options that contradict the existing configuration.
 fn refuse_changes(options: &Init, gateway: &Gateway, file: &Path) -> anyhow::Result<()> {
     let port = gateway.role.listen.port();
-    let differs = if options.port.is_some_and(|wanted| wanted != port) {
+    let differs = if options.store && gateway.role.store.is_none() {
+        Some("--store")
+    } else if options.port.is_some_and(|wanted| wanted != port) {
         Some("--port")
     } else if options.endpoints.iter().any(|wanted| {
         let wanted = SocketAddr::new(wanted.ip, wanted.port.unwrap_or(port));
