@@ -8,11 +8,14 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`sqlite`] | the store in an SQLite file |
+//! | [`decisions`], [`raw`] | what every kind of store decides; rows as they are in a database, and their checks |
 //! | [`files`] | the members of a gateway without a store: files of `[invitations]` |
 //!
 //! Format, columns and rules for other programs that write to the store: `docs/clients.md`.
 
+mod decisions;
 pub(crate) mod files;
+mod raw;
 pub(crate) mod sqlite;
 
 use std::{collections::BTreeMap, io, path::PathBuf};

@@ -18,28 +18,25 @@ mod tests;
 use std::{
     collections::BTreeMap,
     fs,
-    net::IpAddr,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use data_encoding::HEXLOWER;
 use ipnet::IpNet;
 use pleach_core::{
     endpoint::accounts::{Caps, Usage},
-    session::invitation::{Claim, InvitationKey},
+    session::invitation::Claim,
 };
-use rusqlite::{
-    Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior,
-    params,
-};
-use zeroize::Zeroizing;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
-use super::{Changed, ClientStore, Mark, Members, StoreError, StoredClient, UsageBatch};
+use super::{
+    Changed, ClientStore, Mark, Members, StoreError, StoredClient, UsageBatch, decisions,
+    raw::{bps, signed},
+};
 use crate::{
-    keys::{self, KEY_LEN, SecretKey},
-    onboard::store::{Invitation, Offer, Refusal, free_address},
+    keys::{self, KEY_LEN},
+    onboard::store::{Invitation, Offer, Refusal},
 };
 
 /// A store of clients in an SQLite file.
@@ -116,14 +113,14 @@ impl SqliteStore {
     /// Runs `work` in a transaction, which is committed if `work` succeeds.
     fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
         let connection = self.connection()?;
         let result = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(Failure::from)
-            .and_then(|transaction| {
-                let value = work(&transaction)?;
+            .and_then(|mut transaction| {
+                let value = work(&mut transaction)?;
                 transaction.commit()?;
                 Ok(value)
             });
@@ -176,30 +173,7 @@ impl Members for SqliteStore {
         networks: &[IpNet],
         taken: &[IpNet],
     ) -> Result<Invitation, StoreError> {
-        self.write(|file| {
-            if rows::has_client(file, offer.name)? {
-                return Err(StoreError::Exists.into());
-            }
-            file.execute(
-                "DELETE FROM invitations WHERE name = ?1 OR expires_at <= ?2",
-                params![offer.name, signed(now)],
-            )?;
-            let mut in_use = taken.to_vec();
-            in_use.extend(rows::all_nets(file)?.into_iter().map(|(_, net)| net));
-            let addresses = networks.iter().map(|network| {
-                let is_free = |address: &IpAddr| !in_use.iter().any(|net| net.contains(address));
-                free_address(*network, is_free)
-            });
-            let addresses: Option<Vec<IpAddr>> = addresses.collect();
-            let invitation = Invitation {
-                name: offer.name.to_owned(),
-                key: SecretKey::new(Zeroizing::new(*offer.key.expose())),
-                expires_at: offer.expires_at,
-                addresses: addresses.ok_or(StoreError::Full)?,
-            };
-            rows::insert_invitation(file, &HEXLOWER.encode(&offer.id), &invitation)?;
-            Ok(invitation)
-        })
+        self.write(|file| decisions::invite(file, offer, now, networks, taken))
     }
 
     fn remove(&mut self, name: &str) -> Result<bool, StoreError> {
@@ -217,29 +191,14 @@ impl ClientStore for SqliteStore {
     }
 
     fn add(&mut self, client: &StoredClient) -> Result<(), StoreError> {
-        self.write(|file| {
-            if rows::has_client(file, &client.name)?
-                || rows::client_of(file, &client.public_key)?.is_some()
-            {
-                return Err(StoreError::Exists.into());
-            }
-            let known = rows::all_nets(file)?;
-            for net in &client.allowed_ips {
-                let is_same = |other: &IpNet| other.contains(net) || net.contains(other);
-                if let Some((owner, other)) = known.iter().find(|(_, other)| is_same(other)) {
-                    let (net, other, owner) = (*net, *other, owner.clone());
-                    return Err(StoreError::Overlap { net, other, owner }.into());
-                }
-            }
-            rows::insert_client(file, client, None)
-        })
+        self.write(|file| decisions::add(file, client))
     }
 
     fn set_caps(&mut self, name: &str, caps: Caps) -> Result<bool, StoreError> {
         self.write(|file| {
             let changed = file.execute(
                 "UPDATE clients SET rate_up = ?2, rate_down = ?3 WHERE name = ?1",
-                params![name, rows::bps(caps.up), rows::bps(caps.down)],
+                params![name, bps(caps.up), bps(caps.down)],
             )?;
             Ok(changed > 0)
         })
@@ -252,47 +211,7 @@ impl ClientStore for SqliteStore {
         gateway_key: &[u8; KEY_LEN],
         now: u64,
     ) -> Result<(StoredClient, bool), Refusal> {
-        let id = HEXLOWER.encode(&claim.id);
-        let decided = self.write(|file| {
-            let Some(invitation) = rows::invitation_of(file, &id)? else {
-                let used: Option<String> = file
-                    .query_row(
-                        "SELECT public_key FROM clients WHERE invitation = ?1",
-                        [&id],
-                        |row| row.get(0),
-                    )
-                    .optional()?;
-                let is_same = used.is_some_and(|key| key == keys::encode_public(public_key));
-                let client = rows::client_of(file, public_key)?.filter(|_| is_same);
-                return Ok(client.map(|client| (client, false)).ok_or(Refusal::Unknown));
-            };
-            let key = InvitationKey::from_kept(invitation.key.expose().into());
-            if !key.fits(claim, public_key, gateway_key) {
-                return Ok(Err(Refusal::WrongProof));
-            }
-            if invitation.expires_at <= now {
-                file.execute("DELETE FROM invitations WHERE id = ?1", [&id])?;
-                return Ok(Err(Refusal::Expired));
-            }
-            let nets = invitation.addresses.iter().copied().map(IpNet::from);
-            let client = StoredClient {
-                name: invitation.name,
-                public_key: *public_key,
-                preshared_key: Some(SecretKey::new(Zeroizing::new(*key.psk().expose()))),
-                allowed_ips: nets.collect(),
-                caps: Caps::default(),
-                added_at: now,
-            };
-            if rows::has_client(file, &client.name)?
-                || rows::client_of(file, &client.public_key)?.is_some()
-            {
-                return Ok(Err(Refusal::Store(StoreError::Exists)));
-            }
-            file.execute("DELETE FROM invitations WHERE id = ?1", [&id])?;
-            rows::insert_client(file, &client, Some(&id))?;
-            Ok(Ok((client, true)))
-        });
-        decided?
+        self.write(|file| decisions::claim(file, claim, public_key, gateway_key, now))?
     }
 
     fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError> {
@@ -447,11 +366,6 @@ fn unavailable(path: &Path, what: &impl ToString) -> StoreError {
         path: path.to_owned(),
         what: what.to_string(),
     }
-}
-
-/// Returns `number` as SQLite stores it; larger numbers than the largest become it.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The statements that make a schema of version n + 1 of one of version n, in order. A migration never changes after its

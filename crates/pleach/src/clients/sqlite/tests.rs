@@ -1,14 +1,18 @@
 use std::os::unix::fs::PermissionsExt as _;
 
+use std::net::IpAddr;
+
 use pleach_core::{
     session::{
-        invitation::{self, Claim},
+        invitation::{self, Claim, InvitationKey},
         secret::Secret,
     },
     units::Bitrate,
 };
+use zeroize::Zeroizing;
 
 use super::*;
+use crate::keys::SecretKey;
 
 const GATEWAY: [u8; 32] = [200; 32];
 const HOUR: u64 = 3600;
@@ -295,9 +299,12 @@ fn damage_in_an_open_file_is_reported_and_a_restored_file_is_used() {
 fn a_file_of_the_first_version_is_migrated_with_its_clients() {
     let bench = Bench::new();
     let path = bench.dir.path().join("old.db");
-    let old = Connection::open(&path).expect("opens");
+    let mut old = Connection::open(&path).expect("opens");
     old.execute_batch(MIGRATIONS[0]).expect("valid SQL");
-    rows::insert_client(&old, &client(1), None).unwrap_or_else(|_| panic!("inserted"));
+    let mut transaction = old.transaction().expect("begun");
+    let inserted = decisions::add(&mut transaction, &client(1));
+    assert!(inserted.is_ok());
+    transaction.commit().expect("committed");
     let marks = format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 1");
     old.execute_batch(&marks).expect("valid SQL");
     drop(old);
