@@ -9,7 +9,7 @@
 //! ends the thread.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
     thread::{self, JoinHandle},
     time::Duration,
@@ -192,6 +192,8 @@ struct Asking {
     /// Why the store cannot be read.
     trouble: Option<String>,
     unwritten: Unwritten,
+    /// Refused clients that the log has named. Bounded by [`MAX_LOGGED`].
+    logged: BTreeSet<[u8; KEY_LEN]>,
     next_look: Instant,
     next_write: Instant,
     /// Key from which on clients are looked for whose answers are old.
@@ -240,6 +242,7 @@ impl Asking {
             mark: Mark::default(),
             trouble: None,
             unwritten: Unwritten::new(run),
+            logged: BTreeSet::new(),
             next_look: now,
             next_write: now + config.write_every,
             next_again: [0; KEY_LEN],
@@ -290,7 +293,12 @@ impl Asking {
             decided = self.enrol(request);
         }
         let client = decided?;
-        self.keep(now, client.clone());
+        if self.trouble.is_none() {
+            self.keep(now, client.clone());
+        } else if let Some(known) = self.known.get_mut(&key) {
+            // The answer is an old one, and does not become younger.
+            known.is_used = true;
+        }
         Ok(client)
     }
 
@@ -299,8 +307,7 @@ impl Asking {
         match self.store.find(key) {
             Ok(Some(client)) => {
                 self.on_works();
-                self.check_networks(&client)?;
-                Ok(client)
+                self.routed(client)
             }
             Ok(None) => {
                 self.on_works();
@@ -308,7 +315,9 @@ impl Asking {
                 Err(Refused::Unknown)
             }
             Err(error @ StoreError::BadRow { .. }) => {
-                tracing::warn!("client refused: {error}");
+                if self.is_news(key) {
+                    tracing::warn!("client refused: {error}");
+                }
                 Err(Refused::BadRow)
             }
             Err(error) => {
@@ -322,18 +331,31 @@ impl Asking {
         }
     }
 
-    /// Whether all addresses of a client are routed into the tunnel.
-    fn check_networks(&self, client: &StoredClient) -> Result<(), Refused> {
-        let mut nets = client.allowed_ips.iter();
-        let foreign = nets.find(|net| !self.networks.iter().any(|own| own.contains(*net)));
-        let Some(net) = foreign else {
-            return Ok(());
+    /// Refuses a client that has an address which is not routed into the tunnel.
+    fn routed(&mut self, client: StoredClient) -> Result<StoredClient, Refused> {
+        let Some(net) = self.foreign_net(&client) else {
+            self.logged.remove(&client.public_key);
+            return Ok(client);
         };
-        tracing::warn!(
-            client = client.name,
-            "client refused: its address {net} is in no network of the gateway; add the network to [clients] networks"
-        );
+        if self.is_news(&client.public_key) {
+            tracing::warn!(
+                client = client.name,
+                "client refused: its address {net} is in no network of the gateway; add the network to [clients] networks"
+            );
+        }
         Err(Refused::BadRow)
+    }
+
+    /// Returns an address of the client that is not routed into the tunnel.
+    fn foreign_net(&self, client: &StoredClient) -> Option<IpNet> {
+        let mut nets = client.allowed_ips.iter();
+        let is_foreign = |net: &&IpNet| !self.networks.iter().any(|own| own.contains(*net));
+        nets.find(is_foreign).copied()
+    }
+
+    /// Whether nothing was logged about the client yet.
+    fn is_news(&mut self, key: &[u8; KEY_LEN]) -> bool {
+        self.logged.len() < MAX_LOGGED && self.logged.insert(*key)
     }
 
     /// Uses up the invitation that an unknown client claims.
@@ -349,17 +371,19 @@ impl Asking {
                 if is_new {
                     tracing::info!(client = client.name, %source, "enrolled");
                 }
-                self.check_networks(&client)?;
-                Ok(client)
+                self.routed(client)
             }
-            Err(refusal) => {
+            Err(Refusal::Unknown) => {
+                tracing::debug!(%source, "enrolment refused: {}", Refusal::Unknown);
+                Err(Refused::Unknown)
+            }
+            Err(refusal @ (Refusal::Expired | Refusal::WrongProof)) => {
                 tracing::warn!(%source, "enrolment refused: {refusal}");
-                match refusal {
-                    Refusal::Store(_) | Refusal::Io(_) => Err(Refused::Unreadable),
-                    Refusal::Expired | Refusal::Unknown | Refusal::WrongProof => {
-                        Err(Refused::Unknown)
-                    }
-                }
+                Err(Refused::Unknown)
+            }
+            Err(refusal @ (Refusal::Io(_) | Refusal::Store(_))) => {
+                tracing::warn!(%source, "enrolment refused: {refusal}");
+                Err(Refused::Unreadable)
             }
         }
     }
@@ -424,7 +448,7 @@ impl Asking {
             return;
         };
         match self.store.find(key) {
-            Ok(Some(client)) if self.check_networks(&client).is_ok() => {
+            Ok(Some(client)) if self.foreign_net(&client).is_none() => {
                 if client != before {
                     self.out.tell(Answer::Changed(client.clone()));
                 }
@@ -482,6 +506,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_secs(24 * 3600);
 /// Number of answers above which those for clients that the engine does not have are dropped.
 const MAX_ANSWERS: usize = 65_536;
+/// Maximum number of refused clients that the log names.
+const MAX_LOGGED: usize = 1000;
 /// Number of clients with old answers that are asked about at a time: 10 ms of an SQLite store.
 const MOST_AGAIN: usize = 256;
 
