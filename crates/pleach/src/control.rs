@@ -552,8 +552,7 @@ pub(crate) struct ClientStatus {
     /// Bytes of inner packets from the client since the gateway has learned of it.
     #[serde(default)]
     pub(crate) up_bytes: u64,
-    /// Bytes of inner packets to the client since the gateway has learned of it. A packet that is sent again or in copies
-    /// counts once.
+    /// Bytes of inner packets to the client since the gateway has learned of it. Retransmissions and copies do not count.
     #[serde(default)]
     pub(crate) down_bytes: u64,
     /// Cap of the rate from the client in 10^6 bit/s; absent if there is none.

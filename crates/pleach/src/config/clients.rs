@@ -97,8 +97,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Default time after which a gateway asks again about a client that it knows.
 const ANSWER_LIFE: Duration = Duration::from_secs(60);
-/// Default time without any datagram after which a gateway forgets a client: longer than any key lives, so that it has no
-/// session.
+/// Default time without any datagram after which a gateway forgets a client. It is longer than the lifetime of keys, so
+/// the client has no session.
 const IDLE: Duration = Duration::from_secs(600);
 /// Default interval at which byte counters are written: what a crash may lose.
 const WRITE_EVERY: Duration = Duration::from_secs(5);

@@ -32,7 +32,7 @@ use crate::{
     keys::{self, KEY_LEN, SecretKey},
 };
 
-/// The clients of a store that are peers of the engine, and the thread that asks the store.
+/// State of the clients of a store that are peers of the engine, and the thread that asks the store.
 #[derive(Debug)]
 pub(super) struct Admitted {
     asker: Asker,

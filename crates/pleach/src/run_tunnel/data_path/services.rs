@@ -37,7 +37,8 @@ impl DataPath {
     /// Opens the gateway's socket and starts its services.
     ///
     /// # Errors
-    /// If the socket, the store of clients or the enrolment cannot be started. Other services that cannot be started are only logged.
+    /// If the socket, the store of clients or the enrolment cannot be started. Other services that cannot be started are
+    /// only logged.
     pub(super) fn start_gateway(
         &mut self,
         config: &TunnelConfig,
