@@ -140,7 +140,7 @@ impl SqliteStore {
 }
 
 /// Why work on a file failed.
-enum Failure {
+pub(super) enum Failure {
     Database(rusqlite::Error),
     Store(StoreError),
 }
