@@ -25,7 +25,8 @@ use crate::{
     control::{
         ApplicationStatus, BudgetStatus, ClassStatus, ClientStatus, ConnectionStatus,
         ControlRequest, GatewayStatus, LinkState, LinkStatus, ParityReport, ReloadReport,
-        RepairStatus, SplitStatus, SplitterStatus, StatusReport, server::ControlServer,
+        RepairStatus, SplitStatus, SplitterStatus, StatusReport, StoreReport,
+        server::ControlServer,
     },
 };
 
@@ -130,6 +131,14 @@ fn sample() -> StatusReport {
         repair: Some(RepairStatus::default()),
         drops: BTreeMap::from([("replayed".to_owned(), 4)]),
         restored_tables: Some(1),
+        store: Some(StoreReport {
+            source: "sqlite".to_owned(),
+            trouble: None,
+            known: 1,
+            refused: BTreeMap::from([("unknown".to_owned(), 3)]),
+            forgotten: 2,
+            removed: 1,
+        }),
         ..StatusReport::default()
     }
 }
