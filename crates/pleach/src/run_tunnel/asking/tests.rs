@@ -44,7 +44,7 @@ impl Bench {
             ticket: 1,
             public_key: [number; 32],
             claim: None,
-            source: "198.51.100.1:4000".parse().expect("address"),
+            source: ([198, 51, 100, 1], 4000).into(),
         })
     }
 
