@@ -735,13 +735,15 @@ impl Endpoint {
     fn bound_kept(&mut self, now: Instant, index: usize) {
         let peer = &mut self.peers[index];
         let limit = self.kept.limit(peer.kept_bytes);
-        let mut bytes = peer.tunnel.kept_bytes();
+        let waiting = peer.upload.waiting_pkts() * peer.tunnel.packet_bytes();
+        let mut bytes = peer.tunnel.kept_bytes() + waiting;
         peer.is_over = false;
         let before = self.common.delivered.len();
         if bytes > limit {
             let mut shared = self.common.shared();
+            let limit = limit.saturating_sub(waiting);
             peer.is_over = !peer.tunnel.trim(now, limit, &mut shared);
-            bytes = peer.tunnel.kept_bytes();
+            bytes = peer.tunnel.kept_bytes() + waiting;
         }
         self.kept.change(peer.kept_bytes, bytes);
         peer.kept_bytes = bytes;

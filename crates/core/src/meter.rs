@@ -54,6 +54,11 @@ impl Meter {
         }
     }
 
+    /// Takes back the count of packets that have passed and are given up before they were sent.
+    pub(crate) fn take_back(&mut self, bytes: Bytes) {
+        self.bytes = self.bytes.saturating_sub(bytes.get());
+    }
+
     /// Returns the first time at which [`Self::can_pass`] holds if nothing else passes; it may be in the past. `None`
     /// without a limit.
     pub(crate) fn next_at(&self) -> Option<Instant> {

@@ -947,12 +947,17 @@ impl Tunnel {
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         let kept = kept::pkts(&self.paths, &self.repair, &self.outbound, &self.inbound);
-        kept as u64 * kept::packet_bytes(&self.lengths)
+        kept as u64 * self.packet_bytes()
+    }
+
+    /// Returns the memory that one stored packet takes, in bytes.
+    pub(crate) fn packet_bytes(&self) -> u64 {
+        kept::packet_bytes(&self.lengths)
     }
 
     /// Drops packets until at most `limit` bytes are used. Returns whether that was possible.
     pub fn trim(&mut self, now: Instant, limit: u64, shared: &mut Shared<'_>) -> bool {
-        let most = limit / kept::packet_bytes(&self.lengths);
+        let most = limit / self.packet_bytes();
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let kept = kept::pkts(&self.paths, &self.repair, &self.outbound, &self.inbound);
         let excess = kept.saturating_sub(most);

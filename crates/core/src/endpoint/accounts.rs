@@ -7,7 +7,8 @@
 //!
 //! Both queues signal congestion by CoDel ([`crate::queue`]), so a TCP connection fills the cap, and a flow that ignores
 //! congestion loses the packets above the cap. The queue for packets from a peer takes no memory until the peer reaches
-//! its cap; it is bounded by 100 ms at the cap, within 15 000 bytes to 4 MiB, and by 4096 packets.
+//! its cap; it is bounded by 100 ms at the cap, within 15 000 bytes to 4 MiB, and by 4096 packets, and counts among the
+//! packets kept for the peer ([`Endpoint::kept`]).
 //!
 //! The counters belong to the place of a peer in the table: they start at 0 when a peer is added, and go on when a new
 //! association begins. They never exceed what was carried.
@@ -39,7 +40,7 @@ pub struct Caps {
 pub struct Usage {
     /// Bytes from the peer that were delivered to the host.
     pub up_bytes: u64,
-    /// Bytes to the peer that left the tunnel queue. A packet that is sent again or in copies counts once.
+    /// Bytes to the peer that left the tunnel queue for a path. A packet that is sent again or in copies counts once.
     pub down_bytes: u64,
 }
 
@@ -68,6 +69,11 @@ impl Upload {
             .queue
             .get_or_insert_with(|| Box::new(Queue::new(config)));
         queue.set_max_bytes(most);
+    }
+
+    /// Returns the number of packets that wait.
+    pub(super) fn waiting_pkts(&self) -> u64 {
+        self.queue.as_ref().map_or(0, |queue| queue.len() as u64)
     }
 
     /// Returns when the next waiting packet may be delivered. `None` if no packet waits.

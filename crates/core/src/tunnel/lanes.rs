@@ -232,10 +232,24 @@ impl Lanes {
         self.bulk.len() + self.ahead.len() + self.urgent.len() + self.pinned.len()
     }
 
-    /// Removes and returns all packets that have sequence numbers.
+    /// Removes and returns all packets that have sequence numbers. They are not counted, because they are never sent.
     pub(super) fn drain_numbered(&mut self) -> impl Iterator<Item = Numbered> {
         let waiting = self.waiting.iter_mut().filter_map(Option::take);
-        waiting.chain(self.ahead.drain())
+        let meter = &mut self.meter;
+        waiting
+            .chain(self.ahead.drain())
+            .inspect(|numbered| meter.take_back(Bytes::of_len(numbered.packet.len())))
+    }
+
+    /// Returns the bytes of all packets that have left the lanes, each counted once. A packet that has its sequence
+    /// number and waits for a path does not count yet.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        let waiting = self.waiting.iter().flatten();
+        let waiting = waiting
+            .map(|numbered| numbered.packet.len() as u64)
+            .sum::<u64>();
+        let unsent = waiting + self.ahead.bytes().get();
+        self.meter.bytes().saturating_sub(unsent)
     }
 
     /// Puts back a packet that has to wait.
@@ -295,6 +309,7 @@ impl Lanes {
                     return Some((lane, numbered));
                 }
                 self.expired_at = Some(now);
+                self.meter.take_back(Bytes::of_len(numbered.packet.len()));
                 self.services.give_up(numbered.packet, egress.shared);
             }
             if !self.meter.can_pass(now) {

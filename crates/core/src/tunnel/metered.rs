@@ -20,6 +20,6 @@ impl Tunnel {
     /// goes on when a new association begins.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
-        self.outbound.lanes.meter.bytes()
+        self.outbound.lanes.sent_bytes()
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! The file may be moved away, replaced or restored at any time. An open file that was moved can still be read, so each
 //! call compares the file at the path with the open one, and opens it again if it is another one. A file that is missing
-//! is created by [`SqliteStore::create`] only, never later: an empty store in place of a lost one would disconnect all
-//! clients.
+//! or empty becomes a store by [`SqliteStore::create`] only, never later: an empty store in place of a lost one would
+//! disconnect all clients.
 //!
 //! Every change is one transaction, and on disk when the call returns. Other programs may read and write the file at the
 //! same time; a call waits for them for at most [`BUSY`].
@@ -65,7 +65,7 @@ impl SqliteStore {
         options.write(true).create(true).truncate(false).mode(0o600);
         let created = options.open(path);
         created.map_err(|error| unavailable(path, &error))?;
-        Self::open(path)
+        Self::first(path, true)
     }
 
     /// Opens the store at `path`, which must exist, and applies migrations.
@@ -73,13 +73,17 @@ impl SqliteStore {
     /// # Errors
     /// As [`Self::create`], or if the file is missing.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let mut this = Self {
+        Self::first(path, false)
+    }
+
+    fn first(path: &Path, may_be_empty: bool) -> Result<Self, StoreError> {
+        let found = fs::metadata(path).map_err(|error| unavailable(path, &error))?;
+        let connection = connect(path, may_be_empty)?;
+        Ok(Self {
             path: path.to_owned(),
-            open: None,
-            is_other: false,
-        };
-        this.connection()?;
-        Ok(this)
+            open: Some((connection, (found.dev(), found.ino()))),
+            is_other: true,
+        })
     }
 
     /// Returns the connection to the file that is at the path now.
@@ -92,7 +96,7 @@ impl SqliteStore {
         if self.open.as_ref().is_none_or(|(_, open)| *open != identity) {
             self.open = None;
             self.is_other = true;
-            let connection = connect(&self.path)?;
+            let connection = connect(&self.path, false)?;
             self.open = Some((connection, identity));
         }
         match &mut self.open {
@@ -146,8 +150,18 @@ pub(super) enum Failure {
 }
 
 impl From<rusqlite::Error> for Failure {
+    /// A value that has another type than its column is a mistake in its row, and not a broken store.
     fn from(error: rusqlite::Error) -> Self {
-        Self::Database(error)
+        match error {
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::Utf8Error(..) => Self::Store(StoreError::BadRow {
+                name: "?".to_owned(),
+                what: error.to_string(),
+            }),
+            error => Self::Database(error),
+        }
     }
 }
 
@@ -298,12 +312,13 @@ impl ClientStore for SqliteStore {
     }
 }
 
-/// Opens the existing file at `path`, and applies the migrations that it lacks.
-fn connect(path: &Path) -> Result<Connection, StoreError> {
+/// Opens the existing file at `path`, and applies the migrations that it lacks. `may_be_empty`: makes a store of an empty
+/// file.
+fn connect(path: &Path, may_be_empty: bool) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags);
     let mut connection = opened.map_err(|error| database_error(path, &error))?;
-    let migrated = migrate(&mut connection, path);
+    let migrated = migrate(&mut connection, path, may_be_empty);
     migrated.map_err(|failure| match failure {
         Failure::Database(error) => database_error(path, &error),
         Failure::Store(error) => error,
@@ -311,14 +326,16 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Failure> {
+fn migrate(connection: &mut Connection, path: &Path, may_be_empty: bool) -> Result<(), Failure> {
     connection.busy_timeout(BUSY)?;
-    // A file with a journal of its own can be moved and copied as one file while nobody writes.
-    connection.execute_batch("PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = FULL;")?;
     let known = signed(MIGRATIONS.len() as u64);
     let (application, version) = identity(connection)?;
-    if application == APPLICATION && version == known {
-        return Ok(());
+    if application == APPLICATION && version <= known {
+        // A file with a journal of its own can be moved and copied as one file while nobody writes.
+        connection.execute_batch(JOURNAL)?;
+        if version == known {
+            return Ok(());
+        }
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Another process may have migrated the file meanwhile.
@@ -326,6 +343,13 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Failure> {
     let tables: i64 =
         transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let is_new = application == 0 && version == 0 && tables == 0;
+    if is_new && !may_be_empty {
+        return Err(unavailable(
+            path,
+            &"the file is empty; restore it with `mv` from a copy beside it",
+        )
+        .into());
+    }
     if application != APPLICATION && !is_new {
         let path = path.to_owned();
         return Err(StoreError::Foreign { path }.into());
@@ -341,6 +365,7 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Failure> {
     transaction.pragma_update(None, "application_id", APPLICATION)?;
     transaction.pragma_update(None, "user_version", known)?;
     transaction.commit()?;
+    connection.execute_batch(JOURNAL)?;
     Ok(())
 }
 
@@ -371,6 +396,8 @@ fn unavailable(path: &Path, what: &impl ToString) -> StoreError {
 /// The statements that make a schema of version n + 1 of one of version n, in order. A migration never changes after its
 /// release.
 const MIGRATIONS: [&str; 2] = [include_str!("sqlite/1.sql"), include_str!("sqlite/2.sql")];
+/// How the file is written.
+const JOURNAL: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = FULL;";
 /// Marks the file as a store of clients: `plch` in ASCII.
 const APPLICATION: i64 = 0x706c_6368;
 /// Longest wait for another program that has locked the file.

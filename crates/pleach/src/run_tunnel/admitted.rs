@@ -144,18 +144,15 @@ impl Admitted {
 
     /// Tells the thread the bytes that all peers of the engine have carried since the last call.
     fn count(&mut self, endpoint: &Endpoint) {
-        let mut used: BTreeMap<String, Usage> = BTreeMap::new();
+        let mut all = BTreeMap::new();
         let mut counted = BTreeMap::new();
         for (peer, usage) in endpoint.usage() {
             let before = self.counted.get(&peer.public_key).copied();
-            let more = since(usage, before.unwrap_or_default());
-            if more != Usage::default() {
-                used.insert(peer.name.clone(), more);
-            }
+            all.extend(used(&peer.name, usage, before.unwrap_or_default()));
             counted.insert(peer.public_key, usage);
         }
         self.counted = counted;
-        self.asker.on_used(used);
+        self.asker.on_used(all);
     }
 
     fn on_refused(&mut self, refused: Refused) {
@@ -305,9 +302,11 @@ impl DataPath {
     ) -> Option<StoredClient> {
         let admitted = self.admitted.as_mut()?;
         let client = admitted.remove(public_key)?;
-        admitted.count(&self.endpoint);
+        let before = admitted.counted.remove(public_key).unwrap_or_default();
+        if let Some(usage) = self.endpoint.usage_of(public_key) {
+            admitted.asker.on_used(used(&client.name, usage, before));
+        }
         self.endpoint.remove_client(now, public_key);
-        admitted.counted.remove(public_key);
         admitted.asker.on_forgotten(*public_key);
         Some(client)
     }
@@ -347,6 +346,16 @@ impl DataPath {
             admitted.asker.finish();
         }
     }
+}
+
+/// Returns the bytes that the client `name` has carried since `before`, if any.
+fn used(name: &str, now: Usage, before: Usage) -> BTreeMap<String, Usage> {
+    let more = since(now, before);
+    let is_any = more != Usage::default();
+    is_any
+        .then(|| (name.to_owned(), more))
+        .into_iter()
+        .collect()
 }
 
 /// Returns the bytes carried since `before`. A peer whose counters are lower was added anew.

@@ -2,15 +2,22 @@
 //!
 //! It answers the engine's questions about unknown keys, asks for changes every [`LOOK_EVERY`], asks again about known
 //! clients when an answer is older than `[clients] answer_life`, and writes byte counters. While the store cannot be
-//! read, known clients are served from the last answers, for at most [`STALE`]; clients without an answer are refused.
+//! read, clients that are connected stay so, and others are served from the last answers, for at most [`STALE`]; clients
+//! without an answer are refused.
 //!
 //! Bounds: [`MAX_ASKED`] questions wait; [`MAX_ANSWERS`] answers are kept for clients that are not connected, besides
 //! those of the engine's clients; at most [`MOST_AGAIN`] clients are asked about again at a time. Dropping [`Asker`]
 //! ends the thread.
 
+mod trouble;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -26,6 +33,8 @@ use pleach_core::{
     time::Instant,
 };
 use pleach_linux::{clock, poll::Waker};
+
+use trouble::Trouble;
 
 use super::written::Unwritten;
 use crate::{
@@ -92,6 +101,8 @@ enum Note {
 pub(super) struct Asker {
     /// `None` after [`Self::finish`].
     running: Option<(Sender<Note>, JoinHandle<()>)>,
+    /// Whether the gateway stops, so that only bytes are written.
+    stop: Arc<AtomicBool>,
     /// Limits the questions that wait. Its receiver is in the thread.
     slots: SyncSender<()>,
     answers: Receiver<Answer>,
@@ -118,12 +129,15 @@ impl Asker {
             waker: waker.clone(),
         };
         let mut asking = Asking::new(clock::now(), store, config, own_key, run, out);
+        let stop = Arc::<AtomicBool>::default();
+        let stopping = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("clients".to_owned())
-            .spawn(move || asking.run(&todo, &taken))
+            .spawn(move || asking.run(&todo, &taken, &stopping))
             .context("thread for the store of clients")?;
         Ok(Self {
             running: Some((notes, thread)),
+            stop,
             slots,
             answers,
             waker,
@@ -165,8 +179,9 @@ impl Asker {
         self.answers.try_recv().ok()
     }
 
-    /// Waits until the thread has written the counters.
+    /// Waits until the thread has tried once to write the counters. Questions that still wait are not answered.
     pub(super) fn finish(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         if let Some((notes, thread)) = self.running.take() {
             drop(notes);
             let _ = thread.join();
@@ -189,8 +204,7 @@ struct Asking {
     /// The last answer about each client.
     known: BTreeMap<[u8; KEY_LEN], Known>,
     mark: Mark,
-    /// Why the store cannot be read.
-    trouble: Option<String>,
+    trouble: Trouble,
     unwritten: Unwritten,
     /// Refused clients that the log has named. Bounded by [`MAX_LOGGED`].
     logged: BTreeSet<[u8; KEY_LEN]>,
@@ -240,7 +254,7 @@ impl Asking {
             own_key,
             known: BTreeMap::new(),
             mark: Mark::default(),
-            trouble: None,
+            trouble: Trouble::default(),
             unwritten: Unwritten::new(run),
             logged: BTreeSet::new(),
             next_look: now,
@@ -250,11 +264,13 @@ impl Asking {
         }
     }
 
-    fn run(&mut self, todo: &Receiver<Note>, taken: &Receiver<()>) {
+    fn run(&mut self, todo: &Receiver<Note>, taken: &Receiver<()>, stop: &AtomicBool) {
         loop {
             let now = clock::now();
             let next = self.next_look.min(self.next_write);
+            let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
+                Ok(Note::Ask(_) | Note::Forgotten(_)) if is_stopping() => {}
                 Ok(Note::Ask(request)) => {
                     let client = self.ask(&request);
                     let _ = taken.try_recv();
@@ -274,13 +290,17 @@ impl Asking {
                 }
             }
             let now = clock::now();
+            if is_stopping() {
+                continue;
+            }
+            // The intervals begin at the end, because another program may lock the store for seconds.
             if now >= self.next_look {
-                self.next_look = now + LOOK_EVERY;
                 self.look(now);
+                self.next_look = clock::now() + LOOK_EVERY;
             }
             if now >= self.next_write {
-                self.next_write = now + self.write_every;
                 self.write();
+                self.next_write = clock::now() + self.write_every;
             }
         }
     }
@@ -293,7 +313,7 @@ impl Asking {
             decided = self.enrol(request);
         }
         let client = decided?;
-        if self.trouble.is_none() {
+        if !self.trouble.is_unreadable() {
             self.keep(now, client.clone());
         } else if let Some(known) = self.known.get_mut(&key) {
             // The answer is an old one, and does not become younger.
@@ -302,15 +322,19 @@ impl Asking {
         Ok(client)
     }
 
-    /// Looks a client up. While the store cannot be read, returns the last answer.
+    /// Looks a client up. While the store cannot be read, returns the last answer: at once, because the next attempt to
+    /// read may take as long as the last one, and other clients wait.
     fn find(&mut self, now: Instant, key: &[u8; KEY_LEN]) -> Result<StoredClient, Refused> {
+        if self.trouble.is_unreadable() && now < self.next_look {
+            return self.remembered(now, key);
+        }
         match self.store.find(key) {
             Ok(Some(client)) => {
-                self.on_works();
+                self.on_read(None);
                 self.routed(client)
             }
             Ok(None) => {
-                self.on_works();
+                self.on_read(None);
                 self.known.remove(key);
                 Err(Refused::Unknown)
             }
@@ -321,14 +345,19 @@ impl Asking {
                 Err(Refused::BadRow)
             }
             Err(error) => {
-                self.on_trouble(&error);
-                let known = self.known.get(key);
-                let known = known.filter(|known| now.since(known.asked_at) < STALE);
-                known
-                    .map(|known| known.client.clone())
-                    .ok_or(Refused::Unreadable)
+                self.on_read(Some(&error));
+                self.remembered(now, key)
             }
         }
+    }
+
+    /// Returns the last answer about a client.
+    fn remembered(&self, now: Instant, key: &[u8; KEY_LEN]) -> Result<StoredClient, Refused> {
+        let known = self.known.get(key);
+        let known = known.filter(|known| now.since(known.asked_at) < STALE);
+        known
+            .map(|known| known.client.clone())
+            .ok_or(Refused::Unreadable)
     }
 
     /// Refuses a client that has an address which is not routed into the tunnel.
@@ -407,23 +436,17 @@ impl Asking {
     /// Looks for clients that have changed, and for old answers.
     fn look(&mut self, now: Instant) {
         match self.store.changes_since(&mut self.mark) {
-            Ok(Changed::Keys(keys)) => {
-                self.on_works();
-                for key in keys {
-                    self.ask_again(now, &key);
+            Ok(changed) => {
+                self.on_read(None);
+                let keys = match changed {
+                    Changed::Keys(keys) => keys,
+                    Changed::Any => self.known.keys().copied().collect(),
+                };
+                if !keys.iter().all(|key| self.ask_again(now, key)) {
+                    return;
                 }
             }
-            Ok(Changed::Any) => {
-                self.on_works();
-                let keys: Vec<_> = self.known.keys().copied().collect();
-                for key in keys {
-                    self.ask_again(now, &key);
-                }
-            }
-            Err(error) => {
-                self.on_trouble(&error);
-                return;
-            }
+            Err(error) => return self.on_read(Some(&error)),
         }
         let is_old = |known: &Known| now.since(known.asked_at) >= self.answer_life;
         let from = self.known.range(self.next_again..);
@@ -437,15 +460,14 @@ impl Asking {
         if let Some(last) = keys.last() {
             self.next_again = *last;
         }
-        for key in keys {
-            self.ask_again(now, &key);
-        }
+        keys.iter().all(|key| self.ask_again(now, key));
     }
 
-    /// Asks again about a client. Tells the data path if the client has changed or exists no more.
-    fn ask_again(&mut self, now: Instant, key: &[u8; KEY_LEN]) {
+    /// Asks again about a client. Tells the data path if the client has changed or exists no more. Returns whether the
+    /// store could be read.
+    fn ask_again(&mut self, now: Instant, key: &[u8; KEY_LEN]) -> bool {
         let Some(before) = self.known.get(key).map(|known| known.client.clone()) else {
-            return;
+            return true;
         };
         match self.store.find(key) {
             Ok(Some(client)) if self.foreign_net(&client).is_none() => {
@@ -465,37 +487,36 @@ impl Asking {
                 self.known.remove(key);
                 self.out.tell(Answer::Gone(*key));
             }
-            Err(error) => self.on_trouble(&error),
+            Err(error) => {
+                self.on_read(Some(&error));
+                return false;
+            }
         }
+        true
     }
 
     fn write(&mut self) {
         let seconds = clock::unix_nanos() / 1_000_000_000;
         while let Some(batch) = self.unwritten.next(seconds) {
-            match self.store.add_usage(batch) {
-                Ok(()) => self.unwritten.on_written(),
-                Err(error) => return self.on_trouble(&error),
+            let written = self.store.add_usage(batch);
+            if self.trouble.on_write(written.as_ref().err()) {
+                self.out.tell(Answer::State(self.trouble.text()));
             }
+            if written.is_err() {
+                return;
+            }
+            self.unwritten.on_written();
         }
     }
 
-    fn on_works(&mut self) {
-        if self.trouble.take().is_some() {
-            tracing::info!("the store of clients can be read again");
-            self.out.tell(Answer::State(None));
-        }
-    }
-
-    fn on_trouble(&mut self, error: &StoreError) {
-        let text = error.to_string();
-        if self.trouble.as_ref() != Some(&text) {
-            // A change may have been read that could not be followed up.
-            self.mark = Mark::default();
-            tracing::warn!(
-                "the store of clients cannot be used: {text}; known clients are served, new ones are refused"
-            );
-            self.out.tell(Answer::State(Some(text.clone())));
-            self.trouble = Some(text);
+    /// Records an attempt to read, with its error.
+    fn on_read(&mut self, error: Option<&StoreError>) {
+        if self.trouble.on_read(error) {
+            if error.is_some() {
+                // A change may have been read that could not be followed up.
+                self.mark = Mark::default();
+            }
+            self.out.tell(Answer::State(self.trouble.text()));
         }
     }
 }

@@ -266,9 +266,14 @@ fn files_that_are_no_stores_are_refused_and_left_alone() {
         &|| fs::write(&path, "no database at all".repeat(100)).expect("written"),
         "damaged",
     );
+    for journal in ["DELETE", "WAL"] {
+        let text =
+            format!("PRAGMA journal_mode = {journal}; CREATE TABLE x (y); PRAGMA user_version = 1");
+        refused(&|| sql(&text), "another program");
+    }
     refused(
-        &|| sql("CREATE TABLE x (y); PRAGMA user_version = 1"),
-        "another program",
+        &|| fs::write(&path, "").expect("written"),
+        "the file is empty",
     );
     refused(
         &|| {
@@ -288,6 +293,23 @@ fn damage_in_an_open_file_is_reported_and_a_restored_file_is_used() {
     let error = bench.store.find(&[1; 32]).expect_err("damaged");
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     assert!(bench.store.add(&client(2)).is_err());
+    fs::write(bench.path(), good).expect("written");
+    assert_eq!(
+        bench.store.find(&[1; 32]).expect("restored"),
+        Some(client(1))
+    );
+}
+
+#[test]
+fn a_file_that_is_empty_while_a_copy_is_written_is_no_store_without_clients() {
+    let mut bench = Bench::new();
+    bench.store.add(&client(1)).expect("added");
+    let good = fs::read(bench.path()).expect("readable");
+    fs::remove_file(bench.path()).expect("removed");
+    fs::write(bench.path(), "").expect("written");
+    let error = bench.store.find(&[1; 32]).expect_err("empty");
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    assert_eq!(fs::read(bench.path()).expect("readable"), b"");
     fs::write(bench.path(), good).expect("written");
     assert_eq!(
         bench.store.find(&[1; 32]).expect("restored"),
@@ -338,6 +360,11 @@ fn a_row_that_another_program_has_written_wrongly_is_named_and_hides_no_other_ro
         );
         assert!(bench.store.remove("client2").expect("removed"));
     }
+    // A text that is not UTF-8 is a mistake in its row, too.
+    bench.store.add(&client(2)).expect("added");
+    bench.sql("UPDATE clients SET allowed_ips = CAST(x'ff' AS TEXT) WHERE name = 'client2'");
+    let error = bench.store.find(&[2; 32]).expect_err("no text");
+    assert!(matches!(error, StoreError::BadRow { .. }), "{error}");
     // An address without a length is one host, spaces do not matter.
     bench.sql("UPDATE clients SET allowed_ips = '10.77.0.9,fd77::9/128 ' WHERE name = 'client1'");
     let found = bench

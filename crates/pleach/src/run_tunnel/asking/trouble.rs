@@ -1,0 +1,83 @@
+//! Why the store of clients cannot be used.
+//!
+//! Reading and writing are apart: with a full disk, or while another program holds the lock for writing, the store can
+//! still be read.
+
+use crate::clients::StoreError;
+
+/// The present failures of the store.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    reading: Option<String>,
+    writing: Option<String>,
+}
+
+impl Trouble {
+    /// Whether the last attempt to read has failed.
+    pub(super) const fn is_unreadable(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    /// Records an attempt to read, with its error. Returns whether this changes [`Self::text`].
+    pub(super) fn on_read(&mut self, error: Option<&StoreError>) -> bool {
+        let text = error.map(ToString::to_string);
+        if text == self.reading {
+            return false;
+        }
+        match &text {
+            Some(text) => tracing::warn!(
+                "the store of clients cannot be read: {text}; known clients are served, new ones are refused"
+            ),
+            None => tracing::info!("the store of clients can be read again"),
+        }
+        self.reading = text;
+        true
+    }
+
+    /// Records an attempt to write, with its error. Returns whether this changes [`Self::text`].
+    pub(super) fn on_write(&mut self, error: Option<&StoreError>) -> bool {
+        let text = error.map(ToString::to_string);
+        if text == self.writing {
+            return false;
+        }
+        match &text {
+            Some(text) => tracing::warn!(
+                "the bytes of clients cannot be written to the store: {text}; they are kept in memory and written later"
+            ),
+            None => tracing::info!("the bytes of clients are written to the store again"),
+        }
+        self.writing = text;
+        true
+    }
+
+    /// Returns the reason for the status. `None` if the store can be read and written.
+    pub(super) fn text(&self) -> Option<String> {
+        let writing = || {
+            let text = self.writing.as_ref()?;
+            Some(format!("the bytes of clients cannot be written: {text}"))
+        };
+        self.reading.clone().or_else(writing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_can_be_read_but_not_written_stays_in_trouble() {
+        let mut trouble = Trouble::default();
+        let full = StoreError::Unavailable {
+            path: "clients.db".into(),
+            what: "disk full".to_owned(),
+        };
+        assert!(trouble.on_write(Some(&full)) && !trouble.on_write(Some(&full)));
+        assert!(!trouble.on_read(None) && !trouble.is_unreadable());
+        assert!(trouble.text().is_some_and(|text| text.contains("written")));
+        assert!(trouble.on_read(Some(&full)) && trouble.is_unreadable());
+        assert!(trouble.on_read(None));
+        assert!(trouble.text().is_some_and(|text| text.contains("written")));
+        assert!(trouble.on_write(None));
+        assert_eq!(trouble.text(), None);
+    }
+}
