@@ -49,17 +49,23 @@ impl RawClient {
         let allowed_ips = nets(&self.allowed_ips)
             .filter(|nets| !nets.is_empty())
             .ok_or_else(|| bad("allowed_ips is no list of networks separated by commas"))?;
-        let [up, down] = self
-            .rates
-            .map(|rate| rate.map(|rate| u64::try_from(rate).map(Bitrate::from_bps)));
-        let rate = |_| bad("rate_up or rate_down is negative");
+        let rate = |stored: Option<i64>| {
+            let Some(stored) = stored else {
+                return Ok(None);
+            };
+            let rate = u64::try_from(stored).ok().filter(|rate| *rate > 0);
+            let rate = rate.map(Bitrate::from_bps);
+            rate.map(Some)
+                .ok_or_else(|| bad("rate_up or rate_down is not above 0"))
+        };
+        let [up, down] = self.rates;
         Ok(StoredClient {
             public_key: *public_key,
             preshared_key,
             allowed_ips,
             caps: Caps {
-                up: up.transpose().map_err(rate)?,
-                down: down.transpose().map_err(rate)?,
+                up: rate(up)?,
+                down: rate(down)?,
             },
             added_at: self.added_at.unsigned_abs(),
             name: self.name,
@@ -85,6 +91,9 @@ impl RawInvitation {
             name: self.name.clone(),
             what: what.to_owned(),
         };
+        if !config::is_name(&self.name) {
+            return Err(bad("its name has other characters than A-Z a-z 0-9 . _ -"));
+        }
         let key = keys::decode(&self.key);
         let key = key.map_err(|_| bad("the key of its invitation is no key"))?;
         let addresses: Result<Vec<IpAddr>, _> = self

@@ -228,10 +228,18 @@ impl DataPath {
             .as_ref()
             .ok()
             .and_then(|client| self.owner_of_name(client));
+        let is_configured = client
+            .as_ref()
+            .is_ok_and(|client| self.is_configured(client));
         let Some(admitted) = &mut self.admitted else {
             return;
         };
         let client = match client {
+            // A reload has added it since the question. It is known when it asks again.
+            Ok(_) if is_configured => {
+                let _ = self.endpoint.settle_enrolment(now, ticket, None);
+                return;
+            }
             Ok(client) if owner.is_none() => client,
             Ok(client) => {
                 let what = "another client has its name; rename one of the two";
@@ -259,6 +267,15 @@ impl DataPath {
                 admitted.on_clash(&client, &what);
             }
         }
+    }
+
+    /// Whether the configuration has a client with the key of `client`.
+    fn is_configured(&self, client: &StoredClient) -> bool {
+        let Role::Gateway(gateway) = &self.config.role else {
+            return false;
+        };
+        let mut configured = gateway.clients.iter();
+        configured.any(|other| other.public_key == client.public_key)
     }
 
     /// Returns the key of another client that has the name of `client`.
