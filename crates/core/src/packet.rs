@@ -79,6 +79,12 @@ impl PacketBuf {
         self.bytes.len() - self.start
     }
 
+    /// Returns the length of the packet in bytes before its front was shortened ([`Self::replace_front`]).
+    #[must_use]
+    pub fn original_len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether the buffer contains no packet.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -47,6 +47,15 @@ impl Ahead {
         self.bytes
     }
 
+    /// Returns the number of bytes of the waiting packets before their headers were compressed.
+    pub(super) fn original_bytes(&self) -> u64 {
+        let lens = self
+            .packets
+            .iter()
+            .map(|(_, numbered)| numbered.packet.original_len() as u64);
+        lens.sum()
+    }
+
     /// Returns the number of bytes of the waiting packets, including overhead on the wire.
     pub(super) fn on_wire(&self) -> Bytes {
         in_datagrams(self.bytes, self.len())

@@ -238,17 +238,15 @@ impl Lanes {
         let meter = &mut self.meter;
         waiting
             .chain(self.ahead.drain())
-            .inspect(|numbered| meter.take_back(Bytes::of_len(numbered.packet.len())))
+            .inspect(|numbered| meter.take_back(Bytes::of_len(numbered.packet.original_len())))
     }
 
     /// Returns the bytes of all packets that have left the lanes, each counted once. A packet that has its sequence
     /// number and waits for a path does not count yet.
     pub(super) fn sent_bytes(&self) -> u64 {
         let waiting = self.waiting.iter().flatten();
-        let waiting = waiting
-            .map(|numbered| numbered.packet.len() as u64)
-            .sum::<u64>();
-        let unsent = waiting + self.ahead.bytes().get();
+        let waiting = waiting.map(|numbered| numbered.packet.original_len() as u64);
+        let unsent = waiting.sum::<u64>() + self.ahead.original_bytes();
         self.meter.bytes().saturating_sub(unsent)
     }
 
@@ -309,7 +307,8 @@ impl Lanes {
                     return Some((lane, numbered));
                 }
                 self.expired_at = Some(now);
-                self.meter.take_back(Bytes::of_len(numbered.packet.len()));
+                self.meter
+                    .take_back(Bytes::of_len(numbered.packet.original_len()));
                 self.services.give_up(numbered.packet, egress.shared);
             }
             if !self.meter.can_pass(now) {
