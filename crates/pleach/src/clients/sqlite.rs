@@ -152,16 +152,20 @@ pub(super) enum Failure {
 impl From<rusqlite::Error> for Failure {
     /// A value that has another type than its column is a mistake in its row, and not a broken store.
     fn from(error: rusqlite::Error) -> Self {
-        match error {
+        let is_mistake = matches!(
+            error,
             rusqlite::Error::FromSqlConversionFailure(..)
-            | rusqlite::Error::IntegralValueOutOfRange(..)
-            | rusqlite::Error::InvalidColumnType(..)
-            | rusqlite::Error::Utf8Error(..) => Self::Store(StoreError::BadRow {
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::Utf8Error(..)
+        );
+        if is_mistake {
+            return Self::Store(StoreError::BadRow {
                 name: "?".to_owned(),
                 what: error.to_string(),
-            }),
-            error => Self::Database(error),
+            });
         }
+        Self::Database(error)
     }
 }
 
