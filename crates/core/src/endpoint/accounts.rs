@@ -15,7 +15,7 @@
 
 use core::time::Duration;
 
-use super::{Endpoint, PeerConfig};
+use super::{Endpoint, Peer, PeerConfig};
 use crate::{
     counters::DropReason,
     flows::FlowId,
@@ -111,23 +111,14 @@ impl Endpoint {
     /// Returns the configuration and the byte counters of every peer.
     pub fn usage(&self) -> impl Iterator<Item = (&PeerConfig, Usage)> {
         let peers = self.peers.iter().filter(|peer| !peer.is_removed);
-        peers.map(|peer| {
-            let usage = Usage {
-                up_bytes: peer.upload.meter.bytes(),
-                down_bytes: peer.tunnel.sent_bytes(),
-            };
-            (&peer.config, usage)
-        })
+        peers.map(|peer| (&peer.config, usage_of(peer)))
     }
 
     /// Returns the byte counters of the peer with the public key `public_key`.
     #[must_use]
     pub fn usage_of(&self, public_key: &[u8; 32]) -> Option<Usage> {
-        let peer = &self.peers[*self.by_key.get(public_key)?];
-        Some(Usage {
-            up_bytes: peer.upload.meter.bytes(),
-            down_bytes: peer.tunnel.sent_bytes(),
-        })
+        let index = *self.by_key.get(public_key)?;
+        Some(usage_of(&self.peers[index]))
     }
 
     /// Counts the packets of the peer `index` among the delivered ones, which are those after the first `before`, and
@@ -187,6 +178,13 @@ impl Endpoint {
             meter.on_passed(now, Bytes::of_len(queued.packet.len()));
             self.common.delivered.push_back(queued.packet);
         }
+    }
+}
+
+fn usage_of(peer: &Peer) -> Usage {
+    Usage {
+        up_bytes: peer.upload.meter.bytes(),
+        down_bytes: peer.tunnel.sent_bytes(),
     }
 }
 
