@@ -303,6 +303,16 @@ impl World {
         }
     }
 
+    /// Passes a packet for every client to the gateway.
+    fn send_to_all(&mut self, number: u32) {
+        let now = self.now;
+        for client in 0..CLIENTS {
+            counted(&mut self.gateway_bytes, || {
+                self.gateway.handle_packet(now, packet(254, client, number));
+            });
+        }
+    }
+
     /// Returns the gateway's memory for each client, without the pool of packet buffers that all clients share.
     fn per_client(&mut self) -> isize {
         let pool = self.gateway.pool();
@@ -348,15 +358,8 @@ fn memory_for_packets_is_freed() {
 fn a_client_that_never_connects_costs_little() {
     let mut world = World::new(0);
     let before = world.per_client();
-    let now = world.now;
     for number in 0..100 {
-        for client in 0..CLIENTS {
-            counted(&mut world.gateway_bytes, || {
-                world
-                    .gateway
-                    .handle_packet(now, packet(254, client, number));
-            });
-        }
+        world.send_to_all(number);
     }
     println!("never connected, sent to: {} bytes", world.per_client());
     world.run_for(Duration::from_secs(61));
@@ -372,14 +375,7 @@ fn a_client_that_vanishes_while_it_is_busy_costs_little() {
     world.exchange(500);
     world.vanish();
     for number in 0..200 {
-        let now = world.now;
-        for client in 0..CLIENTS {
-            counted(&mut world.gateway_bytes, || {
-                world
-                    .gateway
-                    .handle_packet(now, packet(254, client, number));
-            });
-        }
+        world.send_to_all(number);
         world.run_for(Duration::from_millis(10));
     }
     println!("vanished while busy: {} bytes", world.per_client());
@@ -400,14 +396,7 @@ fn a_client_whose_session_has_expired_costs_little() {
     world.exchange(100);
     world.vanish();
     for number in 0..16 {
-        let now = world.now;
-        for client in 0..CLIENTS {
-            counted(&mut world.gateway_bytes, || {
-                world
-                    .gateway
-                    .handle_packet(now, packet(254, client, number));
-            });
-        }
+        world.send_to_all(number);
         world.run_for(Duration::from_secs(10));
     }
     // 172 s have passed since the only handshake, and 10 s since the last packet.
