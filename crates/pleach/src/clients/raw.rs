@@ -35,9 +35,7 @@ impl RawClient {
             name: self.name.clone(),
             what: what.to_owned(),
         };
-        if !config::is_name(&self.name) {
-            return Err(bad("its name has other characters than A-Z a-z 0-9 . _ -"));
-        }
+        check_name(&self.name)?;
         let public_key = keys::decode(&self.public_key);
         let public_key = public_key.map_err(|_| bad("public_key is no key in base64"))?;
         let preshared_key = self
@@ -91,9 +89,7 @@ impl RawInvitation {
             name: self.name.clone(),
             what: what.to_owned(),
         };
-        if !config::is_name(&self.name) {
-            return Err(bad("its name has other characters than A-Z a-z 0-9 . _ -"));
-        }
+        check_name(&self.name)?;
         let key = keys::decode(&self.key);
         let key = key.map_err(|_| bad("the key of its invitation is no key"))?;
         let addresses: Result<Vec<IpAddr>, _> = self
@@ -110,6 +106,17 @@ impl RawInvitation {
             name: self.name,
         })
     }
+}
+
+/// Refuses a name that a client of the configuration may not have.
+fn check_name(name: &str) -> Result<(), StoreError> {
+    if config::is_name(name) {
+        return Ok(());
+    }
+    Err(StoreError::BadRow {
+        name: name.to_owned(),
+        what: "its name has other characters than A-Z a-z 0-9 . _ -".to_owned(),
+    })
 }
 
 /// Returns the networks in `text`, separated by commas. An address without a length is a network of one host. `None` if
