@@ -19,6 +19,7 @@ mod svg;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod why;
 
 use crate::results::{Results, World};
 

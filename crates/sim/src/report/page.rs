@@ -6,7 +6,7 @@ use super::{
     format::{duration, micros, number, ratio},
     media, plot, scenario, subject,
     svg::escape,
-    tables,
+    tables, why,
 };
 use crate::results::{Results, Transport};
 
@@ -76,6 +76,8 @@ struct Card {
     what: String,
     /// The goal in words, and whether it is reached.
     goal: Option<(String, bool)>,
+    /// Why the goal is missed, if the measurements tell.
+    why: Option<String>,
 }
 
 fn cards(results: &Results, facts: &Facts<'_>) -> String {
@@ -87,12 +89,16 @@ fn cards(results: &Results, facts: &Facts<'_>) -> String {
             escape(&card.what)
         );
         if let Some((goal, met)) = card.goal {
+            let why = card.why.filter(|_| !met);
             let (class, word) = if met {
                 ("met", "✓ goal met")
             } else {
                 ("missed", "✗ goal missed")
             };
             out += &format!("<em class=\"{class}\">{word}: {}</em>", escape(&goal));
+            if let Some(why) = why {
+                out += &format!("<small>{}</small>", escape(&why));
+            }
         }
         out += "</li>\n";
     }
@@ -109,6 +115,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit: " Mbit/s",
             what: "received by the applications".to_owned(),
             goal: None,
+            why: None,
         });
     }
     if let (Some(share), true) = (facts.share_of_sum(), facts.alone.len() > 1) {
@@ -122,6 +129,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit: " %",
             what: basis.to_owned(),
             goal: goal("at least 92 %", share >= SUM_GOAL),
+            why: why::share(results, facts),
         });
     }
     if let (Some(goodput), Some((name, best)), true) = (
@@ -134,6 +142,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit: " times",
             what: format!("the best line alone ({name}, {} Mbit/s)", number(best)),
             goal: goal("never below 0.95", goodput >= NO_REGRET * best),
+            why: None,
         });
     }
     if let Some(event) = facts.worst_failure {
@@ -146,6 +155,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
                 plot::describe(event)
             ),
             goal: goal("at most 100 ms", gap <= STALL_GOAL_MS),
+            why: why::gap(results, facts, event),
         });
     } else if let Some(gap) = facts.stall_ms {
         cards.push(Card {
@@ -153,6 +163,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit: "",
             what: "longest time without data".to_owned(),
             goal: None,
+            why: None,
         });
     }
     if let Some((idle, loaded)) = facts.ping_ms {
@@ -161,6 +172,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit: "",
             what: format!("added to a ping by the traffic (idle {})", duration(idle)),
             goal: goal("at most 20 ms", loaded - idle <= PING_GOAL_MS),
+            why: None,
         });
     }
     for (value, unit, what) in media::cards(results) {
@@ -169,6 +181,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit,
             what,
             goal: None,
+            why: None,
         });
     }
     if let (Some(lateness), true) = (results.lateness_us, cards.len() < 5) {
@@ -177,6 +190,7 @@ fn cards_of(results: &Results, facts: &Facts<'_>) -> Vec<Card> {
             unit: "",
             what: "lateness of the emulator (99th percentile)".to_owned(),
             goal: None,
+            why: None,
         });
     }
     cards

@@ -523,3 +523,26 @@ fn quantiles_are_nearest_rank() {
     assert_eq!(quantile(&[], 0.5), None);
     assert_eq!(crate::results::median(&[f64::NAN, 3.0, 1.0]), Some(2.0));
 }
+
+#[test]
+fn a_missed_goal_says_why() {
+    let mut results = two_lines();
+    // Half of the capacity was not used, and data paused for longer than the pings.
+    for (link, used) in results.links.iter_mut().zip([0.4, 0.6]) {
+        link.down.utilisation = Some(used);
+    }
+    for flow in &mut results.flows {
+        flow.goodput_mbps = 45.0;
+    }
+    for event in &mut results.events {
+        event.gap_ms = Some(900.0);
+    }
+    let page = render(&results);
+    assert!(page.contains("the lines were"), "{page}");
+    assert!(page.contains("pings stopped for "), "{page}");
+    // Data that stopped for as long as the pings have no other cause.
+    for event in &mut results.events {
+        event.gap_ms = Some(200.0);
+    }
+    assert!(!render(&results).contains("pings stopped"));
+}
