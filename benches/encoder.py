@@ -13,17 +13,14 @@ FIXED=7500 (kbit/s); PLEACH_BIN. Needs root.
 
 import json
 import os
-import re
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-BINARY = os.path.realpath(os.environ.get("PLEACH_BIN", os.path.join(ROOT, "target/release/pleach")))
+from lab_run import ROOT, Failed, LabRun, end_at_signal, status
+
 OUT = os.path.join(ROOT, "bench-results/encoder")
 RUNS = int(os.environ.get("RUNS", "3"))
 SCENARIOS = os.environ.get("SCENARIOS", "encoder encoder-slow").split()
@@ -44,46 +41,6 @@ SETTLE_S = 5
 # A picture of noise: it fills any bit rate, so the rates are those that were asked for.
 ENCODER = ["--source", "videotestsrc is-live=true pattern=snow", "--width", "640", "--height", "360",
            "--fps", str(FPS), "--preset", "ultrafast", "--maximum", str(FIXED), "--latency", str(LATENCY)]
-
-
-class Failed(Exception):
-    pass
-
-
-def wait_for(what, seconds, condition):
-    """Returns the first true value of `condition()`."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise Failed(f"{what}: not within {seconds} s")
-
-
-def daemon(config):
-    """Returns the process of the daemon that the lab has started with the file `config`."""
-    for entry in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{entry}/cmdline", "rb") as file:
-                arguments = file.read().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if arguments[1:3] == ["up", config]:
-            return int(entry)
-    return None
-
-
-def status(control):
-    """Returns the daemon's status, or None."""
-    try:
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(1)
-            sock.connect(control)
-            sock.sendall(b'{"command": "status"}\n')
-            return json.loads(sock.makefile().readline())
-    except (OSError, ValueError):
-        return None
 
 
 class Watch(threading.Thread):
@@ -124,58 +81,29 @@ def run(scenario, number, fixed):
     """Runs the scenario once, and returns the figures."""
     name = f"{scenario}-{'fixed' if fixed else 'follows'}-{number}"
     out = os.path.join(OUT, name)
-    os.makedirs(out, exist_ok=True)
-    started = []
-
-    def start(command, log):
-        with open(os.path.join(out, log), "wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
-                                       env=os.environ | {"PLEACH_BIN": BINARY, "PYTHONDONTWRITEBYTECODE": "1"})
-        started.append(process)
-        return process
-
-    try:
-        lab = start([BINARY, "lab", "run", os.path.join(ROOT, f"scenarios/{scenario}.toml"), "--out", out], "lab.log")
-        config = os.path.join(out, "run-1/client.toml")
-        client = wait_for("the client", 30, lambda: daemon(config))
-        gateway = wait_for("the gateway", 30, lambda: daemon(os.path.join(out, "run-1/gateway.toml")))
-        with open(config, encoding="utf-8") as file:
-            control = re.search(r'^control = "(.*)"$', file.read(), re.MULTILINE)[1]
-        is_up = lambda found: found and found["up"] and all(link["state"] == "up" for link in found["links"])
-        wait_for("the tunnel", 15, lambda: is_up(status(control)))
-        watch = Watch(control)
+    with LabRun(os.path.join(ROOT, f"scenarios/{scenario}.toml"), out) as lab:
+        watch = Watch(lab.control)
         watch.start()
         # The daemon measures once a second from the first request on. So the runs differ in the time from the last
         # measurement to the failure of the link.
         time.sleep((number - 1) / RUNS)
         python = [sys.executable, "-u"]
-        inside = lambda process: ["nsenter", f"--net=/proc/{process}/ns/net", "--"]
-        viewer = start(inside(gateway) + python + [os.path.join(ROOT, "benches/encoder_viewer.py"), str(PORT),
-                       str(LATENCY), os.path.join(out, "viewer.json")], "viewer.log")
+        viewer = lab.start(python + [os.path.join(ROOT, "benches/encoder_viewer.py"), str(PORT), str(LATENCY),
+                           os.path.join(out, "viewer.json")], "viewer.log", lab.gateway)
         changes = os.path.join(out, "changes.json")
-        way = ["--fixed", str(FIXED)] if fixed else ["--api", control, "--log", changes]
+        way = ["--fixed", str(FIXED)] if fixed else ["--api", lab.control, "--log", changes]
         begun = time.monotonic()
-        encoder = start(inside(client) + python + [os.path.join(ROOT, "examples/encoder/encoder.py"), "--srt",
-                        f"srt://{GATEWAY}:{PORT}"] + way + ENCODER, "encoder.log")
+        encoder = lab.start(python + [os.path.join(ROOT, "examples/encoder/encoder.py"), "--srt",
+                            f"srt://{GATEWAY}:{PORT}"] + way + ENCODER, "encoder.log", lab.client)
         while time.monotonic() < begun + ENDS_AT:
-            if lab.poll() is not None or encoder.poll() is not None or viewer.poll() is not None:
-                raise Failed(f"a program has ended early; the logs are in {out}")
+            lab.check(encoder, viewer)
             time.sleep(0.1)
         ended = time.monotonic()
         for process in (encoder, viewer):
             process.send_signal(signal.SIGTERM)
             process.wait(10)
         watch.ended.set()
-        lab.wait(60)
-        if lab.returncode != 0:
-            raise Failed(f"the lab failed; its log is in {out}")
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
-        results = json.load(file)
+        results = lab.results()
     with open(os.path.join(out, "viewer.json"), encoding="utf-8") as file:
         seen = json.load(file)
     rates = []
@@ -255,8 +183,7 @@ def row(label, all_figures):
 def main():
     if os.geteuid() != 0:
         sys.exit("encoder: needs root, for the namespaces of the lab's hosts")
-    # So that a run that is ended ends its programs.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_at_signal()
     found, broken = {}, []
     for scenario in SCENARIOS:
         for number in range(1, RUNS + 1):
