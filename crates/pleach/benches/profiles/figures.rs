@@ -1,5 +1,7 @@
 //! Computes the figures of a case from the results of a run.
 
+use std::collections::BTreeMap;
+
 use pleach_sim::{
     bonds::Case,
     results::{self, Results},
@@ -37,6 +39,8 @@ pub(crate) struct Outcome {
     pub(crate) singles_mbps: Vec<f64>,
     /// Goodput of the kernel's MPTCP (lab only).
     pub(crate) mptcp_mbps: Option<f64>,
+    /// Goodput of other programs, by name (lab only).
+    pub(crate) peers_mbps: BTreeMap<String, Option<f64>>,
     pub(crate) bonded: Figures,
     /// Goodput of each run.
     pub(crate) runs_mbps: Vec<f64>,

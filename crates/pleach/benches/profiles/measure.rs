@@ -1,4 +1,4 @@
-//! Runs the cases: first single links whose goodput is not stored, then the tunnel.
+//! Runs the cases: first single links whose goodput is not stored, then the tunnel, and other programs in its place.
 //!
 //! Simulated runs are independent of each other and use all cores. Runs in the lab take place one after the other.
 
@@ -19,7 +19,7 @@ use rayon::prelude::*;
 use crate::{
     cache::Cache,
     figures::{self, Figures, Outcome},
-    options::{Flow, Options, World},
+    options::{Flow, Options, Peer, World},
     simulate,
 };
 
@@ -54,6 +54,9 @@ pub(crate) fn measure(
         }
         Ok(result.map_err(|error| format!("run {}: {error:#}", run + 1)))
     })?;
+    if options.place == World::Lab {
+        bench.measure_peers(&jobs)?;
+    }
     if let Some(Err(error)) = bonded.first().filter(|_| bonded.iter().all(Result::is_err)) {
         bail!("nothing ran through the tunnel; the first case: {error}");
     }
@@ -63,6 +66,15 @@ pub(crate) fn measure(
         .zip(by_case)
         .map(|(case, attempts)| bench.outcome(case, attempts))
         .collect()
+}
+
+/// The tunnel of a run.
+#[derive(Clone, Copy)]
+enum Program<'a> {
+    Pleach,
+    /// The tunnel, and after it the scenario's baselines.
+    PleachAndBaselines,
+    Other(&'a Peer),
 }
 
 /// The result of a run through the tunnel, or the reason why it failed.
@@ -94,7 +106,7 @@ impl Bench<'_> {
         }
         let jobs: Vec<_> = jobs.into_iter().collect();
         self.for_each("single links", &jobs, |(key, (case, text))| {
-            let results = self.run(case, text, false)?;
+            let results = self.run(case, text, Program::Pleach)?;
             if let Some(why) = &results.refused {
                 println!("{}: a link alone: {why}", case.name);
             }
@@ -152,7 +164,11 @@ impl Bench<'_> {
             // Keys of the scenario itself must precede its sections.
             text.insert_str(0, "baselines = [\"mptcp\"]\n");
         }
-        let results = self.run(case, &text, wanted.is_some())?;
+        let program = match wanted {
+            Some(_) => Program::PleachAndBaselines,
+            None => Program::Pleach,
+        };
+        let results = self.run(case, &text, program)?;
         if let Some(key) = wanted {
             self.keep(&key, figures::mptcp(case, &results), &results)?;
         }
@@ -168,6 +184,44 @@ impl Bench<'_> {
         let links = case.links.iter();
         let texts = links.map(|link| case.single(&self.options.load(), link, run));
         is_measured.then(|| self.key("mptcp", case, &texts.collect::<Vec<_>>().join("+ ")))
+    }
+
+    /// Measures the other programs whose goodput is not stored. A program that fails is reported and left out.
+    fn measure_peers(&self, jobs: &[(&Case, u32)]) -> anyhow::Result<()> {
+        for peer in &self.options.peers {
+            self.for_each("peers", jobs, |&(case, run)| {
+                let case = self.best_first(case);
+                let (key, text) = self.peer(peer, &case, run);
+                if !self.options.fresh && self.known(&key).is_some() {
+                    return Ok(());
+                }
+                match self.run(&case, &text, Program::Other(peer)) {
+                    Ok(results) => self.keep(&key, case.goodput(&results), &results)?,
+                    Err(error) => println!("{}: {}: {error:#}", case.name, peer.name),
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns `case` with its links in the order of their goodput alone, because a program with one path uses the first.
+    fn best_first(&self, case: &Case) -> Case {
+        let keys = self.singles(case);
+        let known = keys.iter().map(|(key, _)| self.known(key).unwrap_or(0.0));
+        let mut links: Vec<_> = case.links.iter().cloned().zip(known).collect();
+        links.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        Case {
+            links: links.into_iter().map(|(link, _)| link).collect(),
+            ..case.clone()
+        }
+    }
+
+    /// Returns the key of another program's figure, and the scenario.
+    fn peer(&self, peer: &Peer, case: &Case, run: u32) -> (String, String) {
+        let (load, options) = (self.options.load(), self.options);
+        let text = case.bonded(&load, &options.policy, &[], run);
+        (self.key(&format!("peer {}", peer.name), case, &text), text)
     }
 
     fn outcome(&self, case: &Case, attempts: &[Attempt]) -> anyhow::Result<Outcome> {
@@ -195,6 +249,7 @@ impl Bench<'_> {
         Ok(Outcome {
             case: case.clone(),
             singles_mbps: singles_mbps.collect::<anyhow::Result<_>>()?,
+            peers_mbps: self.peers_of(case),
             mptcp_mbps: median(mptcp.iter().map(String::as_str).collect()),
             bonded: Figures::median(&counted),
             runs_mbps: runs.filter_map(|run| run.figures.goodput_mbps).collect(),
@@ -208,14 +263,34 @@ impl Bench<'_> {
         })
     }
 
-    /// Runs the scenario `text` of `case`.
-    fn run(&self, case: &Case, text: &str, with_baselines: bool) -> anyhow::Result<Results> {
+    /// Returns the median goodput of the other programs, by name.
+    fn peers_of(&self, case: &Case) -> BTreeMap<String, Option<f64>> {
+        let case = self.best_first(case);
+        let median = |peer: &Peer| {
+            let keys = (0..self.options.runs()).map(|run| self.peer(peer, &case, run).0);
+            let values: Vec<f64> = keys.filter_map(|key| self.known(&key)).collect();
+            results::median(&values)
+        };
+        let peers = self.options.peers.iter();
+        peers
+            .map(|peer| (peer.name.clone(), median(peer)))
+            .collect()
+    }
+
+    /// Runs the scenario `text` of `case` with `program` as the tunnel.
+    fn run(&self, case: &Case, text: &str, program: Program<'_>) -> anyhow::Result<Results> {
         let scenario = simulate::scenario(text)?;
         match self.options.place {
             World::Lab => {
+                let binary = match program {
+                    Program::Pleach | Program::PleachAndBaselines => {
+                        env!("CARGO_BIN_EXE_pleach").into()
+                    }
+                    Program::Other(peer) => peer.program.clone(),
+                };
                 let options = pleach_lab::Options {
-                    binary: Some(env!("CARGO_BIN_EXE_pleach").into()),
-                    skip_baselines: !with_baselines,
+                    binary: Some(binary),
+                    skip_baselines: !matches!(program, Program::PleachAndBaselines),
                     quiet: true,
                     trace: false,
                 };

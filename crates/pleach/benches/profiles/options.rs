@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
 use clap::{Parser, ValueEnum};
 use pleach_sim::bonds::{self, Load, Sweep};
@@ -56,12 +56,40 @@ pub(crate) struct Options {
     /// File for all figures, in bench-results/profiles unless it is absolute.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
+    /// Also measure another program over the same links (lab only), as NAME=PROGRAM; may be given several times. The
+    /// program is called like pleach: genkey, pubkey, and up FILE, with a configuration of pleach. It finds the best link
+    /// first in FILE, and the client's traffic must leave from one of the addresses in FILE.
+    #[arg(long = "peer", value_name = "NAME=PROGRAM")]
+    pub(crate) peers: Vec<Peer>,
     /// Measure the single links again.
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Option that cargo adds.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+/// Another program that takes pleach's place in the lab.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+}
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=');
+        let (name, program) =
+            parts.ok_or("expected NAME=PROGRAM, such as mine=/usr/local/bin/mine")?;
+        let program =
+            std::fs::canonicalize(program).map_err(|error| format!("{program}: {error}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            program,
+        })
+    }
 }
 
 /// World in which the cases run.

@@ -34,12 +34,15 @@ fn write(text: &mut String, outcomes: &[Outcome], options: &Options) -> core::fm
     if in_lab {
         write!(text, " {:>7}", "mptcp")?;
     }
+    for peer in &options.peers {
+        write!(text, " {:>w$}", peer.name, w = peer.name.len().max(7))?;
+    }
     if options.ping {
         write!(text, " {:>8} {:>8}", "ping p50+", "p99+")?;
     }
     writeln!(text, " {:>8}", "hold p95")?;
     for outcome in outcomes {
-        row(text, outcome, width, in_lab, options.ping)?;
+        row(text, outcome, width, options)?;
     }
     for outcome in outcomes {
         for remark in &outcome.remarks {
@@ -52,13 +55,7 @@ fn write(text: &mut String, outcomes: &[Outcome], options: &Options) -> core::fm
     summary(text, outcomes)
 }
 
-fn row(
-    text: &mut String,
-    outcome: &Outcome,
-    width: usize,
-    in_lab: bool,
-    ping: bool,
-) -> core::fmt::Result {
+fn row(text: &mut String, outcome: &Outcome, width: usize, options: &Options) -> core::fmt::Result {
     write!(
         text,
         "{:width$} {:>7.2} {:>7.2} {:>7.2} {:>6.2} {:>6.2}",
@@ -72,11 +69,20 @@ fn row(
     let optional = |value: Option<f64>, digits: usize| {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
     };
-    if in_lab {
+    if options.place == World::Lab {
         write!(text, " {:>7}", optional(outcome.mptcp_mbps, 2))?;
     }
+    for peer in &options.peers {
+        let mbps = outcome.peers_mbps.get(&peer.name).copied().flatten();
+        write!(
+            text,
+            " {:>w$}",
+            optional(mbps, 2),
+            w = peer.name.len().max(7)
+        )?;
+    }
     let bonded = &outcome.bonded;
-    if ping {
+    if options.ping {
         let (p50, p99) = (bonded.ping_added_p50_ms, bonded.ping_added_p99_ms);
         write!(text, " {:>9} {:>8}", optional(p50, 1), optional(p99, 1))?;
     }
