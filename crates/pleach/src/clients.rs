@@ -8,6 +8,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`sqlite`] | the store in an SQLite file |
+//! | [`postgres`] | the store in a PostgreSQL database |
 //! | [`decisions`], [`raw`] | what every kind of store decides; rows as they are in a database, and their checks |
 //! | [`files`] | the members of a gateway without a store: files of `[invitations]` |
 //!
@@ -15,10 +16,13 @@
 
 mod decisions;
 pub(crate) mod files;
+mod postgres;
 mod raw;
 pub(crate) mod sqlite;
+#[cfg(test)]
+mod suite;
 
-use std::{collections::BTreeMap, io, path::PathBuf};
+use std::{collections::BTreeMap, io};
 
 use ipnet::IpNet;
 use pleach_core::{
@@ -26,12 +30,12 @@ use pleach_core::{
     session::invitation::Claim,
 };
 
+use self::{postgres::PostgresStore, sqlite::SqliteStore};
 use crate::{
-    config::GatewayConfig,
+    config::{GatewayConfig, StorePlace},
     keys::{KEY_LEN, SecretKey},
     onboard::store::{Invitation, Offer, Refusal, Store},
 };
-use sqlite::SqliteStore;
 
 /// A client of a gateway as a store describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,21 +79,21 @@ pub(crate) enum StoreError {
         what: String,
     },
     /// The file is damaged.
-    #[error("{}: damaged ({what}); restore a copy, or remove the file to begin with an empty store", .path.display())]
+    #[error("{}: damaged ({what}); restore a copy, or remove the file to begin with an empty store", .place)]
     Damaged {
         /// File of the store.
-        path: PathBuf,
+        place: String,
         /// Message of the database.
         what: String,
     },
     /// There is a client with this name or key.
     #[error("there is a client with this name or key already")]
     Exists,
-    /// The file is a database of another program.
-    #[error("{}: the database of another program; write the path of another file to [clients] store", .path.display())]
+    /// The database belongs to another program.
+    #[error("{place}: the database of another program; name another one in [clients] store")]
     Foreign {
-        /// File of the store.
-        path: PathBuf,
+        /// File or name of the database.
+        place: String,
     },
     /// No address of a network is free.
     #[error("no free address")]
@@ -99,13 +103,12 @@ pub(crate) enum StoreError {
     Io(#[from] io::Error),
     /// The schema is newer than this program.
     #[error(
-        "{}: its schema has version {found}, but this program knows versions up to {known}; update pleach on this host",
-        .path.display()
+        "{place}: its schema has version {found}, but this program knows versions up to {known}; update pleach on this host"
     )]
     Newer {
-        /// File of the store.
-        path: PathBuf,
-        /// Version in the file.
+        /// File or name of the database.
+        place: String,
+        /// Version in the database.
         found: i64,
         /// Newest version that this program knows.
         known: i64,
@@ -123,10 +126,10 @@ pub(crate) enum StoreError {
         owner: String,
     },
     /// The store cannot be read or written at present.
-    #[error("{}: {what}", .path.display())]
+    #[error("{place}: {what}")]
     Unavailable {
-        /// File of the store.
-        path: PathBuf,
+        /// File or name of the database.
+        place: String,
         /// Message of the operating system or the database.
         what: String,
     },
@@ -281,10 +284,15 @@ pub(crate) fn store(
     let Some(config) = &gateway.store else {
         return Ok(None);
     };
-    let store = if create {
-        SqliteStore::create(&config.path)?
-    } else {
-        SqliteStore::open(&config.path)?
-    };
-    Ok(Some(Box::new(store)))
+    Ok(Some(match (&config.place, create) {
+        (StorePlace::Postgres(database), true) => Box::new(PostgresStore::create(database)?),
+        (StorePlace::Postgres(database), false) => Box::new(PostgresStore::open(database)?),
+        (StorePlace::Sqlite(path), true) => Box::new(SqliteStore::create(path)?),
+        (StorePlace::Sqlite(path), false) => Box::new(SqliteStore::open(path)?),
+    }))
 }
+
+/// Number of changes above which a gateway asks about all of its clients instead.
+const MOST_CHANGES: i64 = 10_000;
+/// Number of processes whose last batch a store knows.
+const MOST_RUNS: i64 = 1000;

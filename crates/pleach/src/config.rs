@@ -43,6 +43,7 @@ use toml::{
 
 pub(crate) use budget::AtLimit;
 pub(crate) use carrier::{ClientCarrier, GatewayCarrier, TrustConfig};
+pub(crate) use clients::{PostgresConfig, StorePlace};
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
 #[cfg(feature = "dashboard")]
@@ -220,8 +221,8 @@ pub(crate) struct GatewayConfig {
 /// The gateway's `[clients]` with a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoreConfig {
-    /// File of the store.
-    pub(crate) path: PathBuf,
+    /// Where the store is.
+    pub(crate) place: StorePlace,
     /// Networks that are routed into the tunnel. Clients with other addresses are refused.
     pub(crate) networks: Vec<IpNet>,
     /// Time after which the gateway asks again about a client that it knows.

@@ -29,7 +29,7 @@ use pleach_proxy::daemon::Transparency;
 use crate::{
     config::{
         self, ClientConfig, EqualizerConfig, GatewayConfig, ProxyConfig, RUN_DIRECTORY, Role,
-        TunnelConfig, ViewConfig,
+        StorePlace, TunnelConfig, ViewConfig,
     },
     run_tunnel::{budgets, dns},
 };
@@ -157,8 +157,14 @@ impl Kept {
             self.may_change(directory);
         }
         if let Some(store) = &gateway.store {
-            make_beside(&store.path, 0o700);
-            self.may_change_beside(&store.path);
+            match &store.place {
+                StorePlace::Postgres(database) if database.has_names => self.may_resolve(),
+                StorePlace::Postgres(_) => {}
+                StorePlace::Sqlite(path) => {
+                    make_beside(path, 0o700);
+                    self.may_change_beside(path);
+                }
+            }
         }
     }
 

@@ -31,7 +31,8 @@ use pleach_core::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::{
-    Changed, ClientStore, Mark, Members, StoreError, StoredClient, UsageBatch, decisions,
+    Changed, ClientStore, MOST_CHANGES, MOST_RUNS, Mark, Members, StoreError, StoredClient,
+    UsageBatch, decisions,
     raw::{bps, signed},
 };
 use crate::{
@@ -355,12 +356,17 @@ fn migrate(connection: &mut Connection, path: &Path, may_be_empty: bool) -> Resu
         .into());
     }
     if application != APPLICATION && !is_new {
-        let path = path.to_owned();
-        return Err(StoreError::Foreign { path }.into());
+        let place = shown(path);
+        return Err(StoreError::Foreign { place }.into());
     }
     if version > known {
-        let (path, found) = (path.to_owned(), version);
-        return Err(StoreError::Newer { path, found, known }.into());
+        let (place, found) = (shown(path), version);
+        return Err(StoreError::Newer {
+            place,
+            found,
+            known,
+        }
+        .into());
     }
     let applied = usize::try_from(version).unwrap_or(0);
     for migration in MIGRATIONS.iter().skip(applied) {
@@ -384,17 +390,21 @@ fn database_error(path: &Path, error: &rusqlite::Error) -> StoreError {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
     );
     if is_damage {
-        let (path, what) = (path.to_owned(), error.to_string());
-        return StoreError::Damaged { path, what };
+        let (place, what) = (shown(path), error.to_string());
+        return StoreError::Damaged { place, what };
     }
     unavailable(path, error)
 }
 
 fn unavailable(path: &Path, what: &impl ToString) -> StoreError {
     StoreError::Unavailable {
-        path: path.to_owned(),
+        place: shown(path),
         what: what.to_string(),
     }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
 }
 
 /// The statements that make a schema of version n + 1 of one of version n, in order. A migration never changes after its
@@ -406,7 +416,3 @@ const JOURNAL: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = FULL
 const APPLICATION: i64 = 0x706c_6368;
 /// Longest wait for another program that has locked the file.
 const BUSY: Duration = Duration::from_secs(2);
-/// Number of changes above which a gateway asks about all of its clients instead.
-const MOST_CHANGES: i64 = 10_000;
-/// Number of processes whose last batch is known.
-const MOST_RUNS: i64 = 1000;

@@ -1,14 +1,46 @@
 //! The table `[clients]` of a gateway: where it learns of its clients.
 
-use std::time::Duration;
+use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
+use postgres::config::Host;
 
 use super::{
     StoreConfig, network,
+    secret::{self, Password},
     source::ConfigError,
     table::{Table, Value},
 };
+
+/// Where the clients of a gateway are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StorePlace {
+    /// In a PostgreSQL database.
+    Postgres(PostgresConfig),
+    /// In an SQLite file.
+    Sqlite(PathBuf),
+}
+
+/// How a PostgreSQL database is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PostgresConfig {
+    /// Connection string, without a password.
+    pub(crate) connection: String,
+    /// Password of the user.
+    pub(crate) password: Option<Password>,
+    /// Certificates of the authorities that may have signed the server's certificate. `None`: connections are not
+    /// encrypted, and do not leave this host.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// Whether a server is given by its name.
+    pub(crate) has_names: bool,
+}
+
+impl fmt::Display for PostgresConfig {
+    /// Writes the connection string, which names server and database.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgreSQL ({})", self.connection)
+    }
+}
 
 /// Reads `[clients]`; `None` if the clients are in the configuration and in the files of `[invitations]`. `addresses`:
 /// the gateway's inner addresses, whose networks the clients of a store have unless `networks` says otherwise.
@@ -25,6 +57,8 @@ pub(super) fn read(
     let keys = [
         "source",
         "store",
+        "password_file",
+        "ca_file",
         "networks",
         "answer_life",
         "idle",
@@ -32,7 +66,7 @@ pub(super) fn read(
     ];
     let table = root.table("clients", &keys)?;
     let source = table.required("source", "source = \"sqlite\"")?;
-    match source.as_text() {
+    let place = match source.as_text() {
         Some("file") => {
             let mut present = table.present().into_iter();
             if let Some(key) = present.find(|key| *key != "source") {
@@ -44,18 +78,42 @@ pub(super) fn read(
             }
             return Ok(None);
         }
-        Some("sqlite") => {}
-        Some("http" | "postgres") => {
+        Some("sqlite") => StorePlace::Sqlite(root.source().directory().join(sqlite(&table)?)),
+        Some("postgres") => StorePlace::Postgres(postgres(&table)?),
+        Some("http") => {
             return Err(source.wrong(
                 "this version of pleach cannot use this source",
-                "write \"sqlite\", or \"file\" for the clients in this file",
+                "write \"sqlite\" or \"postgres\", or \"file\" for the clients in this file",
             ));
         }
         _ => {
             return Err(source.expected(
-                "\"file\" or \"sqlite\"",
-                "write \"sqlite\" for a store in a file, or \"file\" for the clients in this file",
+                "\"file\", \"sqlite\" or \"postgres\"",
+                "write \"sqlite\" for a store in a file, \"postgres\" for one in a database, or \"file\" for the clients in this file",
             ));
+        }
+    };
+    let networks = table.optional("networks");
+    let networks = networks.as_ref().map(network::allowed_ips).transpose()?;
+    let time = |key: &str, usual: Duration, longest: Duration| {
+        let value = table.optional(key);
+        value.map_or(Ok(usual), |value| duration(&value, longest))
+    };
+    Ok(Some(StoreConfig {
+        place,
+        networks: networks.unwrap_or_else(|| addresses.iter().map(IpNet::trunc).collect()),
+        answer_life: time("answer_life", ANSWER_LIFE, DAY)?,
+        idle: time("idle", IDLE, 30 * DAY)?,
+        write_every: time("write_every", WRITE_EVERY, HOUR)?,
+    }))
+}
+
+/// Reads the path of an SQLite file.
+fn sqlite<'a>(table: &Table<'a>) -> Result<&'a str, ConfigError> {
+    for key in ["password_file", "ca_file"] {
+        if table.optional(key).is_some() {
+            let remedy = "remove it, or write source = \"postgres\"";
+            return Err(table.wrong(key, "not used with source = \"sqlite\"", remedy));
         }
     }
     let store = table.required("store", "store = \"/var/lib/pleach/gateway/clients.db\"")?;
@@ -66,19 +124,67 @@ pub(super) fn read(
             "write for example \"/var/lib/pleach/gateway/clients.db\"",
         ));
     }
-    let networks = table.optional("networks");
-    let networks = networks.as_ref().map(network::allowed_ips).transpose()?;
-    let time = |key: &str, usual: Duration, longest: Duration| {
-        let value = table.optional(key);
-        value.map_or(Ok(usual), |value| duration(&value, longest))
+    Ok(path)
+}
+
+/// Reads how a PostgreSQL database is reached. A mistake never shows the connection string, which may have a password.
+fn postgres(table: &Table<'_>) -> Result<PostgresConfig, ConfigError> {
+    let store = table.required("store", &format!("store = \"{CONNECTION}\""))?;
+    let example = format!("write for example \"{CONNECTION}\"");
+    let connection = store
+        .as_text()
+        .ok_or_else(|| store.wrong("expected a connection string", &example))?;
+    let parsed = connection
+        .parse::<postgres::Config>()
+        .map_err(|_| store.wrong("expected a connection string of PostgreSQL", &example))?;
+    if parsed.get_password().is_some() {
+        return Err(store.wrong(
+            "contains a password",
+            "write the password into a file with mode 0600, and name the file in password_file",
+        ));
+    }
+    let hosts = parsed.get_hosts();
+    if hosts.is_empty() {
+        return Err(store.wrong("names no host", &example));
+    }
+    let mut outer = parsed.get_hostaddrs().iter().filter(|ip| !ip.is_loopback());
+    let is_local = hosts.iter().all(is_local) && outer.next().is_none();
+    let ca_file = table.optional("ca_file");
+    if !is_local && ca_file.is_none() {
+        return Err(store.wrong(
+            "the database is on another host, to which keys must not be sent in the clear",
+            "add ca_file = \"FILE\" with the certificate of the authority that signed the server's certificate",
+        ));
+    }
+    let directory = table.source().directory();
+    let ca_file = ca_file.as_ref().map(|file| {
+        let name = file.text("a file of certificates in PEM", "write a path as a string")?;
+        Ok(directory.join(name))
+    });
+    let password = table.optional("password_file").map(|file| {
+        let remedy = "write the password of the database's user into the file, or correct the path";
+        secret::private_text(&file, directory, "password", remedy).map(Password::of_file)
+    });
+    let is_name = |host: &Host| match host {
+        Host::Tcp(name) => name.parse::<IpAddr>().is_err(),
+        Host::Unix(_) => false,
     };
-    Ok(Some(StoreConfig {
-        path: root.source().directory().join(path),
-        networks: networks.unwrap_or_else(|| addresses.iter().map(IpNet::trunc).collect()),
-        answer_life: time("answer_life", ANSWER_LIFE, DAY)?,
-        idle: time("idle", IDLE, 30 * DAY)?,
-        write_every: time("write_every", WRITE_EVERY, HOUR)?,
-    }))
+    Ok(PostgresConfig {
+        connection: connection.to_owned(),
+        password: password.transpose()?,
+        ca_file: ca_file.transpose()?,
+        has_names: hosts.iter().any(is_name),
+    })
+}
+
+/// Whether connections to `host` stay on this host.
+fn is_local(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        }
+        Host::Unix(_) => true,
+    }
 }
 
 /// Reads a duration from 1 s to `longest`.
@@ -102,3 +208,5 @@ const ANSWER_LIFE: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(600);
 /// Default interval at which byte counters are written: what a crash may lose.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
+/// Example of a connection string: a Unix socket, as on Debian.
+const CONNECTION: &str = "host=/run/postgresql dbname=pleach user=pleach";

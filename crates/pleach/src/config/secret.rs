@@ -5,6 +5,7 @@
 //! open it to others, and put another key there.
 
 use std::{
+    fmt,
     fs::File,
     io::Read,
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -18,6 +19,30 @@ use super::{
     table::{Table, Value, shorten},
 };
 use crate::keys::{self, KEY_LEN, KeyError, SecretKey};
+
+/// A password. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(Zeroizing<String>);
+
+impl Password {
+    /// Returns the password in the text of a file: its first line.
+    pub(super) fn of_file(text: Zeroizing<String>) -> Self {
+        Self(Zeroizing::new(
+            text.lines().next().unwrap_or_default().to_owned(),
+        ))
+    }
+
+    /// Returns the password.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
 
 /// Returns the secret under `key`, or in the file under `file_key`; `None` if neither key is present. For secrets in a
 /// configuration file that others may read, adds one warning per file.

@@ -163,10 +163,20 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:9: [invitations] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway\"";
     "invitations to nowhere": GATEWAY, "[scheduler]" => "[invitations]\nstore = \"s\"\nendpoints = []\n[scheduler]",
         "f.toml:11: [invitations] endpoints: expected at least one entry, found an empty list; remedy: write for example [\"203.0.113.5:7700\"]";
-    "clients from a source that does not work yet": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\n[scheduler]",
-        "f.toml:10: [clients] source: this version of pleach cannot use this source; remedy: write \"sqlite\", or \"file\" for the clients in this file";
+    "clients from a source that does not work yet": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\n[scheduler]",
+        "f.toml:10: [clients] source: this version of pleach cannot use this source; remedy: write \"sqlite\" or \"postgres\", or \"file\" for the clients in this file";
+    "database without a host": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"dbname=pleach\"\n[scheduler]",
+        "f.toml:11: [clients] store: names no host; remedy: write for example \"host=/run/postgresql dbname=pleach user=pleach\"";
+    "database with a password": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=localhost password=hidden\"\n[scheduler]",
+        "f.toml:11: [clients] store: contains a password; remedy: write the password into a file with mode 0600, and name the file in password_file";
+    "database far away in the clear": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=db.example.com user=x\"\n[scheduler]",
+        "f.toml:11: [clients] store: the database is on another host, to which keys must not be sent in the clear; remedy: add ca_file = \"FILE\" with the certificate of the authority that signed the server's certificate";
+    "no connection string": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"/var/lib/x\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected a connection string of PostgreSQL; remedy: write for example \"host=/run/postgresql dbname=pleach user=pleach\"";
+    "certificates for a file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\nstore = \"s\"\nca_file = \"ca.pem\"\n[scheduler]",
+        "f.toml:12: [clients] ca_file: not used with source = \"sqlite\"; remedy: remove it, or write source = \"postgres\"";
     "clients from an unknown source": GATEWAY, "[scheduler]" => "[clients]\nsource = \"redis\"\n[scheduler]",
-        "f.toml:10: [clients] source: expected \"file\" or \"sqlite\", found \"redis\"; remedy: write \"sqlite\" for a store in a file, or \"file\" for the clients in this file";
+        "f.toml:10: [clients] source: expected \"file\", \"sqlite\" or \"postgres\", found \"redis\"; remedy: write \"sqlite\" for a store in a file, \"postgres\" for one in a database, or \"file\" for the clients in this file";
     "store without a path": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\n[scheduler]",
         "f.toml:9: [clients] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway/clients.db\"";
     "store of the clients in the file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"file\"\nstore = \"s\"\n[scheduler]",
@@ -905,7 +915,8 @@ fn a_gateway_with_a_store_needs_no_clients() {
     let gateway = load("");
     assert!(gateway.clients.is_empty() && gateway.invitations.is_none());
     let store = gateway.store.expect("there");
-    assert_eq!(store.path, files.0.path().join("clients.db"));
+    let path = files.0.path().join("clients.db");
+    assert_eq!(store.place, StorePlace::Sqlite(path));
     let own: Vec<_> = store.networks.iter().map(ToString::to_string).collect();
     assert_eq!(own, ["10.77.0.0/24", "fd77::/64"]);
     let more = "networks = [\"10.64.0.0/10\"]\nidle = \"1h\"\nwrite_every = \"30s\"\n\

@@ -10,6 +10,8 @@ mod closed;
 mod confined;
 #[cfg(feature = "dashboard")]
 mod dashboard;
+#[path = "../common/database.rs"]
+mod database;
 mod dns;
 mod doctor;
 mod gateways;

@@ -19,6 +19,7 @@ use pleach_linux::clock;
 use serde_json::Value;
 
 use crate::{
+    database::Server,
     process::{Client, Daemon, Keys, TUNNEL, feed},
     traffic::{Target, tcp},
     world::{INTERRUPTION, PATIENCE, World, ping, run, until, within},
@@ -31,8 +32,13 @@ struct Provider {
 }
 
 impl Provider {
-    /// Writes the gateway's file.
+    /// Writes the gateway's file, with an SQLite store.
     fn new(world: &World) -> Self {
+        Self::with(world, "source = \"sqlite\"\nstore = \"clients.db\"")
+    }
+
+    /// Writes the gateway's file, with the store of `source`.
+    fn with(world: &World, source: &str) -> Self {
         let dir = world.dir.path().join("provider");
         fs::create_dir(&dir).expect("directory");
         let text = format!(
@@ -41,7 +47,7 @@ impl Provider {
              private_key = \"{}\"\nlisten = \"[::]:7700\"\nnat = true\n\
              control = {:?}\nsplit_tcp = \"off\"\n\
              [scheduler]\npolicy = \"earliest-arrival\"\n\
-             [clients]\nsource = \"sqlite\"\nstore = \"clients.db\"\nwrite_every = \"1s\"\n",
+             [clients]\n{source}\nwrite_every = \"1s\"\n",
             Keys::gateway().private,
             dir.join("gateway.sock").display().to_string(),
         );
@@ -205,6 +211,42 @@ fn clients_come_and_go_with_their_rows() {
     assert!(is_up(&status, "c3"), "the others stay");
     provider.does("remove c3");
     gateway.until("also by the command", |status| !is_up(status, "c3"));
+}
+
+#[test]
+fn a_database_that_goes_away_disconnects_nobody_and_is_asked_again_when_it_is_back() {
+    let Some(world) = World::new() else { return };
+    let Some(mut server) = Server::start() else {
+        return;
+    };
+    let source = format!(
+        "source = \"postgres\"\nstore = \"{}\"",
+        server.database("clients")
+    );
+    let provider = Provider::with(&world, &source);
+    let gateway = provider.start();
+    gateway.until_up();
+    provider.add(2);
+    let _client = Client::default().start(&world, &world.client);
+    gateway.until("the client is found in the database", |status| {
+        is_up(status, "c2")
+    });
+    server.stop();
+    gateway.until("the trouble is told", |status| {
+        let trouble = status["store"]["trouble"].as_str().unwrap_or_default();
+        trouble.contains("dbname=clients")
+    });
+    let reaches = ping(&world.client, &["10.77.0.1"], PATIENCE);
+    assert!(reaches, "a known client is served");
+    server.start_again();
+    gateway.until("the database is read again", |status| {
+        status["store"]["trouble"].is_null() && is_up(status, "c2")
+    });
+    // Another program removes the client.
+    let mut other = server.client("clients").expect("connected");
+    let removed = other.execute("DELETE FROM clients WHERE name = 'c2'", &[]);
+    assert_eq!(removed.expect("valid SQL"), 1);
+    gateway.until("the client is disconnected", |status| !is_up(status, "c2"));
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::{fs, path::PathBuf};
 use pleach_core::{endpoint::accounts::Caps, units::Bitrate};
 
 use super::*;
-use crate::clients::sqlite::SqliteStore;
+use crate::{clients::sqlite::SqliteStore, config::StorePlace};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -15,13 +15,13 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::TempDir::new().expect("directory");
         let config = StoreConfig {
-            path: dir.path().join("clients.db"),
+            place: StorePlace::Sqlite(dir.path().join("clients.db")),
             networks: vec!["10.77.0.0/16".parse().expect("net")],
             answer_life: Duration::from_secs(60),
             idle: Duration::from_secs(600),
             write_every: Duration::from_secs(5),
         };
-        let store = SqliteStore::create(&config.path).expect("made");
+        let store = SqliteStore::create(&dir.path().join("clients.db")).expect("made");
         let (answer, answers) = mpsc::channel();
         let waker = Waker::new().expect("eventfd");
         let out = Out { answer, waker };

@@ -68,7 +68,7 @@ mod tests {
     fn a_store_that_can_be_read_but_not_written_stays_in_trouble() {
         let mut trouble = Trouble::default();
         let full = StoreError::Unavailable {
-            path: "clients.db".into(),
+            place: "clients.db".to_owned(),
             what: "disk full".to_owned(),
         };
         assert!(trouble.on_write(Some(&full)) && !trouble.on_write(Some(&full)));
