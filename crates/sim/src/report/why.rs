@@ -33,7 +33,7 @@ pub(super) fn share(results: &Results, facts: &Facts<'_>) -> Option<String> {
 pub(super) fn gap(results: &Results, facts: &Facts<'_>, event: &Event) -> Option<String> {
     let pause_ms = event.gap_ms?;
     // Replies tell when the tunnel worked, whatever the senders of the data did.
-    let near = event.time_s - 0.5..event.time_s + 2.0;
+    let near = event.time_s - 0.5..event.time_s + 2.0 + pause_ms / 1e3;
     let pings = results.series.ping.iter();
     let answered: Vec<f64> = pings
         .filter(|ping| near.contains(&ping.time_s))
@@ -41,7 +41,7 @@ pub(super) fn gap(results: &Results, facts: &Facts<'_>, event: &Event) -> Option
         .collect();
     let steps = answered.windows(2).map(|pair| pair[1] - pair[0]);
     let stopped_ms = steps.reduce(f64::max)?;
-    let is_tcp = facts.bulk.iter().all(|flow| flow.kind == FlowKind::Tcp);
+    let is_tcp = !facts.bulk.is_empty() && facts.bulk.iter().all(|flow| flow.kind == FlowKind::Tcp);
     (is_tcp && stopped_ms < pause_ms).then(|| {
         format!(
             "pings stopped for {}; the rest is the time that TCP needs to send lost data again",
