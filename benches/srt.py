@@ -113,6 +113,8 @@ def stream(lab, label, address, port, mbps, latency):
         process.terminate()
         process.wait(10)
     received.join(10)
+    if any(number >= count for number in received.delays_ms):
+        raise Failed(f"{label}: the receiver's output is not what was sent")
     delays = sorted(received.delays_ms.values())
     at = lambda part: round(delays[int(part * (len(delays) - 1))], 1) if delays else None
     return {"sent": count, "lost_pct": 100 * (1 - len(delays) / count), "p50_ms": at(0.5), "p99_ms": at(0.99)}
@@ -149,17 +151,18 @@ def main():
     for name in os.environ.get("CONDITIONS", " ".join(CONDITIONS)).split():
         try:
             found[name] = condition(name)
-        except Failed as error:
+        except (Failed, OSError, subprocess.TimeoutExpired) as error:
             print(f"{name}: {error}", flush=True)
+            continue
+        os.makedirs(OUT, exist_ok=True)
+        with open(os.path.join(OUT, "results.json"), "w", encoding="utf-8") as file:
+            json.dump({"seconds": SECONDS, "conditions": found}, file, indent=1)
     ways = ["line 1", "line 2", "pleach", "pleach, class"]
     print("\n| lost, % (median delay, ms) | " + " | ".join(ways) + " |\n| --- |" + " ---: |" * len(ways))
     for name, case in found.items():
         cells = [f"{case['ways'][way]['lost_pct']:.2f} ({case['ways'][way]['p50_ms']})" for way in ways]
         mark = " (not valid)" if case["refused"] else ""
         print(f"| {name}{mark}: {case['mbps']} Mbit/s, {case['latency_ms']} ms | " + " | ".join(cells) + " |")
-    os.makedirs(OUT, exist_ok=True)
-    with open(os.path.join(OUT, "results.json"), "w", encoding="utf-8") as file:
-        json.dump({"seconds": SECONDS, "conditions": found}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,8 @@ impl Bench<'_> {
     fn peer(&self, peer: &Peer, case: &Case, run: u32) -> (String, String) {
         let (load, options) = (self.options.load(), self.options);
         let text = case.bonded(&load, &options.policy, &[], run);
-        (self.key(&format!("peer {}", peer.name), case, &text), text)
+        let named = format!("peer {}, {:016x}", peer.name, peer.content);
+        (self.key(&named, case, &text), text)
     }
 
     fn outcome(&self, case: &Case, attempts: &[Attempt]) -> anyhow::Result<Outcome> {

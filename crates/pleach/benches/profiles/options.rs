@@ -1,6 +1,12 @@
 //! The command line.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io,
+    path::PathBuf,
+    str::FromStr,
+};
 
 use clap::{Parser, ValueEnum};
 use pleach_sim::bonds::{self, Load, Sweep};
@@ -74,6 +80,8 @@ pub(crate) struct Options {
 pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) program: PathBuf,
+    /// Hash of the program, so that figures of another version are not used.
+    pub(crate) content: u64,
 }
 
 impl FromStr for Peer {
@@ -81,13 +89,16 @@ impl FromStr for Peer {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('=');
-        let (name, program) =
+        let (name, path) =
             parts.ok_or("expected NAME=PROGRAM, such as mine=/usr/local/bin/mine")?;
-        let program =
-            std::fs::canonicalize(program).map_err(|error| format!("{program}: {error}"))?;
+        let wrong = |error: io::Error| format!("{path}: {error}");
+        let program = fs::canonicalize(path).map_err(wrong)?;
+        let mut hasher = DefaultHasher::new();
+        fs::read(&program).map_err(wrong)?.hash(&mut hasher);
         Ok(Self {
             name: name.to_owned(),
             program,
+            content: hasher.finish(),
         })
     }
 }
