@@ -6,7 +6,8 @@
 //! without an answer are refused.
 //!
 //! Bounds: [`MAX_ASKED`] questions wait; [`MAX_ANSWERS`] answers are kept for clients that are not connected, besides
-//! those of the engine's clients; at most [`MOST_AGAIN`] clients are asked about again at a time. Dropping [`Asker`]
+//! those of the engine's clients; the thread asks again about known clients for [`AGAIN_FOR`] at a time, and serves new
+//! clients in between. Dropping [`Asker`]
 //! ends the thread.
 
 mod trouble;
@@ -179,13 +180,27 @@ impl Asker {
         self.answers.try_recv().ok()
     }
 
-    /// Waits until the thread has tried once to write the counters. Questions that still wait are not answered.
+    /// Waits until the thread has tried once to write the counters, for at most [`FINISH_WITHIN`]. Questions that still
+    /// wait are not answered.
     pub(super) fn finish(mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some((notes, thread)) = self.running.take() {
-            drop(notes);
-            let _ = thread.join();
+        let Some((notes, thread)) = self.running.take() else {
+            return;
+        };
+        drop(notes);
+        let until = clock::now() + FINISH_WITHIN;
+        loop {
+            // The thread holds the other end of the channel until it ends.
+            match self.answers.recv_timeout(until.since(clock::now())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::warn!("the store of clients does not answer: the last bytes are lost");
+                    return;
+                }
+            }
         }
+        let _ = thread.join();
     }
 
     fn tell(&self, note: Note) -> bool {
@@ -210,8 +225,8 @@ struct Asking {
     logged: BTreeSet<[u8; KEY_LEN]>,
     next_look: Instant,
     next_write: Instant,
-    /// Key from which on clients are looked for whose answers are old.
-    next_again: [u8; KEY_LEN],
+    /// Known clients that are to be asked about again.
+    again: BTreeSet<[u8; KEY_LEN]>,
     out: Out,
 }
 
@@ -259,7 +274,7 @@ impl Asking {
             logged: BTreeSet::new(),
             next_look: now,
             next_write: now + config.write_every,
-            next_again: [0; KEY_LEN],
+            again: BTreeSet::new(),
             out,
         }
     }
@@ -438,29 +453,23 @@ impl Asking {
         match self.store.changes_since(&mut self.mark) {
             Ok(changed) => {
                 self.on_read(None);
-                let keys = match changed {
-                    Changed::Keys(keys) => keys,
-                    Changed::Any => self.known.keys().copied().collect(),
-                };
-                if !keys.iter().all(|key| self.ask_again(now, key)) {
-                    return;
+                match changed {
+                    Changed::Keys(keys) => self.again.extend(keys),
+                    Changed::Any => self.again.extend(self.known.keys()),
                 }
             }
             Err(error) => return self.on_read(Some(&error)),
         }
         let is_old = |known: &Known| now.since(known.asked_at) >= self.answer_life;
-        let from = self.known.range(self.next_again..);
-        let rest = self.known.range(..self.next_again);
-        let keys: Vec<_> = from
-            .chain(rest)
-            .filter(|(_, known)| known.is_used && is_old(known))
-            .map(|(key, _)| *key)
-            .take(MOST_AGAIN)
-            .collect();
-        if let Some(last) = keys.last() {
-            self.next_again = *last;
+        let known = self.known.iter();
+        let old = known.filter(|(_, known)| known.is_used && is_old(known));
+        self.again.extend(old.map(|(key, _)| *key));
+        let until = clock::now() + AGAIN_FOR;
+        while let Some(key) = self.again.pop_first() {
+            if !self.ask_again(now, &key) || clock::now() >= until {
+                return;
+            }
         }
-        keys.iter().all(|key| self.ask_again(now, key));
     }
 
     /// Asks again about a client. Tells the data path if the client has changed or exists no more. Returns whether the
@@ -523,14 +532,16 @@ impl Asking {
 
 /// Interval at which the thread asks for changes. A removal takes effect within it and the time of a look-up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest wait for the store when the gateway stops: less than a service manager grants.
+const FINISH_WITHIN: Duration = Duration::from_secs(8);
 /// Maximum age of an answer that is used while the store cannot be read.
 const STALE: Duration = Duration::from_secs(24 * 3600);
 /// Number of answers above which those for clients that the engine does not have are dropped.
 const MAX_ANSWERS: usize = 65_536;
 /// Maximum number of refused clients that the log names.
 const MAX_LOGGED: usize = 1000;
-/// Number of clients with old answers that are asked about at a time: 10 ms of an SQLite store.
-const MOST_AGAIN: usize = 256;
+/// Time for which known clients are asked about again, before new clients have their turn.
+const AGAIN_FOR: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests;
