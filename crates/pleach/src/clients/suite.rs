@@ -19,7 +19,8 @@ use crate::{
     onboard::store::{Offer, Refusal},
 };
 
-const GATEWAY: [u8; 32] = [200; 32];
+/// Public key of the gateway in tests.
+pub(super) const GATEWAY: [u8; 32] = [200; 32];
 const HOUR: u64 = 3600;
 
 /// An empty store of the kind that is tested.
@@ -118,7 +119,8 @@ pub(super) fn no_name_key_or_address_is_given_twice(bench: &mut dyn Bench) {
     assert_eq!(bench.names(), ["client1"]);
 }
 
-fn offer(secret: u8, name: &str) -> (Offer<'_>, impl Fn(&[u8; 32]) -> Claim) {
+/// Returns the offer of an invitation, and how a client with a key claims it.
+pub(super) fn offer(secret: u8, name: &str) -> (Offer<'_>, impl Fn(&[u8; 32]) -> Claim) {
     let secret = Secret::from([secret; 32]);
     let id = invitation::id(&secret);
     let offer = Offer {

@@ -1,9 +1,10 @@
 //! The table `[clients]` of a gateway: where it learns of its clients.
 
-use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
+use std::{error::Error as _, fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
-use postgres::config::Host;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use tokio_postgres::config::{Host, SslMode};
 
 use super::{
     StoreConfig, network,
@@ -21,6 +22,16 @@ pub(crate) enum StorePlace {
     Sqlite(PathBuf),
 }
 
+impl StorePlace {
+    /// Returns the source in `[clients]` that has this store.
+    pub(crate) const fn source(&self) -> &'static str {
+        match self {
+            Self::Postgres(_) => "postgres",
+            Self::Sqlite(_) => "sqlite",
+        }
+    }
+}
+
 /// How a PostgreSQL database is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PostgresConfig {
@@ -28,9 +39,9 @@ pub(crate) struct PostgresConfig {
     pub(crate) connection: String,
     /// Password of the user.
     pub(crate) password: Option<Password>,
-    /// Certificates of the authorities that may have signed the server's certificate. `None`: connections are not
-    /// encrypted, and do not leave this host.
-    pub(crate) ca_file: Option<PathBuf>,
+    /// Certificates of the authorities that may have signed the server's certificate. If there are none, connections are
+    /// not encrypted, and do not leave this host.
+    pub(crate) authorities: Vec<CertificateDer<'static>>,
     /// Whether a server is given by its name.
     pub(crate) has_names: bool,
 }
@@ -135,35 +146,50 @@ fn postgres(table: &Table<'_>) -> Result<PostgresConfig, ConfigError> {
         .as_text()
         .ok_or_else(|| store.wrong("expected a connection string", &example))?;
     let parsed = connection
-        .parse::<postgres::Config>()
-        .map_err(|_| store.wrong("expected a connection string of PostgreSQL", &example))?;
+        .parse::<tokio_postgres::Config>()
+        .map_err(|error| {
+            // Other texts than this one may contain parts of a password.
+            let source = error.source().map(ToString::to_string);
+            let unknown = source.filter(|text| text.starts_with("unknown option"));
+            let what = "expected a connection string of PostgreSQL";
+            let what = unknown.map_or_else(|| what.to_owned(), |text| format!("{what}: {text}"));
+            store.wrong(what, &example)
+        })?;
     if parsed.get_password().is_some() {
         return Err(store.wrong(
             "contains a password",
             "write the password into a file with mode 0600, and name the file in password_file",
         ));
     }
+    if parsed.get_ssl_mode() != SslMode::Prefer {
+        return Err(store.wrong(
+            "sslmode is not used: connections are encrypted if, and only if, there is a ca_file",
+            "remove sslmode, and write ca_file = \"FILE\" with the certificate of the authority that signed the server's certificate",
+        ));
+    }
     let hosts = parsed.get_hosts();
     if hosts.is_empty() {
         return Err(store.wrong("names no host", &example));
     }
+    let authorities = table.optional("ca_file");
+    let authorities = authorities.as_ref().map(|file| authorities_in(file, table));
+    let authorities = authorities.transpose()?.unwrap_or_default();
     let mut outer = parsed.get_hostaddrs().iter().filter(|ip| !ip.is_loopback());
     let is_local = hosts.iter().all(is_local) && outer.next().is_none();
-    let ca_file = table.optional("ca_file");
-    if !is_local && ca_file.is_none() {
+    if !is_local && authorities.is_empty() {
         return Err(store.wrong(
             "the database is on another host, to which keys must not be sent in the clear",
             "add ca_file = \"FILE\" with the certificate of the authority that signed the server's certificate",
         ));
     }
-    let directory = table.source().directory();
-    let ca_file = ca_file.as_ref().map(|file| {
-        let name = file.text("a file of certificates in PEM", "write a path as a string")?;
-        Ok(directory.join(name))
-    });
+    let has_socket = hosts.iter().any(|host| matches!(host, Host::Unix(_)));
+    if has_socket && !authorities.is_empty() {
+        return Err(table.wrong("ca_file", "a Unix socket is not encrypted", "remove it"));
+    }
     let password = table.optional("password_file").map(|file| {
-        let remedy = "write the password of the database's user into the file, or correct the path";
-        secret::private_text(&file, directory, "password", remedy).map(Password::of_file)
+        let remedy = "write the password of the database's user into the first line of the file, or correct the path";
+        let text = secret::private_text(&file, table.source().directory(), "password", remedy)?;
+        Password::of_file(&text).ok_or_else(|| file.wrong("the file contains no password", remedy))
     });
     let is_name = |host: &Host| match host {
         Host::Tcp(name) => name.parse::<IpAddr>().is_err(),
@@ -172,9 +198,25 @@ fn postgres(table: &Table<'_>) -> Result<PostgresConfig, ConfigError> {
     Ok(PostgresConfig {
         connection: connection.to_owned(),
         password: password.transpose()?,
-        ca_file: ca_file.transpose()?,
+        authorities,
         has_names: hosts.iter().any(is_name),
     })
+}
+
+/// Reads the certificates in the file that `value` names.
+fn authorities_in(
+    value: &Value<'_>,
+    table: &Table<'_>,
+) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let remedy = "write the path of a file with certificates in PEM";
+    let name = value.text("the path of a file", remedy)?;
+    let read = CertificateDer::pem_file_iter(table.source().directory().join(name))
+        .and_then(|found| found.collect::<Result<Vec<_>, _>>());
+    let found = read.map_err(|error| value.wrong(format!("cannot be read: {error}"), remedy))?;
+    if found.is_empty() {
+        return Err(value.wrong("the file contains no certificate", remedy));
+    }
+    Ok(found)
 }
 
 /// Whether connections to `host` stay on this host.
@@ -208,5 +250,5 @@ const ANSWER_LIFE: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(600);
 /// Default interval at which byte counters are written: what a crash may lose.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// Example of a connection string: a Unix socket, as on Debian.
-const CONNECTION: &str = "host=/run/postgresql dbname=pleach user=pleach";
+/// Example of a connection string.
+const CONNECTION: &str = "host=127.0.0.1 dbname=pleach user=pleach";

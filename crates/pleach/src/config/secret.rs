@@ -25,11 +25,10 @@ use crate::keys::{self, KEY_LEN, KeyError, SecretKey};
 pub(crate) struct Password(Zeroizing<String>);
 
 impl Password {
-    /// Returns the password in the text of a file: its first line.
-    pub(super) fn of_file(text: Zeroizing<String>) -> Self {
-        Self(Zeroizing::new(
-            text.lines().next().unwrap_or_default().to_owned(),
-        ))
+    /// Returns the password in the text of a file: its first line. `None` if that is empty.
+    pub(super) fn of_file(text: &str) -> Option<Self> {
+        let line = text.lines().next().filter(|line| !line.is_empty())?;
+        Some(Self(Zeroizing::new(line.to_owned())))
     }
 
     /// Returns the password.

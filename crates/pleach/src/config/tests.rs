@@ -166,13 +166,17 @@ const MISTAKES: &[Mistake] = mistakes! {
     "clients from a source that does not work yet": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\n[scheduler]",
         "f.toml:10: [clients] source: this version of pleach cannot use this source; remedy: write \"sqlite\" or \"postgres\", or \"file\" for the clients in this file";
     "database without a host": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"dbname=pleach\"\n[scheduler]",
-        "f.toml:11: [clients] store: names no host; remedy: write for example \"host=/run/postgresql dbname=pleach user=pleach\"";
+        "f.toml:11: [clients] store: names no host; remedy: write for example \"host=127.0.0.1 dbname=pleach user=pleach\"";
     "database with a password": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=localhost password=hidden\"\n[scheduler]",
         "f.toml:11: [clients] store: contains a password; remedy: write the password into a file with mode 0600, and name the file in password_file";
     "database far away in the clear": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=db.example.com user=x\"\n[scheduler]",
         "f.toml:11: [clients] store: the database is on another host, to which keys must not be sent in the clear; remedy: add ca_file = \"FILE\" with the certificate of the authority that signed the server's certificate";
+    "an option of libpq alone": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=localhost sslrootcert=x\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected a connection string of PostgreSQL: unknown option `sslrootcert`; remedy: write for example \"host=127.0.0.1 dbname=pleach user=pleach\"";
+    "encryption without an authority": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=localhost sslmode=require\"\n[scheduler]",
+        "f.toml:11: [clients] store: sslmode is not used: connections are encrypted if, and only if, there is a ca_file; remedy: remove sslmode, and write ca_file = \"FILE\" with the certificate of the authority that signed the server's certificate";
     "no connection string": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"/var/lib/x\"\n[scheduler]",
-        "f.toml:11: [clients] store: expected a connection string of PostgreSQL; remedy: write for example \"host=/run/postgresql dbname=pleach user=pleach\"";
+        "f.toml:11: [clients] store: expected a connection string of PostgreSQL; remedy: write for example \"host=127.0.0.1 dbname=pleach user=pleach\"";
     "certificates for a file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\nstore = \"s\"\nca_file = \"ca.pem\"\n[scheduler]",
         "f.toml:12: [clients] ca_file: not used with source = \"sqlite\"; remedy: remove it, or write source = \"postgres\"";
     "clients from an unknown source": GATEWAY, "[scheduler]" => "[clients]\nsource = \"redis\"\n[scheduler]",

@@ -20,7 +20,7 @@ use clap::Subcommand;
 use super::{host, place::Place, service};
 use crate::{
     clients::{self, ClientStore, Members, StoreError},
-    config::{self, GatewayConfig, InvitationsConfig, Role, TunnelConfig},
+    config::{self, GatewayConfig, InvitationsConfig, Role, StorePlace, TunnelConfig},
 };
 
 /// Commands below `pleach gateway`.
@@ -105,9 +105,12 @@ impl Gateway {
         clients::members(&self.role, self.may_create()).map_err(|error| self.told(error))
     }
 
-    /// Whether a missing store is created. While the daemon runs, its store has been lost.
+    /// Whether a missing store is created. While the daemon runs, its store has been lost. A database may have been lost
+    /// while the gateways of other hosts run, so only a gateway that starts makes its tables.
     fn may_create(&self) -> bool {
-        !service::is_running(&self.config.control)
+        let store = self.role.store.as_ref();
+        let is_shared = store.is_some_and(|store| matches!(store.place, StorePlace::Postgres(_)));
+        !is_shared && !service::is_running(&self.config.control)
     }
 
     /// Makes the error for the user from an error of the store.
@@ -126,7 +129,7 @@ impl Gateway {
         let store = clients::store(&self.role, self.may_create())?;
         store.ok_or_else(|| {
             anyhow!(
-                "{} has no store of clients: add a table [clients] with source = \"sqlite\" (docs/clients.md), or write a [[client]]",
+                "{} has no store of clients: add a table [clients] with source = \"sqlite\" or \"postgres\" (docs/clients.md), or write a [[client]]",
                 self.file.display()
             )
         })

@@ -35,6 +35,8 @@ use crate::{
 /// State of the clients of a store that are peers of the engine, and the thread that asks the store.
 #[derive(Debug)]
 pub(super) struct Admitted {
+    /// Kind of the store, as in `[clients] source`.
+    source: &'static str,
     asker: Asker,
     clients: BTreeMap<[u8; KEY_LEN], Client>,
     names: BTreeMap<String, [u8; KEY_LEN]>,
@@ -75,6 +77,7 @@ impl Admitted {
         let run = HEXLOWER.encode(&random.expose()[..16]);
         let own_key = keys::public_of(&config.private_key);
         Ok(Some(Self {
+            source: settings.place.source(),
             asker: Asker::start(store, settings, own_key, run)?,
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -131,7 +134,7 @@ impl Admitted {
     pub(super) fn report(&self) -> StoreReport {
         let refused = self.refused.iter();
         StoreReport {
-            source: "sqlite".to_owned(),
+            source: self.source.to_owned(),
             trouble: self.trouble.clone(),
             known: self.clients.len() as u64,
             refused: refused

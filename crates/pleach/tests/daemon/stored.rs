@@ -244,7 +244,7 @@ fn a_database_that_goes_away_disconnects_nobody_and_is_asked_again_when_it_is_ba
     });
     // Another program removes the client.
     let mut other = server.client("clients").expect("connected");
-    let removed = other.execute("DELETE FROM clients WHERE name = 'c2'", &[]);
+    let removed = other.execute("DELETE FROM pleach.clients WHERE name = 'c2'", &[]);
     assert_eq!(removed.expect("valid SQL"), 1);
     gateway.until("the client is disconnected", |status| !is_up(status, "c2"));
 }

@@ -1,11 +1,16 @@
 -- Version 1. As the tables in SQLite (../sqlite/1.sql, ../sqlite/2.sql), with the types of PostgreSQL.
+CREATE SCHEMA IF NOT EXISTS pleach;
+SET LOCAL search_path = pleach, pg_temp;
+
 CREATE TABLE store (
     -- Identifies this store: a copy that goes its own way must get another value.
     id TEXT NOT NULL,
     -- Version of these tables.
-    version BIGINT NOT NULL
+    version BIGINT NOT NULL,
+    -- Oldest version of the tables whose programs may use these.
+    oldest BIGINT NOT NULL
 );
-INSERT INTO store VALUES (md5(random()::text || clock_timestamp()::text), 1);
+INSERT INTO store VALUES (md5(random()::text || clock_timestamp()::text), 1, 1);
 
 CREATE TABLE clients (
     name TEXT NOT NULL PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 32),
@@ -40,12 +45,26 @@ CREATE TABLE changes (
     public_key TEXT NOT NULL
 );
 
--- Numbers must become visible in their order, or a gateway would miss a change that is committed after one with a higher
--- number. So a transaction that changes clients holds a lock until it ends. The triggers work on whole statements, so that
--- an import of very many clients takes seconds.
-CREATE FUNCTION pleach_note_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Transactions that change clients or invitations follow each other, whoever makes them, so that no address is given twice,
+-- and numbers of changes become visible in their order: a gateway would miss a change that is committed after one with a
+-- higher number. All functions run with the rights of the tables' owner, because other programs need rights on the table of
+-- clients alone.
+CREATE FUNCTION take_turns() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(1886151528);
+    IF TG_OP = 'TRUNCATE' AND TG_TABLE_NAME = 'clients' THEN
+        INSERT INTO changes (public_key) SELECT public_key FROM clients;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER clients_turn BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON clients
+    FOR EACH STATEMENT EXECUTE FUNCTION take_turns();
+CREATE TRIGGER invitations_turn BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON invitations
+    FOR EACH STATEMENT EXECUTE FUNCTION take_turns();
+
+-- The triggers work on whole statements, so that an import of very many clients takes seconds.
+CREATE FUNCTION note_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
     IF TG_OP <> 'INSERT' THEN
         INSERT INTO changes (public_key) SELECT public_key FROM before;
     END IF;
@@ -57,11 +76,11 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER clients_added AFTER INSERT ON clients
-    REFERENCING NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION pleach_note_changes();
+    REFERENCING NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION note_changes();
 CREATE TRIGGER clients_changed AFTER UPDATE ON clients
-    REFERENCING OLD TABLE AS before NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION pleach_note_changes();
+    REFERENCING OLD TABLE AS before NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION note_changes();
 CREATE TRIGGER clients_removed AFTER DELETE ON clients
-    REFERENCING OLD TABLE AS before FOR EACH STATEMENT EXECUTE FUNCTION pleach_note_changes();
+    REFERENCING OLD TABLE AS before FOR EACH STATEMENT EXECUTE FUNCTION note_changes();
 
 CREATE TABLE usage (
     -- Name of the client. The row stays when the client is removed.

@@ -1,4 +1,6 @@
 use std::{
+    os::unix::net::UnixListener,
+    sync::Barrier,
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +17,7 @@ fn config(server: &Server, name: &str) -> PostgresConfig {
     PostgresConfig {
         connection: server.database(name),
         password: None,
-        ca_file: None,
+        authorities: Vec::new(),
         has_names: false,
     }
 }
@@ -52,7 +54,9 @@ impl suite::Bench for Bench<'_> {
 
     fn sql(&self, text: &str) {
         let mut client = self.server.client(&self.name).expect("connected");
-        client.batch_execute(text).expect("valid SQL");
+        client
+            .batch_execute(&format!("SET search_path = pleach; {text}"))
+            .expect("valid SQL");
     }
 }
 
@@ -97,21 +101,34 @@ fn databases_that_are_no_stores_are_refused_and_left_alone() {
     let Some(server) = Server::start() else {
         return;
     };
+    let tables = |client: &mut postgres::Client| {
+        let text = "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relnamespace > 16383";
+        client
+            .query_one(text, &[])
+            .expect("valid SQL")
+            .get::<_, i64>(0)
+    };
     let refused = |name: &str, sql: &str, word: &str| {
         let config = config(&server, name);
         let mut client = server.client(name).expect("connected");
         client.batch_execute(sql).expect("valid SQL");
+        let before = tables(&mut client);
         let opened = PostgresStore::open(&config);
         let error = opened.err().map(|error| error.to_string()).expect(word);
         assert!(error.contains(word), "{error}");
+        assert_eq!(tables(&mut client), before, "{name}");
     };
     refused("empty", "", "no tables of pleach");
-    refused("other", "CREATE TABLE clients (x TEXT)", "another program");
     refused(
-        "newer",
-        &format!("{}; UPDATE store SET version = 77", MIGRATIONS[0]),
-        "update pleach",
+        "other",
+        "CREATE TABLE clients (x TEXT)",
+        "no tables of pleach",
     );
+    let newer = format!(
+        "BEGIN; {}; UPDATE store SET version = 78, oldest = 77; COMMIT",
+        schema::MIGRATIONS[0]
+    );
+    refused("newer", &newer, "update pleach");
     // Errors of the database do not show rows, which have keys.
     let mut bench = Bench::new(&server, "secrets");
     bench.sql("ALTER TABLE clients ADD CHECK (name <> 'client1')");
@@ -124,38 +141,170 @@ fn databases_that_are_no_stores_are_refused_and_left_alone() {
         error.contains("check constraint") && !error.contains("10.77"),
         "{error}"
     );
+    // A newer version of the tables that this program may use is used.
+    bench.sql("UPDATE store SET version = 78");
+    bench.again();
 }
 
 #[test]
-fn gateways_that_claim_and_count_at_the_same_time_do_not_disturb_each_other() {
+fn another_store_at_the_same_place_is_not_used_by_a_running_gateway() {
+    let Some(mut server) = Server::start() else {
+        return;
+    };
+    let mut store = PostgresStore::create(&config(&server, "clients")).expect("opens");
+    store.add(&client(1)).expect("added");
+    let mut other = server.client("clients").expect("connected");
+    other
+        .batch_execute("UPDATE pleach.store SET id = 'other'")
+        .expect("valid SQL");
+    drop(other);
+    server.stop();
+    server.start_again();
+    let error = (0..2).find_map(|_| {
+        store
+            .find(&[1; 32])
+            .err()
+            .filter(|error| error.to_string().contains("another store"))
+    });
+    assert!(error.is_some());
+}
+
+#[test]
+fn a_transaction_of_another_program_stops_no_reader() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let mut bench = Bench::new(&server, "busy");
+    bench.store().add(&client(1)).expect("added");
+    let mut other = server.client("busy").expect("connected");
+    other
+        .batch_execute("BEGIN; UPDATE pleach.clients SET rate_up = 5")
+        .expect("valid SQL");
+    assert!(
+        bench.store().add(&client(2)).is_err(),
+        "it waits, but not for ever"
+    );
+    bench
+        .store()
+        .add_usage(&suite::batch("run", 1, 1))
+        .expect("another lock");
+    let found = bench.store().find(&[1; 32]).expect("readable");
+    assert_eq!(found, Some(client(1)), "not committed yet");
+    bench
+        .again()
+        .find(&[1; 32])
+        .expect("a new connection can read as well");
+    other.batch_execute("COMMIT").expect("valid SQL");
+    bench.store().add(&client(2)).expect("added");
+}
+
+#[test]
+fn changes_are_seen_in_the_order_in_which_they_are_committed() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let mut bench = Bench::new(&server, "ordered");
+    let mut mark = Mark::default();
+    bench.store().changes_since(&mut mark).expect("readable");
+    let mut first = server.client("ordered").expect("connected");
+    first.batch_execute("BEGIN").expect("valid SQL");
+    first
+        .execute(INSERT, &[&"client1", &keys::encode_public(&[1; 32])])
+        .expect("inserted");
+    // The second program is made to wait, or its number would be seen before the first one's.
+    let second = {
+        let mut second = server.client("ordered").expect("connected");
+        thread::spawn(move || {
+            second
+                .execute(INSERT, &[&"client2", &keys::encode_public(&[2; 32])])
+                .expect("inserted");
+        })
+    };
+    let none = Changed::Keys(Vec::new());
+    for _ in 0..5 {
+        assert_eq!(
+            bench.store().changes_since(&mut mark).expect("readable"),
+            none
+        );
+        thread::park_timeout(Duration::from_millis(50));
+    }
+    first.batch_execute("COMMIT").expect("valid SQL");
+    second.join().expect("inserted");
+    let changed = bench.store().changes_since(&mut mark).expect("readable");
+    assert_eq!(changed, Changed::Keys(vec![[1; 32], [2; 32]]));
+    bench.sql("TRUNCATE clients");
+    let changed = bench.store().changes_since(&mut mark).expect("readable");
+    assert_eq!(changed, Changed::Keys(vec![[1; 32], [2; 32]]));
+}
+
+#[test]
+fn gateways_that_decide_at_the_same_time_give_nothing_twice() {
     let Some(server) = Server::start() else {
         return;
     };
     let bench = Bench::new(&server, "fleet");
-    let threads: Vec<_> = (0..4_u8)
-        .map(|number| {
-            let mut store = bench.again();
-            thread::spawn(move || {
-                let mut added = 0;
-                for round in 1..=20 {
-                    // All four want the same clients.
-                    added += u32::from(store.add(&client(round)).is_ok());
+    let start = Barrier::new(4);
+    for round in 1..=5_u8 {
+        // All four want the same addresses for clients of their own, and the same invitation.
+        let (offered, claim) = suite::offer(round, "guest");
+        let mut store = bench.again();
+        store
+            .invite(&offered, 0, &suite::nets(&["10.78.0.1/24"]), &[])
+            .expect("made");
+        let done = thread::scope(|scope| {
+            let work = |number: u8| {
+                let (mut store, start, claim) = (bench.again(), &start, &claim);
+                move || {
+                    let own = StoredClient {
+                        name: format!("client{round}-{number}"),
+                        public_key: [round * 10 + number; 32],
+                        ..client(round)
+                    };
+                    let key = [100 + round * 10 + number; 32];
+                    start.wait();
+                    let is_added = store.add(&own).is_ok();
+                    let is_claimed = store.claim(&claim(&key), &key, &suite::GATEWAY, 1).is_ok();
                     let batch = suite::batch(&format!("run{number}"), i64::from(round), 1);
                     store.add_usage(&batch).expect("added");
+                    (u32::from(is_added), u32::from(is_claimed))
                 }
-                added
-            })
-        })
-        .collect();
-    let added: u32 = threads
-        .into_iter()
-        .map(|thread| thread.join().expect("no panic"))
-        .sum();
-    assert_eq!(added, 20, "each client once");
+            };
+            let threads: Vec<_> = (0..4).map(|number| scope.spawn(work(number))).collect();
+            let done = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"));
+            done.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        });
+        assert_eq!(done, (1, 1), "round {round}");
+        assert!(store.remove("guest").expect("removed"));
+    }
     let mut store = bench.again();
-    assert_eq!(store.usage().expect("readable")["home"].up_bytes, 80);
-    assert_eq!(store.clients().expect("readable").len(), 20);
+    assert_eq!(store.usage().expect("readable")["home"].up_bytes, 20);
 }
+
+#[test]
+fn a_server_that_says_nothing_costs_bounded_time() {
+    let dir = tempfile::TempDir::new().expect("directory");
+    // Connections are accepted by the kernel, and nobody answers.
+    let _listener = UnixListener::bind(dir.path().join(".s.PGSQL.5432")).expect("bound");
+    let config = PostgresConfig {
+        connection: format!("host={} user=x", dir.path().display()),
+        password: None,
+        authorities: Vec::new(),
+        has_names: false,
+    };
+    let begun = Instant::now();
+    let error = PostgresStore::open(&config)
+        .err()
+        .expect("silence")
+        .to_string();
+    assert!(error.contains("does not answer"), "{error}");
+    assert!(begun.elapsed() >= CONNECT_WITHIN, "it had its time");
+}
+
+/// Inserts a client as another program would.
+const INSERT: &str =
+    "INSERT INTO pleach.clients (name, public_key, allowed_ips) VALUES ($1, $2, '10.77.0.1/32')";
 
 /// A measurement: `cargo test -p pleach --bin pleach -- --ignored --nocapture look_ups_among_a_million`.
 #[test]
