@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use pleach_linux::clock;
 use postgres::{Client, NoTls};
 
 /// A running server. Dropping it ends the server and removes its data.
@@ -73,10 +74,10 @@ impl Server {
     }
 
     fn until_ready(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = clock::now() + Duration::from_secs(30);
         while let Err(error) = self.client("postgres") {
             let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
-            assert!(Instant::now() < deadline, "{error}: {log}");
+            assert!(clock::now() < deadline, "{error}: {log}");
             thread::park_timeout(Duration::from_millis(50));
         }
     }
