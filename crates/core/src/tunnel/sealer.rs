@@ -153,6 +153,7 @@ fn data_header(now: Instant, id: PathId, receiver_index: u32, counter: u64) -> H
         is_out_of_turn: false,
         is_copy: false,
         is_kept: false,
+        is_answer_path: false,
         covered: 0,
         path: id,
         receiver_index,

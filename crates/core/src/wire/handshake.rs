@@ -93,8 +93,11 @@ pub enum WireError {
 pub const REPAIR_SYMBOLS: u32 = 8;
 /// Capability bit: the sender understands parity of datagrams ([`crate::sec`]).
 pub const PARITY: u32 = 4;
+/// Capability bit: the sender understands that a data datagram names the path for the answers to its packet
+/// ([`crate::wire::header::Header::is_answer_path`]).
+pub const ANSWER_PATHS: u32 = 16;
 /// All capability bits of this version.
-pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | PARITY;
+pub const CAPABILITIES: u32 = REPAIR_SYMBOLS | PARITY | ANSWER_PATHS;
 
 /// The encrypted message of each end in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

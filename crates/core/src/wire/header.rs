@@ -5,7 +5,8 @@
 //!       1      flags: bit 0 out of turn (sent before packets with lower numbers), bit 1 copy (sent on several paths),
 //!              bit 2 kept (the sender retransmits this packet, or the packet of this copy, if it is NACKed),
 //!              bit 3 repair symbol (no packet; below), with bits 4-7: number of packets covered ([`COVERED`])
-//!       2      path id, 0 to 15
+//!       2      bits 0-3 path id; bit 7 answer path, data only: the sender wants the packets of this packet's flow in
+//!              the other direction on this path (only to an end with capability `ANSWER_PATHS`); bits 4-6 zero
 //!       3-5    receiver index: names the receiver's session
 //!       6-9    path sequence number S: low 32 bits of the AEAD counter; data and control count apart
 //!      10-13   transmit time in microseconds, low 32 bits, sender's clock
@@ -23,7 +24,7 @@
 //! A *repair symbol* ([`crate::fec`]) is a data datagram without a packet. G is the number of the oldest packet that it
 //! covers. The first four bytes of the symbol replace the two steps, and its other bytes replace the packet. So it is
 //! as long as the longest datagram that it covers, and fits on every path that carried that datagram. The seed of its
-//! coefficients is derived from path and S ([`Header::key`]).
+//! coefficients is derived from path and S ([`Header::key`]). In a repair symbol the bit *answer path* has no meaning.
 
 use super::Kind;
 use crate::{
@@ -49,6 +50,7 @@ const FLAG_OUT_OF_TURN: u8 = 1;
 const FLAG_COPY: u8 = 2;
 const FLAG_KEPT: u8 = 4;
 const PATH_BITS: u8 = 15;
+const FLAG_ANSWER_PATH: u8 = 128;
 const _: () = assert!(PathId::MAX == 1 + PATH_BITS as usize);
 const FLAG_SYMBOL: u8 = 8;
 /// Possible numbers of packets that a repair symbol covers; the index is in the upper half of the flags.
@@ -70,6 +72,10 @@ pub fn covered(wanted: u32, held: usize) -> Option<u8> {
 
 /// The fields that data and control datagrams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent flags of the format"
+)]
 pub struct Header {
     /// Kind of the datagram: data or control.
     pub kind: Kind,
@@ -81,6 +87,9 @@ pub struct Header {
     /// Whether this packet is retransmitted if it is NACKed. For a repair symbol or a copy: whether the packets that it
     /// covers or copies are retransmitted.
     pub is_kept: bool,
+    /// Whether the sender wants the packets of this packet's flow in the other direction on this path. Only in data
+    /// datagrams.
+    pub is_answer_path: bool,
     /// Number of packets that a repair symbol covers: one of [`COVERED`]; 0 if the datagram is not a repair symbol.
     pub covered: u8,
     /// Path on which the datagram is sent.
@@ -125,6 +134,7 @@ impl Header {
             is_out_of_turn: at(1) & FLAG_OUT_OF_TURN != 0,
             is_copy: at(1) & FLAG_COPY != 0,
             is_kept: at(1) & FLAG_KEPT != 0,
+            is_answer_path: at(2) & FLAG_ANSWER_PATH != 0,
             covered: match at(1) & FLAG_SYMBOL {
                 0 => 0,
                 _ => COVERED[usize::from(at(1) >> 4)],
@@ -134,7 +144,11 @@ impl Header {
             path_seq: Seq(u32_at(6)),
             sent_us: u32_at(10),
         };
-        if at(2) & !PATH_BITS != 0 {
+        let known = match kind {
+            Kind::Control => PATH_BITS,
+            Kind::Data => PATH_BITS | FLAG_ANSWER_PATH,
+        };
+        if at(2) & !known != 0 {
             return None;
         }
         let data = match kind {
@@ -148,7 +162,8 @@ impl Header {
         Some((header, data))
     }
 
-    /// Writes this header, followed by the fields of `data`, to the start of `out`. Returns the header's length.
+    /// Writes this header, followed by the fields of `data`, to the start of `out`. Returns the header's length. In a
+    /// control header `is_answer_path` is not written.
     ///
     /// # Panics
     /// If `out` is shorter than the header, `data` is missing for a data header, or `covered` is neither 0 nor one of
@@ -166,7 +181,8 @@ impl Header {
             let (place, _) = place.expect("one of the table");
             out[1] |= FLAG_SYMBOL | (place << 4);
         }
-        out[2] = self.path.0;
+        let is_answer_path = self.kind == Kind::Data && self.is_answer_path;
+        out[2] = self.path.0 | (u8::from(is_answer_path) * FLAG_ANSWER_PATH);
         out[3..6].copy_from_slice(&self.receiver_index.to_be_bytes()[1..]);
         out[6..10].copy_from_slice(&self.path_seq.0.to_be_bytes());
         out[10..14].copy_from_slice(&self.sent_us.to_be_bytes());
@@ -210,6 +226,7 @@ mod tests {
             is_out_of_turn: true,
             is_copy: false,
             is_kept: true,
+            is_answer_path: false,
             covered: 0,
             path: PathId(3),
             receiver_index: 0x00ab_cdef,
@@ -237,6 +254,33 @@ mod tests {
         let mut bytes = [0; CONTROL_HEADER_LEN + TAG_LEN];
         header(Kind::Control).emit(None, &mut bytes);
         assert_eq!(Header::parse(&bytes), Some((header(Kind::Control), None)));
+    }
+
+    #[test]
+    fn data_names_the_path_of_its_answers_beside_the_path_id() {
+        let data = DataHeader {
+            global_seq: Seq(77),
+            path_step: 1,
+            flow_step: 1,
+        };
+        for path in (0..16).map(PathId) {
+            let sent = Header {
+                is_answer_path: true,
+                path,
+                ..header(Kind::Data)
+            };
+            let mut bytes = [0; DATA_OVERHEAD];
+            assert_eq!(sent.emit(Some(&data), &mut bytes), DATA_HEADER_LEN);
+            assert_eq!(bytes[2], 0x80 | path.0);
+            assert_eq!(Header::parse(&bytes), Some((sent, Some(data))));
+            let control = Header {
+                is_answer_path: true,
+                path,
+                ..header(Kind::Control)
+            };
+            control.emit(None, &mut bytes);
+            assert_eq!(bytes[2], path.0, "data only");
+        }
     }
 
     #[test]
@@ -299,10 +343,15 @@ mod tests {
             bytes[0] = kind;
             assert_eq!(Header::parse(&bytes), None);
         }
-        bytes[2] = 16;
-        for kind in [KIND_CONTROL, KIND_DATA] {
-            bytes[0] = kind;
-            assert_eq!(Header::parse(&bytes), None);
+        for unknown in [16, 32, 64, 0x80 | 16] {
+            bytes[2] = unknown;
+            for kind in [KIND_CONTROL, KIND_DATA] {
+                bytes[0] = kind;
+                assert_eq!(Header::parse(&bytes), None);
+            }
         }
+        bytes[2] = FLAG_ANSWER_PATH;
+        bytes[0] = KIND_CONTROL;
+        assert_eq!(Header::parse(&bytes), None);
     }
 }

@@ -72,6 +72,7 @@ impl Ring {
                         is_out_of_turn: false,
                         is_copy: false,
                         is_kept: false,
+                        is_answer_path: false,
                         covered: 0,
                         path: PathId(0),
                         receiver_index: u32::from_le_bytes([

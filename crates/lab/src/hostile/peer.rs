@@ -43,7 +43,8 @@ pub(super) struct Data {
     pub(super) global_seq: u32,
     pub(super) flow_step: u16,
     pub(super) path_step: i16,
-    /// The lower three: flags; the upper four: how many packets a symbol covers, if it is one.
+    /// The lower three bits: flags. The upper four bits: how many packets a symbol covers, if it is one. The highest bit
+    /// also asks for answers on the path.
     pub(super) flags: u8,
     pub(super) is_symbol: bool,
     pub(super) body: Vec<u8>,
@@ -316,6 +317,7 @@ impl Peer {
             is_out_of_turn: flags & 1 != 0,
             is_copy: flags & 2 != 0,
             is_kept: flags & 4 != 0,
+            is_answer_path: flags & 128 != 0,
             covered: covered.map_or(0, |data| COVERED[usize::from(data.flags >> 4)]),
             path,
             receiver_index: session.remote_index(),

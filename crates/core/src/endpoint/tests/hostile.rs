@@ -40,6 +40,7 @@ impl Hostile {
             is_out_of_turn: false,
             is_copy: false,
             is_kept: true,
+            is_answer_path: false,
             covered: 0,
             path: PathId(0),
             receiver_index: session.remote_index(),

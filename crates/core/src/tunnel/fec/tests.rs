@@ -35,6 +35,7 @@ fn header(covered: u8, path_seq: u32) -> Header {
         is_out_of_turn: false,
         is_copy: false,
         is_kept: false,
+        is_answer_path: false,
         covered,
         path: PathId(2),
         receiver_index: 1,

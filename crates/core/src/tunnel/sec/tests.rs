@@ -22,6 +22,7 @@ fn datagram(path_seq: u32) -> Vec<u8> {
         is_out_of_turn: false,
         is_copy: false,
         is_kept: false,
+        is_answer_path: false,
         covered: 0,
         path: PathId(1),
         receiver_index: 5,
