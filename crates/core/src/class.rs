@@ -3,7 +3,8 @@
 //! For voice, video and remote control a late packet is a lost packet; for a download it is not. A [`Class`] defines
 //! its packets ([`Match`]) and their service ([`Service`]): the deadline, whether packets are delivered in order, and
 //! whether copies are sent. The [`Classifier`] finds the first class that a packet matches, by the packet's headers and
-//! by the recent rate of its flow.
+//! by the recent rate of its flow. A class may name the program that has opened the flow; the host is asked for it
+//! ([`FlowQuestion`]).
 //!
 //! Voice is recognised without any configured class: by its code point (EF of RFC 3246, VOICE-ADMIT of RFC 5865), or by
 //! its traffic pattern of 20 to 100 short packets per second in one flow. In both cases only UDP packets are recognised
@@ -16,10 +17,12 @@ use core::{ops::RangeInclusive, time::Duration};
 
 use ipnet::IpNet;
 
+pub use apps::FlowQuestion;
 pub use classifier::{ClassCounts, Classifier};
 
 use crate::units::Bitrate;
 
+mod apps;
 mod classifier;
 mod flows;
 #[cfg(test)]
@@ -39,6 +42,9 @@ pub struct Class {
 /// Conditions of a class. A packet must meet all conditions that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
+    /// Name of the program that must have opened the packet's flow, compared exactly; `None` for any. Only flows of
+    /// this host have a program. A flow whose program is unknown does not match.
+    pub app: Option<String>,
     /// Code points, 0 to 63 (RFC 2474), of which the packet must have one; empty for any.
     pub dscp: Vec<u8>,
     /// IP protocol number that the packet must have; `None` for any.
@@ -70,6 +76,11 @@ pub struct Service {
     pub share_percent: u16,
     /// Links that carry the class while one of them works; empty for any link.
     pub links: Vec<String>,
+    /// Whether packets are dropped and counted while none of `links` can carry them, instead of using another link. It
+    /// has no effect without `links`, and on packets with a deadline.
+    pub is_strict: bool,
+    /// Whether all packets are dropped and counted.
+    pub is_blocked: bool,
 }
 
 impl Default for Service {
@@ -81,6 +92,8 @@ impl Default for Service {
             duplicate: Duplicate::Never,
             share_percent: 0,
             links: Vec::new(),
+            is_strict: false,
+            is_blocked: false,
         }
     }
 }
@@ -100,5 +113,5 @@ pub enum Duplicate {
     Always,
 }
 
-/// Maximum number of classes.
-pub const MAX_CLASSES: usize = 32;
+/// Maximum number of classes, including the classes that are made from the user's rules.
+pub const MAX_CLASSES: usize = 64;

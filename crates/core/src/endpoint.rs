@@ -12,7 +12,7 @@
 //! 3. [`Endpoint::poll_handshake_work`] or [`Endpoint::work_inline`];
 //! 4. [`Endpoint::poll_transmit`] until it returns nothing;
 //! 5. [`Endpoint::poll_deliver`];
-//! 6. [`Endpoint::poll_event`];
+//! 6. [`Endpoint::poll_event`], and [`Endpoint::poll_flow_question`] if a class names a program;
 //! 7. wait until [`Endpoint::poll_timeout`].
 
 use core::net::{IpAddr, SocketAddr};
@@ -68,10 +68,12 @@ mod handshakes;
 mod index;
 mod initiating;
 pub mod kept;
+mod programs;
 pub mod reaching;
 mod reconfiguring;
 pub mod work;
 
+pub use crate::class::FlowQuestion;
 use accounts::Upload;
 use allowed_ips::AllowedIps;
 use common::Common;

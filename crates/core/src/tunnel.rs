@@ -22,7 +22,7 @@ use core::{
 };
 
 use crate::{
-    class::Class,
+    class::{Class, FlowQuestion},
     counters::DropReason,
     flows::FlowKey,
     ids::{PathId, Seq},
@@ -192,6 +192,18 @@ impl Tunnel {
         self.set_classes(classes);
         self.outbound.forget_copies();
         self.adapt_queue(now);
+    }
+
+    /// Returns the next question which program of the host has opened a flow. A class depends on the answer.
+    pub fn poll_flow_question(&mut self) -> Option<FlowQuestion> {
+        self.outbound.lanes.services.poll_question()
+    }
+
+    /// Takes the answer to a question: the name of the program, or `None` if no program of the host has opened the
+    /// flow.
+    pub fn answer_flow(&mut self, question: &FlowQuestion, program: Option<&str>) {
+        let services = &mut self.outbound.lanes.services;
+        services.answer(question, program);
     }
 
     /// Sets the code for the parity of outgoing datagrams; `None` switches parity off.

@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::{
-    Class, Duplicate, MAX_CLASSES, Match, Service,
+    Class, Duplicate, FlowQuestion, MAX_CLASSES, Match, Service,
+    apps::Apps,
     flows::{Flows, Known},
 };
 use crate::{
@@ -26,6 +27,7 @@ pub struct Classifier {
     /// Index of the class for voice.
     voice: Option<usize>,
     flows: Flows,
+    apps: Apps,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,8 @@ pub struct ClassCounts {
     pub copied_bytes: Bytes,
     /// Number of packets dropped because they could no longer arrive in time.
     pub expired: u64,
+    /// Number of packets dropped because the class is blocked, or because none of its links could carry them.
+    pub dropped: u64,
 }
 
 impl Classifier {
@@ -61,6 +65,7 @@ impl Classifier {
         classes.truncate(MAX_CLASSES - 1);
         let voice = recognises_voice.then_some(classes.len());
         classes.extend(voice.map(|_| voice_class()));
+        let apps = Apps::new(&classes);
         let served = |class| Served {
             class,
             counts: ClassCounts::default(),
@@ -72,11 +77,14 @@ impl Classifier {
             former: BTreeMap::new(),
             voice,
             flows: Flows::default(),
+            apps,
         }
     }
 
     /// Returns this classifier as the successor of `earlier`, whose ids waiting packets carry. Such a packet belongs to
-    /// the class of the same name, or to no class. Ids are reused after 256 / [`MAX_CLASSES`] changes of the classes.
+    /// the class of the same name, or to no class. Ids are reused after 256 ids, which is after at least
+    /// 256 / [`MAX_CLASSES`] changes of the classes. The programs of flows stay known if the classes name the same
+    /// programs.
     #[must_use]
     pub fn succeeding(mut self, earlier: &Self) -> Self {
         let step = |index: usize| u8::try_from(index).unwrap_or(u8::MAX);
@@ -94,6 +102,7 @@ impl Classifier {
         for index in 0..self.classes.len() {
             self.former.remove(&self.first.wrapping_add(step(index)));
         }
+        self.apps.take_over(&earlier.apps);
         self
     }
 
@@ -115,9 +124,21 @@ impl Classifier {
         self.classes.get_mut(index)
     }
 
-    /// Frees the table of flows.
+    /// Returns the present id of a class, which may be a former id of the class; `None` if the class no longer exists.
+    #[must_use]
+    pub fn present(&self, id: ClassId) -> Option<ClassId> {
+        self.id_at(self.index(id)?)
+    }
+
+    fn id_at(&self, index: usize) -> Option<ClassId> {
+        let index = u8::try_from(index).ok()?;
+        Some(ClassId(self.first.wrapping_add(index)))
+    }
+
+    /// Frees the tables of flows. The programs of flows are forgotten.
     pub fn release_memory(&mut self) {
         self.flows.release_memory();
+        self.apps.release_memory();
     }
 
     /// Returns the class of a packet of a flow; `None` if it matches no class. Must be called once for each packet.
@@ -126,11 +147,15 @@ impl Classifier {
             return None;
         }
         let len = packet.bytes().len();
-        let flow = self.flows.count(now, flow, len);
-        let voice = self.voice.filter(|_| is_voice(packet, flow));
+        let known = self.flows.count(now, flow, len);
+        let voice = self.voice.filter(|_| is_voice(packet, known));
         let configured = &self.classes[..self.voice.unwrap_or(self.classes.len())];
-        let mut classes = configured.iter();
-        let fits = classes.position(|served| served.class.matches.fits(packet, flow));
+        let apps = &mut self.apps;
+        let mut is_of_app = |app: &str| apps.program(now, packet, flow) == Some(app);
+        let mut classes = configured.iter().map(|served| &served.class.matches);
+        let fits = classes.position(|matches| {
+            matches.fits(packet, known) && matches.app.as_deref().is_none_or(&mut is_of_app)
+        });
         let fits = fits.or(voice)?;
         let served = &mut self.classes[fits];
         served.counts.packets += 1;
@@ -138,8 +163,8 @@ impl Classifier {
         let earned = len as u64 * u64::from(served.class.service.share_percent);
         served.credit = (served.credit + earned).min(BURST_CENTIBYTES.max(earned));
         Some(Found {
-            id: ClassId(self.first.wrapping_add(u8::try_from(fits).ok()?)),
-            is_small: flow.rate() < SMALL,
+            id: self.id_at(fits)?,
+            is_small: known.rate() < SMALL,
         })
     }
 
@@ -180,6 +205,24 @@ impl Classifier {
         }
     }
 
+    /// Records that a packet was dropped because its class is blocked, or because none of its links could carry it.
+    pub fn on_dropped(&mut self, id: ClassId) {
+        if let Some(served) = self.served_mut(id) {
+            served.counts.dropped += 1;
+        }
+    }
+
+    /// Returns the next question for the host; see [`FlowQuestion`].
+    pub fn poll_question(&mut self) -> Option<FlowQuestion> {
+        self.apps.poll_question()
+    }
+
+    /// Takes the host's answer to a question: the name of the program, or `None` if no program of this host has opened
+    /// the flow.
+    pub fn answer(&mut self, question: &FlowQuestion, program: Option<&str>) {
+        self.apps.answer(question, program);
+    }
+
     /// Returns the name and the counters of every class.
     pub fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         let classes = self.classes.iter();
@@ -188,6 +231,7 @@ impl Classifier {
 }
 
 impl Match {
+    /// Whether a packet meets all conditions except the one on its program.
     fn fits(&self, packet: &PacketView<'_>, flow: Known) -> bool {
         let is_of = |nets: &[ipnet::IpNet], address: core::net::IpAddr| {
             nets.is_empty() || nets.iter().any(|net| net.contains(&address))
@@ -222,7 +266,7 @@ fn voice_class() -> Class {
             is_ordered: false,
             duplicate: Duplicate::Auto,
             share_percent: 100,
-            links: Vec::new(),
+            ..Service::default()
         },
     }
 }

@@ -43,6 +43,7 @@ fn all_that_is_given_has_to_fit() {
     let bytes = packet((40_000, 5_004), 34, 500);
     let net = |text: &str| text.parse().expect("a network");
     let whole = Match {
+        app: None,
         dscp: vec![10, 34],
         protocol: Some(17),
         ports: vec![80..=80, 5_000..=5_010],
@@ -150,6 +151,141 @@ fn what_needs_its_order_is_no_voice() {
     );
 }
 
+/// Returns a class of the program `app` with these ports.
+fn of_app(app: &str, ports: RangeInclusive<u16>) -> Class {
+    let matches = Match {
+        app: Some(app.to_owned()),
+        ports: vec![ports],
+        ..Match::default()
+    };
+    class(app, matches, 0)
+}
+
+/// Returns the index of the class of a packet with the source port `port` from a flow of its own, at `ms`.
+fn find_port(classifier: &mut Classifier, ms: u64, port: u16) -> Option<u8> {
+    let bytes = packet((port, 443), 0, 100);
+    let view = PacketView::parse(&bytes).expect("a packet");
+    let flow = FlowId::at(u64::from(port) % 1_000);
+    let found = classifier.find(Instant::from_millis(ms), &view, flow);
+    found.map(|found| found.id.0)
+}
+
+fn questions(classifier: &mut Classifier) -> Vec<FlowQuestion> {
+    core::iter::from_fn(|| classifier.poll_question()).collect()
+}
+
+#[test]
+fn program_of_a_flow_is_asked_once_and_only_if_all_else_fits() {
+    let classes = vec![of_app("curl", 1..=9), of_app("wget", 5..=20)];
+    let mut classifier = Classifier::new(classes, false);
+    for ms in 0..10 {
+        assert_eq!(find_port(&mut classifier, ms, 7), None);
+        assert_eq!(find_port(&mut classifier, ms, 30), None);
+    }
+    let asked = questions(&mut classifier);
+    let [question] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(question.protocol, 17);
+    assert_eq!(question.source.to_string(), "10.0.0.1:7");
+    assert_eq!(question.destination.to_string(), "10.0.0.2:443");
+    for (answer, class) in [
+        (Some("wget"), Some(1)),
+        (Some("Curl"), None),
+        (None, None),
+        (Some("curl"), Some(0)),
+    ] {
+        classifier.answer(question, answer);
+        assert_eq!(find_port(&mut classifier, 10, 7), class, "{answer:?}");
+    }
+    assert_eq!(find_port(&mut classifier, 11, 15), None, "another flow");
+}
+
+#[test]
+fn program_is_asked_again_after_a_silence_and_the_answer_is_used_meanwhile() {
+    let mut classifier = Classifier::new(vec![of_app("curl", 1..=9)], false);
+    find_port(&mut classifier, 0, 7);
+    let asked = questions(&mut classifier);
+    classifier.answer(&asked[0], Some("curl"));
+    for ms in [4_000, 8_000] {
+        assert_eq!(find_port(&mut classifier, ms, 7), Some(0));
+    }
+    assert_eq!(questions(&mut classifier), []);
+    assert_eq!(find_port(&mut classifier, 13_001, 7), Some(0));
+    assert_eq!(questions(&mut classifier), asked);
+    classifier.answer(&asked[0], None);
+    assert_eq!(find_port(&mut classifier, 13_002, 7), None);
+}
+
+#[test]
+fn questions_are_bounded_and_asked_later() {
+    let mut classifier = Classifier::new(vec![of_app("curl", 1..=1_000)], false);
+    for port in 1..=100 {
+        find_port(&mut classifier, 1, port);
+    }
+    let first = questions(&mut classifier);
+    assert_eq!(first.len(), 64);
+    for port in 1..=100 {
+        find_port(&mut classifier, 2, port);
+    }
+    let rest = questions(&mut classifier);
+    let ports: Vec<u16> = rest.iter().map(|asked| asked.source.port()).collect();
+    assert_eq!(ports, (65..=100).collect::<Vec<u16>>());
+}
+
+#[test]
+fn flow_that_shares_its_place_has_no_known_program() {
+    let mut classifier = Classifier::new(vec![of_app("curl", 1..=9)], false);
+    let bytes = packet((7, 443), 0, 100);
+    let view = PacketView::parse(&bytes).expect("a packet");
+    let owner = FlowId::at(5);
+    let find = |classifier: &mut Classifier, flow| {
+        let found = classifier.find(Instant::from_millis(1), &view, flow);
+        found.is_some()
+    };
+    assert!(!find(&mut classifier, owner));
+    let asked = questions(&mut classifier);
+    classifier.answer(&asked[0], Some("curl"));
+    for _ in 0..10 {
+        assert!(!find(&mut classifier, owner.with_hash(99)));
+        assert!(find(&mut classifier, owner));
+    }
+    assert_eq!(questions(&mut classifier), []);
+}
+
+#[test]
+fn programs_stay_known_while_the_classes_name_the_same_programs() {
+    let mut classifier = Classifier::new(vec![of_app("curl", 1..=9)], false);
+    find_port(&mut classifier, 0, 7);
+    let asked = questions(&mut classifier);
+    classifier.answer(&asked[0], Some("curl"));
+    let more = vec![of_app("curl", 100..=100), of_app("curl", 1..=9)];
+    let mut changed = Classifier::new(more, false).succeeding(&classifier);
+    assert!(find_port(&mut changed, 1, 7).is_some());
+    assert_eq!(questions(&mut changed), []);
+    let other = vec![of_app("wget", 1..=9)];
+    let mut changed = Classifier::new(other, false).succeeding(&changed);
+    assert_eq!(find_port(&mut changed, 2, 7), None);
+    assert_eq!(questions(&mut changed), asked);
+    changed.release_memory();
+    classifier.release_memory();
+    assert_eq!(find_port(&mut classifier, 3, 7), None, "forgotten");
+}
+
+#[test]
+fn only_tcp_and_udp_have_programs() {
+    let mut classifier = Classifier::new(vec![of_app("curl", 1..=9)], false);
+    for (protocol, is_asked) in [(6, true), (17, true), (132, false)] {
+        let mut bytes = packet((7, 443), 0, 100);
+        bytes[9] = protocol;
+        let view = PacketView::parse(&bytes).expect("a packet");
+        let flow = FlowId::at(u64::from(protocol));
+        classifier.find(Instant::from_millis(1), &view, flow);
+        let asked = questions(&mut classifier);
+        assert_eq!(asked.len(), usize::from(is_asked), "{protocol}");
+    }
+}
+
 #[test]
 fn copies_never_cost_more_than_their_share() {
     let mut classifier = Classifier::new(vec![class("it", Match::default(), 15)], false);
@@ -216,6 +352,10 @@ fn a_packet_keeps_its_class_by_name_when_classes_change() {
         (share(&without, waiting), share(&without, second)),
         (None, None)
     );
+    assert_eq!(without.present(waiting), None);
+    let present = changed.present(waiting).expect("its class");
+    assert_ne!(present, waiting);
+    assert_eq!(changed.present(present), Some(present));
     // Ids wrap around.
     for _ in 0..300 {
         classifier =

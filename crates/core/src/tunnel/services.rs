@@ -7,7 +7,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    class::{Class, ClassCounts, Classifier, Duplicate, Service},
+    class::{Class, ClassCounts, Classifier, Duplicate, FlowQuestion, Service},
     counters::DropReason,
     flows::FlowId,
     mark::{Found, Mark},
@@ -47,6 +47,16 @@ impl Services {
     /// Frees the table of flows.
     pub(super) fn release_memory(&mut self) {
         self.classifier.release_memory();
+    }
+
+    /// Returns the next question which program has opened a flow.
+    pub(super) fn poll_question(&mut self) -> Option<FlowQuestion> {
+        self.classifier.poll_question()
+    }
+
+    /// Takes the answer to a question.
+    pub(super) fn answer(&mut self, question: &FlowQuestion, program: Option<&str>) {
+        self.classifier.answer(question, program);
     }
 
     /// Returns the requirements of the class of a packet from the host; `None` if the packet has no class.
