@@ -9,6 +9,8 @@ pub enum DropReason {
     // Alphabetical.
     /// Inner packet: CoDel dropped it so that its sender slows down.
     Aqm,
+    /// Inner packet: the user has blocked its class.
+    Blocked,
     /// Inner packet: a copy arrived before.
     Duplicate,
     /// Handshake: the sender is unknown, and neither an invitation nor the store of clients admits it.
@@ -25,6 +27,8 @@ pub enum DropReason {
     HandshakeReplayed,
     /// Datagram: does not have the form of a pleach datagram.
     Malformed,
+    /// Inner packet: its class is restricted to links of which none could carry it.
+    NoLink,
     /// Inner packet: its destination belongs to no peer.
     NoRoute,
     /// Inner packet: neither IPv4 nor IPv6, or truncated.
@@ -54,8 +58,9 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Aqm,
+        Self::Blocked,
         Self::Duplicate,
         Self::EnrolmentRefused,
         Self::Expired,
@@ -64,6 +69,7 @@ impl DropReason {
         Self::HandshakeLimited,
         Self::HandshakeReplayed,
         Self::Malformed,
+        Self::NoLink,
         Self::NoRoute,
         Self::NotIp,
         Self::OverBudget,
@@ -83,6 +89,7 @@ impl DropReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aqm => "aqm",
+            Self::Blocked => "blocked",
             Self::Duplicate => "duplicate",
             Self::EnrolmentRefused => "enrolment_refused",
             Self::Expired => "expired",
@@ -91,6 +98,7 @@ impl DropReason {
             Self::HandshakeLimited => "handshake_limited",
             Self::HandshakeReplayed => "handshake_replayed",
             Self::Malformed => "malformed",
+            Self::NoLink => "no_link",
             Self::NoRoute => "no_route",
             Self::NotIp => "not_ip",
             Self::OverBudget => "over_budget",

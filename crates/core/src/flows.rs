@@ -2,7 +2,7 @@
 //!
 //! A flow is identified by a keyed hash that is the same for both of its directions ([`PacketView::flow_hash`]). The
 //! table assigns a *place*, a number below [`PLACES`], to the flow. Each part with state per flow stores it under
-//! that place: rate and shape ([`crate::class`]), waiting packets ([`crate::queue`]), headers
+//! that place: rate, shape and program ([`crate::class`]), waiting packets ([`crate::queue`]), headers
 //! ([`crate::compression`]), order, and the policy's state.
 //!
 //! *Algorithm.* A set-associative table: the top bits of the hash select a set of four places, and the last bits select
@@ -13,7 +13,8 @@
 //! overtake its own packets.
 //!
 //! *Bounds.* The table takes 40 KiB from the first packet on. The parts together store at most 900 bytes per flow,
-//! besides waiting packets: queues 64, class 80, `adaptive` 200, order 8, headers 430 once they are compressed. ACK pacing
+//! besides waiting packets: queue 64, class 80, program 32, `adaptive` 200, order 8, path of the answers 32, headers
+//! 430 once they are compressed. Each queue for packets that are restricted to links takes another 64. ACK pacing
 //! ([`crate::tunnel`]) is no part of the table: it has a table of its own with up to 64 flows that start.
 //!
 //! *Limits.* CoDel remembers for 30 s that the sender at a place does not respond to congestion signals, even if
@@ -155,9 +156,19 @@ impl FlowTable {
         self.places = Vec::new();
     }
 
-    /// Returns the flow of a packet that is about to be sent.
+    /// Returns the flow of a packet that is about to be sent, or whose answers are about to be sent.
     pub fn on_packet(&mut self, now: Instant, packet: &PacketView<'_>) -> FlowId {
         self.on_hash(now, self.key.hash(packet))
+    }
+
+    /// Returns the flow of a packet of either direction, if the flow has a place of its own.
+    #[must_use]
+    pub fn find(&self, packet: &PacketView<'_>) -> Option<FlowId> {
+        let hash = self.key.hash(packet);
+        let first = set_of(hash) * WAYS;
+        let mut set = self.places.get(first..first + WAYS)?.iter();
+        let way = set.position(|place| place.hash == hash && place.seen_at.is_some())?;
+        Some(FlowId::new(hash, way))
     }
 
     /// Returns the flow with the hash `hash`, of which a packet is about to be sent.

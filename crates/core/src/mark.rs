@@ -1,12 +1,15 @@
-//! Properties of a packet that are not in its bytes: its class and its deadline.
+//! Properties of a packet that are not in its bytes: its class, its deadline, and the path that the other end wants.
 
-use crate::time::Instant;
+use crate::{ids::PathId, time::Instant};
 
 /// Properties of a packet that only the sending end knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The packet's class.
-    pub found: Found,
+    /// The packet's class; `None` if it has no class.
+    pub found: Option<Found>,
+    /// The path on which the other end wants the packets of the flow, if the packet's class has neither links nor a
+    /// deadline.
+    pub answer_on: Option<PathId>,
     /// The deadline for its arrival at the other end.
     pub due: Option<Instant>,
     /// When the packet is dropped if it has not been sent.

@@ -113,13 +113,13 @@ impl PacketBuf {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the mark of the packet's class, if the packet has a class.
+    /// Returns the packet's mark, if it has one.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         self.mark
     }
 
-    /// Sets the mark of the packet's class, see [`Self::mark`].
+    /// Sets the packet's mark, see [`Self::mark`].
     pub fn set_mark(&mut self, mark: Option<Mark>) {
         self.mark = mark;
     }

@@ -50,6 +50,7 @@ use crate::{
 };
 
 mod ahead;
+mod answers;
 mod blocks;
 mod budget;
 mod control;
@@ -64,6 +65,7 @@ mod lengths;
 mod metered;
 mod outbound;
 mod path_set;
+mod pinned;
 mod placement;
 mod receptions;
 mod repair;
@@ -175,8 +177,8 @@ impl Tunnel {
 
     /// Sets the user's traffic classes and resets their counters.
     pub fn set_classes(&mut self, classes: Vec<Class>) {
-        let services = &mut self.outbound.lanes.services;
-        services.replace(classes, self.placement.profile());
+        let lanes = &mut self.outbound.lanes;
+        lanes.set_classes(classes, self.placement.profile());
     }
 
     /// Applies another policy with its profile from the next packet on, and replaces the classes. Resets the counters
@@ -543,6 +545,8 @@ impl Tunnel {
             paths: &self.paths,
             lengths: &self.lengths,
             templates: &mut self.templates,
+            flows: &mut self.outbound.flows,
+            answers: &mut self.outbound.lanes.services.answers,
             shared,
             is_source_allowed,
         };

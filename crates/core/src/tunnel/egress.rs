@@ -61,12 +61,12 @@ impl Egress<'_, '_> {
     }
 
     /// Sends a packet on the path of view `index`. The path retains the buffer until the other end reports the packet.
-    /// `is_out_of_turn` says whether the packet is a retransmission or packets with lower numbers still wait.
-    pub(super) fn send_once(&mut self, index: usize, numbered: Numbered, is_out_of_turn: bool) {
+    /// Like the other methods that send a packet, this method sets `is_copy` and `is_kept` of `flags` itself.
+    pub(super) fn send_once(&mut self, index: usize, numbered: Numbered, flags: Flags) {
         let flags = Flags {
-            is_out_of_turn,
             is_copy: false,
             is_kept: self.profile().detects_losses() && !numbered.is_expendable,
+            ..flags
         };
         let Some(len) = self.seal(index, &numbered, flags) else {
             return self.repair.put_back(numbered);
@@ -76,11 +76,11 @@ impl Egress<'_, '_> {
     }
 
     /// Sends a copy of a packet on every path whose view index is set in the bit set `set`.
-    pub(super) fn send_copies(&mut self, set: u16, numbered: Numbered, is_out_of_turn: bool) {
+    pub(super) fn send_copies(&mut self, set: u16, numbered: Numbered, flags: Flags) {
         let flags = Flags {
-            is_out_of_turn,
             is_copy: true,
             is_kept: false,
+            ..flags
         };
         let mut is_sent = false;
         for index in self.indices(set) {
@@ -99,9 +99,8 @@ impl Egress<'_, '_> {
     /// Sends a copy of a packet that another path carries and may have to retransmit.
     pub(super) fn send_one_copy(&mut self, index: usize, numbered: &Numbered) {
         let flags = Flags {
-            is_out_of_turn: false,
             is_copy: true,
-            is_kept: false,
+            ..Flags::default()
         };
         if let Some(len) = self.seal(index, numbered, flags) {
             self.on_sent(index, len, numbered.global_seq, None);
@@ -110,17 +109,12 @@ impl Egress<'_, '_> {
 
     /// Sends additional copies, which are never retransmitted, on the paths whose view indices are set in the bit set
     /// `set`. Returns the number of copies.
-    pub(super) fn send_shadows(
-        &mut self,
-        set: u16,
-        numbered: &Numbered,
-        is_out_of_turn: bool,
-    ) -> u32 {
+    pub(super) fn send_shadows(&mut self, set: u16, numbered: &Numbered, flags: Flags) -> u32 {
         let flags = Flags {
-            is_out_of_turn,
             is_copy: true,
             // The path does not retain the buffer. The flag lets the other end distinguish lost copies from late ones.
             is_kept: true,
+            ..flags
         };
         let mut sent = 0;
         for index in self.indices(set) {

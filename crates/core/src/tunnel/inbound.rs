@@ -2,14 +2,15 @@
 //!
 //! 1. The FEC decoder stores the packet as received ([`super::fec`]).
 //! 2. The packet's headers are decompressed ([`super::templates`]), and its source address is checked to belong to the
-//!    peer.
+//!    peer. The path on which the peer wants the packets of the flow is recorded ([`super::answers`]).
 //! 3. The resequencer buffers the packet, or delivers it with all packets that waited for it ([`crate::resequencer`]).
 //!
-//! Packets recovered from repair symbols start at the second step.
+//! Packets recovered from repair symbols start at the second step; their path is unknown.
 
 use core::{net::IpAddr, time::Duration};
 
 use super::{
+    answers::Answers,
     fec::{IN_HEADER, Receiving},
     lengths::Lengths,
     path_set::PathSet,
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::{
     counters::DropReason,
+    flows::FlowTable,
     ids::{PathId, Seq},
     packet::{self, PacketBuf},
     path::delay::RelativeDelay,
@@ -51,6 +53,9 @@ pub(super) struct Ingress<'a, 's> {
     pub(super) paths: &'a PathSet,
     pub(super) lengths: &'a Lengths,
     pub(super) templates: &'a mut Templates,
+    /// The flows that this end sends.
+    pub(super) flows: &'a mut FlowTable,
+    pub(super) answers: &'a mut Answers,
     pub(super) shared: &'a mut Shared<'s>,
     /// Whether an inner source address belongs to the peer.
     pub(super) is_source_allowed: &'a dyn Fn(IpAddr) -> bool,
@@ -124,6 +129,10 @@ impl Inbound {
         let Opened { header, data, .. } = *opened;
         let body = &opened.datagram[DATA_HEADER_LEN..];
         let packet = peers_packet(body, opened.is_congested, ingress)?;
+        let wanted = header.is_answer_path.then_some(header.path);
+        ingress
+            .answers
+            .on_packet_in(ingress.now, &packet, wanted, ingress.flows);
         self.has_repairs |= header.is_kept;
         let way = Way {
             path: header.path,

@@ -3,8 +3,14 @@
 //! | lane | contains | order |
 //! | --- | --- | --- |
 //! | urgent | packets with a deadline ([`crate::class`]); dropped when too late | first; small flows before others |
-//! | pinned | packets that must use certain links and have no deadline | alternating with bulk packets |
+//! | pinned | packets that must use certain paths and have no deadline | alternating with bulk packets |
 //! | bulk | the tunnel queue | after urgent packets |
+//!
+//! There is a pinned lane for each class with links and for each path that the other end wants ([`super::pinned`]). The
+//! pinned lanes and the bulk lane take turns.
+//!
+//! Packets of a blocked class get into no lane. Packets of a strict class are dropped while none of its links can carry
+//! them, before they get sequence numbers.
 //!
 //! While the first urgent packet waits for a path with a short delay, the newest urgent packet may use a slow path,
 //! because it has more time left. This applies only to packets that need no order ([`Lanes::take_newest`]). Taking
@@ -15,19 +21,21 @@
 //! sequence. They are then delivered in a common order, which is harmless.
 //!
 //! If the policy lets a packet wait for a path, only the packet's own lane is blocked, so a download that waits for its
-//! path does not delay a call.
+//! path does not delay a call, and a packet that is restricted to a slow link does not delay packets for other links.
 
-use core::time::Duration;
+use core::{iter, time::Duration};
 
 use super::{
     ahead::{self, Ahead},
     egress::Egress,
+    pinned::{self, Pinned},
     services::Services,
     shared::Shared,
     templates::Templates,
     urgent::Urgent,
 };
 use crate::{
+    class::Class,
     counters::DropReason,
     flows::{FlowId, PLACES},
     ids::Seq,
@@ -35,6 +43,7 @@ use crate::{
     meter::Meter,
     packet::PacketBuf,
     path::{on_wire::in_datagrams, sender::Numbered},
+    profile::Profile,
     queue::{Queue, QueueConfig, Queued, Turn},
     time::Instant,
     units::Bytes,
@@ -45,15 +54,16 @@ use crate::{
 pub(super) struct Lanes {
     pub(super) services: Services,
     urgent: Urgent,
-    pinned: Queue,
+    pinned: Pinned,
     /// The tunnel queue.
     pub(super) bulk: Queue,
     /// Packets of one flow that wait while later packets of the flow are in flight.
     pub(super) ahead: Ahead,
-    /// Whether the next packet is taken from the pinned lane before the bulk lane.
-    is_pinned_next: bool,
-    /// Packets that have their sequence numbers and wait for a path, by lane.
-    waiting: [Option<Numbered>; Lane::ALL.len()],
+    /// The lane whose turn it is after the urgent lane: 0 is the bulk lane, *i* + 1 the pinned lane *i*.
+    turn: usize,
+    /// Packets of the urgent and the bulk lane that have their sequence numbers and wait for a path.
+    urgent_next: Option<Numbered>,
+    bulk_next: Option<Numbered>,
     /// Time at which a packet was last dropped because it had waited for too long.
     expired_at: Option<Instant>,
     /// Counts the packets that leave the lanes, and limits their rate.
@@ -140,25 +150,55 @@ impl Numbering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Urgent,
-    Pinned,
+    /// The pinned queue with this index.
+    Pinned(usize),
     Bulk,
 }
 
 impl Lane {
-    const ALL: [Self; 3] = [Self::Urgent, Self::Pinned, Self::Bulk];
+    /// Returns the lane that is `step` turns after the turn `turn`, of `count` lanes without the urgent lane. `turn`
+    /// and `step` are below `count`.
+    const fn of_turn(turn: usize, step: usize, count: usize) -> Self {
+        let place = turn + step;
+        let place = if place < count { place } else { place - count };
+        match place.checked_sub(1) {
+            None => Self::Bulk,
+            Some(index) => Self::Pinned(index),
+        }
+    }
 }
 
 /// The lanes whose next packet waits for a path.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Blocked([bool; Lane::ALL.len()]);
+pub(super) struct Blocked {
+    is_urgent: bool,
+    is_bulk: bool,
+    /// Bit *i* stands for the pinned lane *i*.
+    pinned: u128,
+}
+
+const _: () = assert!(pinned::MOST <= u128::BITS as usize);
 
 impl Blocked {
-    pub(super) fn insert(&mut self, lane: Lane) {
-        self.0[lane as usize] = true;
+    pub(super) const fn insert(&mut self, lane: Lane) {
+        match lane {
+            Lane::Urgent => self.is_urgent = true,
+            Lane::Pinned(index) => self.pinned |= 1_u128 << index,
+            Lane::Bulk => self.is_bulk = true,
+        }
     }
 
-    const fn has(self, lane: Lane) -> bool {
-        self.0[lane as usize]
+    pub(super) const fn has(self, lane: Lane) -> bool {
+        match lane {
+            Lane::Urgent => self.is_urgent,
+            Lane::Pinned(index) => self.pinned & 1_u128 << index != 0,
+            Lane::Bulk => self.is_bulk,
+        }
+    }
+
+    /// Whether a lane is blocked.
+    pub(super) const fn is_any(self) -> bool {
+        self.is_urgent || self.is_bulk || self.pinned != 0
     }
 }
 
@@ -168,14 +208,21 @@ impl Lanes {
         Self {
             services,
             urgent: Urgent::default(),
-            pinned: Queue::new(config),
+            pinned: Pinned::new(config),
             bulk: Queue::new(config),
             ahead: Ahead::default(),
-            is_pinned_next: false,
-            waiting: [const { None }; Lane::ALL.len()],
+            turn: 0,
+            urgent_next: None,
+            bulk_next: None,
             expired_at: None,
             meter: Meter::default(),
         }
+    }
+
+    /// Replaces the classes. Waiting packets then belong to the class of the same name, or to no class.
+    pub(super) fn set_classes(&mut self, classes: Vec<Class>, profile: &Profile) {
+        self.services.replace(classes, profile);
+        self.pinned.on_classes(|id| self.services.present(id));
     }
 
     /// Sets how long bulk and pinned packets may wait before they are marked ([`Queue::set_target`]).
@@ -205,12 +252,13 @@ impl Lanes {
         while let Some(queued) = self.urgent.oldest() {
             self.services.give_up(queued.packet, shared);
         }
-        for queue in [&mut self.pinned, &mut self.bulk] {
+        for queue in self.pinned.queues_mut().chain([&mut self.bulk]) {
             while let Some(queued) = queue.dequeue(now, shared.on_queue_drop()) {
                 shared.drop(queued.packet, DropReason::Expired);
             }
             queue.release_memory();
         }
+        self.pinned.release_memory();
         self.ahead = Ahead::default();
         self.urgent = Urgent::default();
         self.services.release_memory();
@@ -223,8 +271,8 @@ impl Lanes {
 
     /// Whether packets wait outside the tunnel queue.
     pub(super) fn has_others(&self) -> bool {
-        let mut waiting = self.waiting.iter();
-        !self.urgent.is_empty() || !self.pinned.is_empty() || waiting.any(Option::is_some)
+        let has_next = self.urgent_next.is_some() || self.bulk_next.is_some();
+        has_next || !self.urgent.is_empty() || !self.pinned.is_empty()
     }
 
     /// Returns the number of waiting packets, without the packets that are next in their lanes.
@@ -234,9 +282,11 @@ impl Lanes {
 
     /// Removes and returns all packets that have sequence numbers. They are not counted, because they are never sent.
     pub(super) fn drain_numbered(&mut self) -> impl Iterator<Item = Numbered> {
-        let waiting = self.waiting.iter_mut().filter_map(Option::take);
+        let nexts = [&mut self.urgent_next, &mut self.bulk_next];
+        let nexts = nexts.into_iter().chain(self.pinned.nexts_mut());
         let meter = &mut self.meter;
-        waiting
+        nexts
+            .filter_map(Option::take)
             .chain(self.ahead.drain())
             .inspect(|numbered| meter.take_back(Bytes::of_len(numbered.packet.original_len())))
     }
@@ -244,15 +294,25 @@ impl Lanes {
     /// Returns the bytes of all packets that have left the lanes, each counted once. A packet that has its sequence
     /// number and waits for a path does not count yet.
     pub(super) fn sent_bytes(&self) -> u64 {
-        let waiting = self.waiting.iter().flatten();
-        let waiting = waiting.map(|numbered| numbered.packet.original_len() as u64);
+        let nexts = [&self.urgent_next, &self.bulk_next];
+        let nexts = nexts.into_iter().chain(self.pinned.nexts()).flatten();
+        let waiting = nexts.map(|numbered| numbered.packet.original_len() as u64);
         let unsent = waiting.sum::<u64>() + self.ahead.original_bytes();
         self.meter.bytes().saturating_sub(unsent)
     }
 
     /// Puts back a packet that has to wait.
     pub(super) fn put_back(&mut self, lane: Lane, numbered: Numbered) {
-        self.waiting[lane as usize] = Some(numbered);
+        *self.next_mut(lane) = Some(numbered);
+    }
+
+    /// Returns the place of the next packet of a lane.
+    fn next_mut(&mut self, lane: Lane) -> &mut Option<Numbered> {
+        match lane {
+            Lane::Urgent => &mut self.urgent_next,
+            Lane::Pinned(index) => self.pinned.next_mut(index),
+            Lane::Bulk => &mut self.bulk_next,
+        }
     }
 
     /// Adds a packet from the host to its lane. `least_delay` is the one-way delay of the path with the shortest delay.
@@ -266,27 +326,40 @@ impl Lanes {
     ) {
         let mark = self.services.mark(now, &mut packet, flow, least_delay);
         packet.set_mark(mark);
-        let queue = match mark {
-            Some(mark) if mark.due.is_some() => {
-                let is_ordered = self.services.is_ordered(&packet);
-                let queued = Queued {
-                    packet,
-                    flow,
-                    enqueued_at: now,
-                };
-                if let Some(oldest) = self.urgent.push(mark.found.is_small, is_ordered, queued) {
-                    shared.drop(oldest.packet, DropReason::QueueFull);
-                }
-                return;
+        if self.services.is_blocked(mark) {
+            return self.services.refuse(packet, DropReason::Blocked, shared);
+        }
+        if let Some(mark) = mark.filter(|mark| mark.due.is_some()) {
+            let is_small = mark.found.is_some_and(|found| found.is_small);
+            let is_ordered = self.services.is_ordered(&packet);
+            let queued = Queued {
+                packet,
+                flow,
+                enqueued_at: now,
+            };
+            if let Some(oldest) = self.urgent.push(is_small, is_ordered, queued) {
+                shared.drop(oldest.packet, DropReason::QueueFull);
             }
-            Some(mark) if self.services.is_pinned(mark) => &mut self.pinned,
-            Some(_) | None => &mut self.bulk,
-        };
+            return;
+        }
+        let pin = mark.and_then(|mark| self.services.pin(mark));
+        let pinned = pin.and_then(|pin| self.pinned.queue_of(pin));
+        let queue = pinned.unwrap_or(&mut self.bulk);
         queue.enqueue(now, packet, flow, shared.on_queue_drop());
     }
 
-    /// Returns the next packet of the first lane that is not `blocked`, with its sequence numbers. While the rate is
-    /// above the limit, returns only packets that have their numbers already.
+    /// Returns the lane in which a packet without a deadline that is retransmitted has waited. Packets with a deadline
+    /// count as bulk packets.
+    pub(super) fn lane_again(&self, packet: &PacketBuf) -> Lane {
+        let mark = packet.mark().filter(|mark| mark.due.is_none());
+        let pin = mark.and_then(|mark| self.services.pin(mark));
+        let index = pin.and_then(|pin| self.pinned.index_of(pin));
+        index.map_or(Lane::Bulk, Lane::Pinned)
+    }
+
+    /// Returns the next packet of the first lane that is not `blocked`, with its sequence numbers. The urgent lane
+    /// comes first, the other lanes in turn. While the rate is above the limit, returns only packets that have their
+    /// numbers already.
     pub(super) fn next(
         &mut self,
         blocked: Blocked,
@@ -294,34 +367,57 @@ impl Lanes {
         egress: &mut Egress<'_, '_>,
     ) -> Option<(Lane, Numbered)> {
         let now = egress.now();
-        let mut lanes = Lane::ALL;
-        if !self.is_pinned_next {
-            lanes.swap(Lane::Pinned as usize, Lane::Bulk as usize);
-        }
-        lanes.into_iter().find_map(|lane| {
+        let count = self.pinned.count() + 1;
+        let turn = if self.turn < count { self.turn } else { 0 };
+        let in_turn = (0..count).map(|step| Lane::of_turn(turn, step, count));
+        let mut lanes = iter::once(Lane::Urgent).chain(in_turn);
+        lanes.find_map(|lane| {
             if blocked.has(lane) {
                 return None;
             }
-            if let Some(numbered) = self.waiting[lane as usize].take() {
-                if !is_too_late(now, numbered.packet.mark()) {
-                    return Some((lane, numbered));
-                }
-                self.expired_at = Some(now);
-                self.meter
-                    .take_back(Bytes::of_len(numbered.packet.original_len()));
-                self.services.give_up(numbered.packet, egress.shared);
+            if let Some(numbered) = self.take_next(lane, egress) {
+                return Some((lane, numbered));
             }
             if !self.meter.can_pass(now) {
                 return None;
             }
             let numbered = self.next_numbered(lane, numbering, egress)?;
             match lane {
-                Lane::Bulk => self.is_pinned_next = true,
-                Lane::Pinned => self.is_pinned_next = false,
+                Lane::Bulk => self.turn = 1,
+                Lane::Pinned(index) => self.turn = index + 2,
                 Lane::Urgent => {}
             }
             Some((lane, numbered))
         })
+    }
+
+    /// Removes and returns the packet of a lane that already has its sequence numbers. Drops the packet if it is too
+    /// late or stranded.
+    #[inline]
+    fn take_next(&mut self, lane: Lane, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
+        let now = egress.now();
+        let numbered = self.next_mut(lane).take()?;
+        let is_late = is_too_late(now, numbered.packet.mark());
+        if !is_late && !self.is_stranded(lane, &numbered.packet, egress) {
+            return Some(numbered);
+        }
+        self.meter
+            .take_back(Bytes::of_len(numbered.packet.original_len()));
+        if is_late {
+            self.expired_at = Some(now);
+            self.services.give_up(numbered.packet, egress.shared);
+        } else {
+            let reason = DropReason::NoLink;
+            self.services.refuse(numbered.packet, reason, egress.shared);
+        }
+        None
+    }
+
+    /// Whether a packet of a lane may use none of the paths that may carry data now.
+    #[inline]
+    fn is_stranded(&self, lane: Lane, packet: &PacketBuf, egress: &Egress<'_, '_>) -> bool {
+        let (paths, lengths) = (&*egress.sealer.paths, egress.lengths);
+        matches!(lane, Lane::Pinned(_)) && self.services.is_stranded(packet, paths, lengths)
     }
 
     #[inline]
@@ -332,7 +428,7 @@ impl Lanes {
         egress: &mut Egress<'_, '_>,
     ) -> Option<Numbered> {
         let now = egress.now();
-        match self.dequeue(now, lane, egress.shared)? {
+        match self.dequeue(lane, egress)? {
             Turn::Queued(queued) => Some(self.number_next(queued, numbering, egress)),
             Turn::Taken => {
                 let numbered = self.ahead.pop(now)?;
@@ -377,24 +473,35 @@ impl Lanes {
     }
 
     #[inline]
-    fn dequeue(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
+    fn dequeue(&mut self, lane: Lane, egress: &mut Egress<'_, '_>) -> Option<Turn> {
+        let now = egress.now();
         loop {
-            let queued = match self.turn(now, lane, shared)? {
-                Turn::Queued(queued) if is_too_late(now, queued.packet.mark()) => queued,
-                turn @ (Turn::Queued(_) | Turn::Taken) => return Some(turn),
+            let queued = match self.next_turn(now, lane, egress.shared)? {
+                Turn::Queued(queued) => queued,
+                Turn::Taken => return Some(Turn::Taken),
             };
-            self.expired_at = Some(now);
-            self.services.give_up(queued.packet, shared);
+            if is_too_late(now, queued.packet.mark()) {
+                self.expired_at = Some(now);
+                self.services.give_up(queued.packet, egress.shared);
+            } else if self.is_stranded(lane, &queued.packet, egress) {
+                let reason = DropReason::NoLink;
+                self.services.refuse(queued.packet, reason, egress.shared);
+            } else {
+                return Some(Turn::Queued(queued));
+            }
         }
     }
 
     #[inline]
-    fn turn(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
+    fn next_turn(&mut self, now: Instant, lane: Lane, shared: &mut Shared<'_>) -> Option<Turn> {
         let taken = self.ahead.flow();
         let dropped = shared.on_queue_drop();
         match lane {
             Lane::Urgent => self.urgent.oldest().map(Turn::Queued),
-            Lane::Pinned => self.pinned.dequeue(now, dropped).map(Turn::Queued),
+            Lane::Pinned(index) => {
+                let queue = self.pinned.queue_mut(index);
+                queue.dequeue(now, dropped).map(Turn::Queued)
+            }
             Lane::Bulk => self.bulk.next_turn(now, taken, dropped),
         }
     }
@@ -428,7 +535,7 @@ impl Lanes {
             // Packets that need no order may be sent newest first on slow paths ([`Self::take_newest`]).
             Lane::Urgent if !self.services.is_ordered(packet) => Bytes::ZERO,
             Lane::Urgent => urgent,
-            Lane::Pinned => waiting(&self.pinned) + urgent,
+            Lane::Pinned(index) => waiting(self.pinned.queue(index)) + urgent,
             Lane::Bulk => waiting(&self.bulk) + self.ahead.on_wire() + urgent,
         }
     }

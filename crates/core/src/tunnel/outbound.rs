@@ -17,6 +17,7 @@ use super::{
     path_set::PathSet,
     placement::{Limits, Placement},
     repair::Repair,
+    sealer::Flags,
     shared::Shared,
     staged::Staged,
     targets::Targets,
@@ -163,7 +164,7 @@ impl Outbound {
 
     fn send_packets(&mut self, egress: &mut Egress<'_, '_>) {
         let mut is_held_back = self.look(egress);
-        let (mut is_again_blocked, mut blocked) = (false, Blocked::default());
+        let mut waits = Waits::default();
         self.send_staged(egress);
         while !egress.is_full() && !self.staged.is_full() {
             if !egress.placement.views.any_ready() {
@@ -177,26 +178,19 @@ impl Outbound {
             if egress.send_symbol(!self.has_packets(egress.repair)) {
                 continue;
             }
-            let again = (!is_again_blocked).then(|| self.next_again(egress));
-            let (lane, numbered) = if let Some(numbered) = again.flatten() {
-                (None, numbered)
-            } else if let Some((lane, numbered)) =
-                self.lanes.next(blocked, &mut self.numbering, egress)
-            {
-                (Some(lane), numbered)
-            } else {
+            let Some((lane, numbered)) = self.next(&mut waits, egress) else {
                 return;
             };
             match self.pick(lane, &numbered, egress) {
                 Pick::Wait => {
                     self.wait_until = Some(egress.now() + WAIT);
                     let Some(lane) = lane else {
+                        waits.again.insert(self.lanes.lane_again(&numbered.packet));
                         egress.repair.put_back(numbered);
-                        is_again_blocked = true;
                         continue;
                     };
                     self.lanes.put_back(lane, numbered);
-                    blocked.insert(lane);
+                    waits.lanes.insert(lane);
                     while lane == Lane::Urgent && self.send_newest(egress) {}
                 }
                 Pick::Behind { index, ahead } => {
@@ -206,7 +200,7 @@ impl Outbound {
                     lanes.put_back(Lane::Bulk, numbered);
                     let Some(behind) = behind else {
                         self.wait_until = Some(egress.now() + WAIT);
-                        blocked.insert(Lane::Bulk);
+                        waits.lanes.insert(Lane::Bulk);
                         continue;
                     };
                     self.act(Pick::One(index), behind, false, egress);
@@ -216,6 +210,22 @@ impl Outbound {
                 }
             }
         }
+    }
+
+    /// Returns the next packet to send, with its lane; `None` instead of the lane for a retransmission.
+    fn next(
+        &mut self,
+        waits: &mut Waits,
+        egress: &mut Egress<'_, '_>,
+    ) -> Option<(Option<Lane>, Numbered)> {
+        if !waits.is_again_done {
+            if let Some(numbered) = self.next_again(waits.again, egress) {
+                return Some((None, numbered));
+            }
+            waits.is_again_done = waits.again.is_any();
+        }
+        let (lane, numbered) = self.lanes.next(waits.lanes, &mut self.numbering, egress)?;
+        Some((Some(lane), numbered))
     }
 
     /// Updates the views. Returns whether paths were held back because of their rank.
@@ -230,7 +240,7 @@ impl Outbound {
         let backlog = self.lanes.backlog(lane.unwrap_or(Lane::Bulk), packet);
         let to_last = match lane {
             None => Bytes::ZERO,
-            Some(Lane::Pinned) => backlog,
+            Some(Lane::Pinned(_)) => backlog,
             Some(Lane::Urgent | Lane::Bulk) => self.lanes.bytes_to_last(flow),
         };
         let info = PacketInfo {
@@ -268,7 +278,7 @@ impl Outbound {
         let paths = &*egress.sealer.paths;
         let (wide, narrow) = egress.lengths.wide_and_narrow(packet.len(), paths);
         let limits = Limits {
-            wanted: self.lanes.services.wanted_links(packet, paths),
+            wanted: self.lanes.services.wanted_paths(packet, paths),
             avoided,
             wide,
             narrow,
@@ -288,7 +298,11 @@ impl Outbound {
         egress: &mut Egress<'_, '_>,
     ) {
         let is_ahead = self.lanes.is_out_of_turn(numbered.global_seq);
-        let is_out_of_turn = is_reinjected || is_ahead;
+        let flags = Flags {
+            is_out_of_turn: is_reinjected || is_ahead,
+            answer_paths: self.answer_paths(&numbered.packet, egress),
+            ..Flags::default()
+        };
         match pick {
             // The callers handle these two decisions.
             Pick::Wait | Pick::Behind { .. } => egress.repair.put_back(numbered),
@@ -298,32 +312,54 @@ impl Outbound {
                 let views = &mut egress.placement.views;
                 self.staged.keep(views, index, numbered, is_reinjected);
             }
-            Pick::One(index) => egress.send_once(index, numbered, is_out_of_turn),
+            Pick::One(index) => egress.send_once(index, numbered, flags),
             // If there is only one copy, its buffer is retained like that of any packet.
             Pick::Copies(set) if set.count_ones() == 1 => {
                 let index = set.trailing_zeros() as usize;
-                egress.send_once(index, numbered, is_out_of_turn);
+                egress.send_once(index, numbered, flags);
             }
             Pick::Shadowed { index, copies } => {
-                let sent = egress.send_shadows(copies, &numbered, is_ahead);
+                let of_copies = Flags {
+                    is_out_of_turn: is_ahead,
+                    ..flags
+                };
+                let sent = egress.send_shadows(copies, &numbered, of_copies);
                 self.lanes.services.charge_copies(sent, &numbered);
-                egress.send_once(index, numbered, is_out_of_turn);
+                egress.send_once(index, numbered, flags);
             }
-            Pick::Copies(set) => egress.send_copies(set, numbered, is_out_of_turn),
+            Pick::Copies(set) => egress.send_copies(set, numbered, flags),
         }
     }
 
-    /// Returns the next packet to retransmit that may still be useful. The packet was lost or requeued from a path that
-    /// was silent or had become slow.
-    pub(super) fn next_again(&mut self, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
+    /// Returns the paths on which the answers to a packet are wanted, as a set with bit *i* for path *i*. Under a
+    /// policy that works in blocks, neither packets nor their answers are restricted to links.
+    fn answer_paths(&self, packet: &PacketBuf, egress: &mut Egress<'_, '_>) -> u16 {
+        if packet.mark().is_none() || egress.placement.scheduler.blocks().is_some() {
+            return 0;
+        }
+        let services = &self.lanes.services;
+        services.answer_paths(packet, egress.sealer.paths)
+    }
+
+    /// Returns the next packet to retransmit that may still be useful and whose lane is not `blocked`. The packet was
+    /// lost or requeued from a path that was silent or had become slow.
+    pub(super) fn next_again(
+        &mut self,
+        blocked: Blocked,
+        egress: &mut Egress<'_, '_>,
+    ) -> Option<Numbered> {
         let now = egress.now();
         let least_delay = egress.placement.views.least_delay();
         loop {
-            let ahead = &self.lanes.ahead;
-            // A packet waits here while older packets of its flow wait in `ahead`, and is sent after them.
-            let numbered = egress
-                .repair
-                .take(|next| !ahead.is_of(next.flow) || !ahead.is_older(next.global_seq))?;
+            let lanes = &self.lanes;
+            let is_next = |next: &Numbered| {
+                // A packet waits here while older packets of its flow wait in `ahead`, and is sent after them.
+                let is_behind =
+                    lanes.ahead.is_of(next.flow) && lanes.ahead.is_older(next.global_seq);
+                let waits = blocked.is_any() && blocked.has(lanes.lane_again(&next.packet));
+                !is_behind && !waits
+            };
+            let numbered = egress.repair.take(is_next)?;
             let due = numbered.packet.mark().and_then(|mark| mark.due);
             let origin = numbered.origin;
             if due.is_some_and(|due| now + least_delay > due) {
@@ -334,12 +370,22 @@ impl Outbound {
                 .fits_nowhere(&numbered.packet, egress.sealer.paths)
             {
                 egress.shared.drop(numbered.packet, DropReason::TooLong);
+            } else if self.is_stranded(&numbered.packet, egress) {
+                let services = &mut self.lanes.services;
+                services.refuse(numbered.packet, DropReason::NoLink, egress.shared);
             } else if origin.is_some_and(|origin| now.since(origin.sent_at) > REINJECT_WITHIN) {
                 egress.shared.drop(numbered.packet, DropReason::Expired);
             } else {
                 return Some(numbered);
             }
         }
+    }
+
+    /// Whether a packet without a deadline may use none of the paths that may carry data now.
+    fn is_stranded(&self, packet: &PacketBuf, egress: &Egress<'_, '_>) -> bool {
+        let mark = packet.mark().filter(|mark| mark.due.is_none());
+        let services = &self.lanes.services;
+        mark.is_some() && services.is_stranded(packet, egress.sealer.paths, egress.lengths)
     }
 
     /// Sends the newest urgent packet that needs no order, if a ready path would deliver it in time. Returns whether
@@ -402,7 +448,7 @@ impl Outbound {
     /// Moves the packets of the next block from the queues to the block.
     fn take_block(&mut self, egress: &mut Egress<'_, '_>) {
         while self.blocks.has_room() {
-            if let Some(numbered) = self.next_again(egress) {
+            if let Some(numbered) = self.next_again(Blocked::default(), egress) {
                 self.blocks.push(numbered, true, &self.lanes);
             } else if let Some((_, numbered)) =
                 self.lanes
@@ -433,7 +479,12 @@ impl Outbound {
                     break;
                 };
                 let is_ahead = self.lanes.is_out_of_turn(numbered.global_seq);
-                egress.send_once(index, numbered, is_reinjected || is_ahead);
+                let flags = Flags {
+                    is_out_of_turn: is_reinjected || is_ahead,
+                    answer_paths: self.answer_paths(&numbered.packet, egress),
+                    ..Flags::default()
+                };
+                egress.send_once(index, numbered, flags);
             }
             let staged = self.staged.bytes(id);
             egress.placement.views.set_staged(index, staged);
@@ -445,9 +496,20 @@ impl Outbound {
         self.blocks.clear();
         self.targets = Targets::default();
         self.numbering = Numbering::default();
+        self.lanes.services.answers.release_memory();
         self.stop_waiting();
         self.staged.drain().chain(self.lanes.drain_numbered())
     }
+}
+
+/// The packets that wait for a path in one pass over the queues.
+#[derive(Debug, Default)]
+struct Waits {
+    lanes: Blocked,
+    /// The lanes whose retransmissions wait.
+    again: Blocked,
+    /// Whether all retransmissions wait.
+    is_again_done: bool,
 }
 
 /// Duration after which the policy is called again when it has returned [`Pick::Wait`].

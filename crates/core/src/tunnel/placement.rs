@@ -1,7 +1,7 @@
 //! Path selection: the policy with its profile, and the path views on which the policy bases its decisions.
 //!
-//! The class of a packet, its length, and the path from which it was requeued limit the choice ([`Limits`]). The policy
-//! chooses among the remaining paths.
+//! The class of a packet, the wish of the other end, the packet's length, and the path from which it was requeued limit
+//! the choice ([`Limits`]). The policy chooses among the remaining paths.
 
 use core::time::Duration;
 
@@ -37,10 +37,9 @@ pub(super) struct Placement {
 /// Restrictions on the paths of one packet. In sets, bit *i* stands for path *i*.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Limits {
-    /// The working paths that the packet's class requires, regardless of their rank; `None` if the class permits any
-    /// path.
+    /// The working paths to which the packet is restricted, regardless of their rank; `None` if it may use any path.
     pub(super) wanted: Option<u16>,
-    /// A path that is used only if no other path works.
+    /// A path that is used only if no other path works, of those to which the packet is restricted.
     pub(super) avoided: Option<PathId>,
     /// The paths that can carry a packet of this length (`wide`), and the paths that cannot (`narrow`). Both sets are
     /// empty if the length does not limit the choice.
@@ -112,7 +111,11 @@ impl Placement {
         tracer: &mut Tracer,
     ) -> Pick {
         let is_small = info.urgency.is_some_and(|urgency| urgency.is_small);
-        let serves = |view: &PathView| view.usable && Some(view.id) != limits.avoided;
+        let is_allowed = |view: &PathView| match limits.wanted {
+            Some(wanted) => wanted & bit(view.id) != 0,
+            None => view.usable,
+        };
+        let serves = |view: &PathView| is_allowed(view) && Some(view.id) != limits.avoided;
         let avoided = limits.avoided.filter(|_| self.views.iter().any(serves));
         let is_open = limits.wanted.is_none() && avoided.is_none() && limits.narrow == 0;
         let pick = if is_open && !is_small {

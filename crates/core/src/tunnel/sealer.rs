@@ -3,7 +3,7 @@
 //! A data datagram has the next sequence number of its path. After sending it, the caller must inform the path
 //! ([`Path::on_data_sent`](crate::path::Path::on_data_sent)); only then does the path advance to the next number.
 
-use super::path_set::PathSet;
+use super::path_set::{PathSet, bit};
 use crate::{
     ids::{PathId, Seq},
     path::sender::Numbered,
@@ -12,6 +12,7 @@ use crate::{
     transmit::TxQueue,
     wire::{
         Kind,
+        handshake::ANSWER_PATHS,
         header::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Header, TAG_LEN},
     },
 };
@@ -26,7 +27,7 @@ pub(super) struct Sealer<'a> {
 }
 
 /// The flags in the header of a data datagram, which describe its packet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags {
     /// Whether the packet is a retransmission, or packets with lower sequence numbers still wait.
     pub(super) is_out_of_turn: bool,
@@ -34,6 +35,9 @@ pub(super) struct Flags {
     pub(super) is_copy: bool,
     /// Whether the packet's buffer is retained, so that the packet is retransmitted if it is lost.
     pub(super) is_kept: bool,
+    /// The paths on which the answers to the packet are wanted, as a set with bit *i* for path *i*. The header has the
+    /// flag if the path of the datagram is one of them and the other end knows the flag.
+    pub(super) answer_paths: u16,
 }
 
 impl Sealer<'_> {
@@ -82,6 +86,7 @@ impl Sealer<'_> {
         flags: Flags,
         has_parity: impl FnOnce(Seq, &[u8]) -> bool,
     ) -> Option<usize> {
+        let is_answer_path = flags.answer_paths & bit(id) != 0 && self.knows(ANSWER_PATHS);
         let path = self.paths.get(id)?;
         let session = self.sessions.sending(self.now)?;
         let payload = numbered.packet.as_slice();
@@ -93,6 +98,7 @@ impl Sealer<'_> {
             is_out_of_turn: flags.is_out_of_turn,
             is_copy: flags.is_copy,
             is_kept: flags.is_kept,
+            is_answer_path,
             ..data_header(self.now, id, session.remote_index(), counter)
         };
         let data = DataHeader {

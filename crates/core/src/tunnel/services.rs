@@ -1,27 +1,34 @@
-//! The requirements of a packet's class: deadline, links, order, copies.
+//! The requirements of a packet: deadline, links, order, copies and drops by its class, and the path that the other end
+//! wants for it.
+//!
+//! The repair symbols and the parity of a packet may use any path.
 
 use core::time::Duration;
 
 use super::{
+    answers::Answers,
+    lengths::Lengths,
     path_set::{PathSet, bit},
+    pinned::Pin,
     shared::Shared,
 };
 use crate::{
     class::{Class, ClassCounts, Classifier, Duplicate, FlowQuestion, Service},
     counters::DropReason,
     flows::FlowId,
-    mark::{Found, Mark},
+    mark::{ClassId, Found, Mark},
     packet::PacketBuf,
-    path::sender::Numbered,
+    path::{Path, sender::Numbered},
     profile::Profile,
     sched::Urgency,
     time::Instant,
 };
 
-/// The traffic classes of one end.
+/// The traffic classes of one end, and the paths that the other end wants.
 #[derive(Debug)]
 pub(super) struct Services {
     classifier: Classifier,
+    pub(super) answers: Answers,
     /// Whether packets of a flow are delivered in order unless their class specifies otherwise.
     in_order: bool,
 }
@@ -31,6 +38,7 @@ impl Services {
     pub(super) fn new(classes: Vec<Class>, profile: &Profile) -> Self {
         Self {
             classifier: Classifier::new(classes, profile.voice),
+            answers: Answers::default(),
             in_order: profile.in_order,
         }
     }
@@ -38,15 +46,19 @@ impl Services {
     /// Replaces the classes. Waiting packets then belong to the class of the same name, or to no class.
     pub(super) fn replace(&mut self, classes: Vec<Class>, profile: &Profile) {
         let classifier = Classifier::new(classes, profile.voice).succeeding(&self.classifier);
-        *self = Self {
-            classifier,
-            in_order: profile.in_order,
-        };
+        self.classifier = classifier;
+        self.in_order = profile.in_order;
     }
 
-    /// Frees the table of flows.
+    /// Returns the present id of a class; `None` if the class no longer exists.
+    pub(super) fn present(&self, id: ClassId) -> Option<ClassId> {
+        self.classifier.present(id)
+    }
+
+    /// Frees the tables of flows.
     pub(super) fn release_memory(&mut self) {
         self.classifier.release_memory();
+        self.answers.release_memory();
     }
 
     /// Returns the next question which program has opened a flow.
@@ -59,8 +71,8 @@ impl Services {
         self.classifier.answer(question, program);
     }
 
-    /// Returns the requirements of the class of a packet from the host; `None` if the packet has no class.
-    /// `least_delay` is the one-way delay of the path with the shortest delay.
+    /// Returns the requirements of a packet from the host; `None` if it has none. `least_delay` is the one-way delay of
+    /// the path with the shortest delay.
     pub(super) fn mark(
         &mut self,
         now: Instant,
@@ -69,18 +81,37 @@ impl Services {
         least_delay: Duration,
     ) -> Option<Mark> {
         let view = packet.parse().ok()?;
-        let found = self.classifier.find(now, &view, flow)?;
-        Some(self.mark_of(now, found, view.ends_frame(), least_delay))
+        let found = self.classifier.find(now, &view, flow);
+        let service = found.and_then(|found| self.classifier.service(found.id));
+        let has_own_way =
+            service.is_some_and(|service| service.deadline.is_some() || !service.links.is_empty());
+        let answer_on = if has_own_way {
+            None
+        } else {
+            self.answers.path_of(now, flow)
+        };
+        if found.is_none() && answer_on.is_none() {
+            return None;
+        }
+        let mark = self.mark_of(now, found, view.ends_frame(), least_delay);
+        Some(Mark { answer_on, ..mark })
     }
 
     /// Returns the mark of a packet of a class, with its deadline. A deadline that no path could meet is ignored.
-    fn mark_of(&self, now: Instant, found: Found, ends_frame: bool, least_delay: Duration) -> Mark {
-        let service = self.classifier.service(found.id);
+    fn mark_of(
+        &self,
+        now: Instant,
+        found: Option<Found>,
+        ends_frame: bool,
+        least_delay: Duration,
+    ) -> Mark {
+        let service = found.and_then(|found| self.classifier.service(found.id));
         let deadline = service.and_then(|service| service.deadline);
         let due = deadline.filter(|deadline| *deadline > least_delay);
         let patience = due.map(|deadline| (deadline - least_delay) * PATIENCE_PERCENT / 100);
         Mark {
             found,
+            answer_on: None,
             due: due.map(|deadline| now + deadline),
             give_up_at: patience.map(|patience| now + patience),
             ends_frame,
@@ -88,12 +119,39 @@ impl Services {
     }
 
     fn service(&self, packet: &PacketBuf) -> Option<&Service> {
-        self.classifier.service(packet.mark()?.found.id)
+        self.classifier.service(packet.mark()?.found?.id)
     }
 
-    /// Whether packets with this mark must use certain links.
-    pub(super) fn is_pinned(&self, mark: Mark) -> bool {
-        self.classifier.is_pinned(mark.found.id)
+    /// Returns what restricts packets with this mark to certain paths; `None` if they may use any path.
+    pub(super) fn pin(&self, mark: Mark) -> Option<Pin> {
+        if let Some(path) = mark.answer_on {
+            return Some(Pin::Path(path));
+        }
+        let id = self.present(mark.found?.id)?;
+        self.classifier.is_pinned(id).then_some(Pin::Class(id))
+    }
+
+    /// Whether the user has blocked the packets with this mark.
+    pub(super) fn is_blocked(&self, mark: Option<Mark>) -> bool {
+        let found = mark.and_then(|mark| mark.found);
+        let service = found.and_then(|found| self.classifier.service(found.id));
+        service.is_some_and(|service| service.is_blocked)
+    }
+
+    /// Whether a packet may use none of the paths that may carry data now, because its class is strict.
+    pub(super) fn is_stranded(
+        &self,
+        packet: &PacketBuf,
+        paths: &PathSet,
+        lengths: &Lengths,
+    ) -> bool {
+        let is_strict = |service: &Service| service.is_strict && !service.links.is_empty();
+        if !self.service(packet).is_some_and(is_strict) {
+            return false;
+        }
+        let wanted = self.wanted_paths(packet, paths).unwrap_or(0);
+        let (_, narrow) = lengths.wide_and_narrow(packet.len(), paths);
+        wanted & !narrow == 0
     }
 
     /// Whether the other end must deliver a packet in the order of its flow.
@@ -110,27 +168,50 @@ impl Services {
         least_delay: Duration,
     ) -> Option<Urgency> {
         let mark = packet.mark()?;
-        let is_paid = self.classifier.may_copy(mark.found.id, packet.len());
-        let duplicate = self.classifier.service(mark.found.id)?.duplicate;
+        let found = mark.found?;
+        let is_paid = self.classifier.may_copy(found.id, packet.len());
+        let duplicate = self.classifier.service(found.id)?.duplicate;
         Some(Urgency {
             left: mark.due?.since(now + least_delay),
             duplicate: if is_paid { duplicate } else { Duplicate::Never },
-            is_small: mark.found.is_small,
+            is_small: found.is_small,
         })
     }
 
-    /// Returns the working links that the packet's class requires, regardless of their rank, as a set with bit *i* for
-    /// path *i*. Returns `None` if the class permits any link or none of its links works.
-    pub(super) fn wanted_links(&self, packet: &PacketBuf, paths: &PathSet) -> Option<u16> {
-        let links = &self.service(packet)?.links;
-        if links.is_empty() {
-            return None;
-        }
-        let wanted = paths
-            .carrying()
-            .filter(|path| links.contains(&path.link().name));
-        let wanted = wanted.fold(0, |set, path| set | bit(path.id()));
+    /// Returns the paths to which a packet is restricted and which may carry data, regardless of their rank, as a set
+    /// with bit *i* for path *i*. Returns `None` if the packet may use any path: it is not restricted, or none of these
+    /// paths may carry data.
+    pub(super) fn wanted_paths(&self, packet: &PacketBuf, paths: &PathSet) -> Option<u16> {
+        let mark = packet.mark()?;
+        let wanted = match mark.answer_on {
+            Some(id) => set_of(paths.get(id).filter(|path| paths.may_carry(path))),
+            None => {
+                let links = &self.service(packet)?.links;
+                if links.is_empty() {
+                    return None;
+                }
+                set_of(
+                    paths
+                        .carrying()
+                        .filter(|path| links.contains(&path.link().name)),
+                )
+            }
+        };
         (wanted != 0).then_some(wanted)
+    }
+
+    /// Returns the paths on which the answers to a packet are wanted, as a set with bit *i* for path *i*: the links of
+    /// its class, unless it has a deadline.
+    pub(super) fn answer_paths(&self, packet: &PacketBuf, paths: &PathSet) -> u16 {
+        let service = self.service(packet);
+        let Some(service) = service.filter(|service| service.deadline.is_none()) else {
+            return 0;
+        };
+        if service.links.is_empty() {
+            return 0;
+        }
+        let is_named = |path: &&Path| service.links.contains(&path.link().name);
+        set_of(paths.iter().filter(is_named))
     }
 
     /// Records that copies of a packet were sent.
@@ -138,24 +219,45 @@ impl Services {
         let Some(mark) = numbered.packet.mark().filter(|mark| mark.due.is_some()) else {
             return;
         };
+        let Some(found) = mark.found else {
+            return;
+        };
         for _ in 0..copies {
-            self.classifier
-                .on_copied(mark.found.id, numbered.packet.len());
+            self.classifier.on_copied(found.id, numbered.packet.len());
         }
     }
 
     /// Drops a packet that would miss its deadline.
     pub(super) fn give_up(&mut self, packet: PacketBuf, shared: &mut Shared<'_>) {
-        if let Some(mark) = packet.mark() {
-            self.classifier.on_expired(mark.found.id);
+        if let Some(found) = packet.mark().and_then(|mark| mark.found) {
+            self.classifier.on_expired(found.id);
         }
         shared.drop(packet, DropReason::Expired);
+    }
+
+    /// Drops a packet because of its class: the class is blocked, or none of its links can carry the packet.
+    pub(super) fn refuse(
+        &mut self,
+        packet: PacketBuf,
+        reason: DropReason,
+        shared: &mut Shared<'_>,
+    ) {
+        if let Some(found) = packet.mark().and_then(|mark| mark.found) {
+            self.classifier.on_dropped(found.id);
+        }
+        shared.drop(packet, reason);
     }
 
     /// Returns the classes by name, with their counters.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         self.classifier.counts()
     }
+}
+
+/// Returns a set of paths with bit *i* for path *i*.
+fn set_of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> u16 {
+    let paths = paths.into_iter();
+    paths.fold(0, |set, path| set | bit(path.id()))
 }
 
 /// Maximum wait of a packet, in percent of its deadline minus the minimum one-way delay. The rest is reserved for

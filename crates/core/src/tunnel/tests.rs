@@ -12,6 +12,8 @@ use crate::{
 };
 
 mod ahead;
+mod answer_flag;
+mod turns;
 
 /// Returns a client that has neither paths nor keys.
 fn adaptive() -> Tunnel {

@@ -30,6 +30,18 @@ impl Hostile {
 
     /// Sends a datagram to the gateway.
     fn give(&mut self, kind: Kind, data: Option<DataHeader>, body: &[u8]) {
+        self.give_on(PathId(0), false, kind, data, body);
+    }
+
+    /// Sends a datagram to the gateway on a path, with or without the flag for the path of the answers.
+    fn give_on(
+        &mut self,
+        path: PathId,
+        is_answer_path: bool,
+        kind: Kind,
+        data: Option<DataHeader>,
+        body: &[u8],
+    ) {
         let now = self.pair.now;
         let counter = self.counter;
         self.counter += 1;
@@ -40,9 +52,9 @@ impl Hostile {
             is_out_of_turn: false,
             is_copy: false,
             is_kept: true,
-            is_answer_path: false,
+            is_answer_path,
             covered: 0,
-            path: PathId(0),
+            path,
             receiver_index: session.remote_index(),
             path_seq: Seq::of_counter(counter),
             sent_us: now.wire_micros(),
@@ -54,8 +66,8 @@ impl Hostile {
         let (sealed, tag) = rest.split_at_mut(body.len());
         sealed.copy_from_slice(body);
         let lane = match kind {
-            Kind::Control => PathId(0).control_lane(),
-            Kind::Data => PathId(0),
+            Kind::Control => path.control_lane(),
+            Kind::Data => path,
         };
         tag.copy_from_slice(&session.seal(lane, counter, header, sealed));
         let gateway = &mut self.pair.gateway;
@@ -215,4 +227,75 @@ fn a_peer_that_reports_nothing_does_not_make_the_gateway_keep_more_than_its_boun
     // The memory of a removed peer is no longer counted.
     assert!(hostile.pair.gateway.remove_peer(now, "1"));
     assert_eq!(hostile.pair.gateway.kept().bytes(), 0);
+}
+
+/// Returns a packet of a flow with the client's port `port`, from the client or to it.
+fn packet_of(port: u16, is_to_client: bool) -> Vec<u8> {
+    let mut packet = packet(200);
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet[22..24].copy_from_slice(&9_u16.to_be_bytes());
+    if is_to_client {
+        let (source, destination) = packet[12..20].split_at_mut(4);
+        source.swap_with_slice(destination);
+        let (source, destination) = packet[20..24].split_at_mut(2);
+        source.swap_with_slice(destination);
+    }
+    packet
+}
+
+#[test]
+fn flags_of_a_hostile_client_only_choose_the_path_of_packets_to_it() {
+    let mut hostile = Hostile::new();
+    bring_up_link(&mut hostile.pair.client);
+    hostile.pair.run(Duration::from_secs(2));
+    let mut rng = Rng::new(1);
+    let count = 2_000;
+    for number in 0..count {
+        let port = 1 + u16::try_from(rng.below(3_000)).expect("a port");
+        // Paths 0 and 1 work; the gateway has never heard of path 9.
+        let path = [PathId(0), PathId(1), PathId(9)][usize::try_from(rng.below(3)).expect("small")];
+        let is_answer_path = rng.below(2) == 0;
+        let data = DataHeader {
+            global_seq: Seq(number),
+            path_step: 0,
+            flow_step: 0,
+        };
+        let body = packet_of(port, false);
+        hostile.give_on(path, is_answer_path, Kind::Data, Some(data), &body);
+        let now = hostile.pair.now;
+        let gateway = &mut hostile.pair.gateway;
+        let buffer = gateway.pool().copy_of(&packet_of(port, true));
+        gateway.handle_packet(now, buffer);
+        hostile.pair.run(Duration::from_millis(1));
+    }
+    hostile.pair.run(Duration::from_secs(1));
+    assert_eq!(hostile.delivered(), usize::try_from(count).expect("few"));
+    let mut arrived = 0;
+    while let Some(packet) = hostile.pair.client.poll_deliver() {
+        hostile.pair.client.pool().recycle(packet);
+        arrived += 1;
+    }
+    assert_eq!(arrived, count);
+    assert_eq!(hostile.pair.gateway.drops().total(), 0);
+}
+
+#[test]
+fn flag_that_was_changed_on_the_way_is_forged() {
+    let mut pair = Pair::new();
+    pair.run(Duration::from_secs(1));
+    let now = pair.now;
+    let buffer = pair.client.pool().copy_of(&packet_of(5, false));
+    pair.client.handle_packet(now, buffer);
+    let mut changed = 0;
+    for (_, mut datagram) in transmit(&mut pair.client, now) {
+        if matches!(Header::parse(&datagram), Some((_, Some(_)))) {
+            datagram[2] ^= 0x80;
+            changed += 1;
+        }
+        pair.gateway
+            .handle_datagram(now, &from(CLIENT), &mut datagram);
+    }
+    assert!(changed > 0);
+    assert_eq!(pair.gateway.drops().get(DropReason::Forged), changed);
+    assert!(pair.gateway.poll_deliver().is_none());
 }

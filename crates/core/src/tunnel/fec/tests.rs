@@ -294,10 +294,11 @@ fn a_release_in_the_middle_of_a_frame_leaves_no_symbol_behind() {
     let mut send = |sending: &mut Sending, now: Instant, ends_frame: bool| {
         let mut numbered = numbered(&mut pool, next, &[7; 50], false);
         numbered.packet.set_mark(Some(Mark {
-            found: Found {
+            found: Some(Found {
                 id: ClassId(0),
                 is_small: false,
-            },
+            }),
+            answer_on: None,
             due: Some(now + Duration::from_millis(50)),
             give_up_at: None,
             ends_frame,

@@ -98,12 +98,12 @@ fn what_is_taken_back_of_a_late_path_goes_after_what_waits_before_it() {
         egress.repair.extend([late, other], outbound.next_number());
         assert!(!outbound.lanes.ahead.is_empty());
         let mut again = || {
-            let next = outbound.next_again(egress);
+            let next = outbound.next_again(Blocked::default(), egress);
             next.map(|next| next.flow)
         };
         assert_eq!([again(), again()], [Some(OTHER), None]);
         rest(outbound, egress);
-        let next = outbound.next_again(egress);
+        let next = outbound.next_again(Blocked::default(), egress);
         assert_eq!(next.as_ref().map(place), Some(5));
     });
 }
