@@ -178,6 +178,47 @@ fn strict_class_drops_its_packets_while_its_link_is_down() {
 }
 
 #[test]
+fn nothing_of_a_strict_class_uses_another_link_while_its_link_is_silent() {
+    let links = vec![Uplink::new("a", 10, 10), Uplink::new("b", 10, 20)];
+    let mut world = World::new(links, vec![class("rule 1", FIRST, strictly_on_link("b"))]);
+    let mut load = Load::new(&[(CLIENT, FIRST, 1_000)]);
+    load.run(&mut world, TIME);
+    world.links[1].is_silent = true;
+    load.run(&mut world, TIME);
+    world.links[1].is_silent = false;
+    load.run(&mut world, TIME);
+    assert_eq!(world.links[0].data_bytes[CLIENT], 0);
+    let dropped = world.counts("rule 1").dropped;
+    assert!(dropped > u64::from(load.sent[0] / 4), "{dropped}");
+    let last = *world.numbers(GATEWAY, FIRST).last().expect("some");
+    assert!(last + 20 > load.sent[0], "they pass again: {last}");
+}
+
+#[test]
+fn packets_too_long_for_the_link_of_a_strict_class_are_dropped() {
+    for is_strict in [true, false] {
+        let service = Service {
+            is_strict,
+            ..on_link("b")
+        };
+        let mut links = vec![Uplink::new("a", 10, 10), Uplink::new("b", 10, 20)];
+        links[1].width = 1_300;
+        let mut world = World::new(links, vec![class("rule 1", FIRST, service)]);
+        // The MTU of the link is found.
+        world.run_for(Duration::from_secs(20));
+        let mut load = Load::new(&[(CLIENT, FIRST, 1_000)]);
+        load.run(&mut world, TIME);
+        let sent = u64::from(load.sent[0]);
+        let dropped = world.counts("rule 1").dropped;
+        let arrived = world.numbers(GATEWAY, FIRST).len() as u64;
+        assert_eq!(dropped, if is_strict { sent } else { 0 });
+        assert!(arrived + dropped + 20 > sent, "{arrived} + {dropped}");
+        let other = world.links[0].data_bytes[CLIENT];
+        assert_eq!(other == 0, is_strict, "{other} bytes");
+    }
+}
+
+#[test]
 fn class_that_is_not_strict_uses_another_link_while_its_link_is_down() {
     let (arrived, world, load) = with_an_outage(on_link("b"));
     let sent_in_outage = usize::try_from(load.sent[0] / 3).expect("few");

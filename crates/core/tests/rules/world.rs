@@ -45,6 +45,10 @@ pub(crate) struct Uplink {
     pub(crate) name: &'static str,
     pub(crate) rate: Bitrate,
     pub(crate) delay: Duration,
+    /// Whether no datagram passes, although the link has an address.
+    pub(crate) is_silent: bool,
+    /// Length of the longest datagram that passes.
+    pub(crate) width: usize,
     /// Bytes of the data datagrams that each end has sent.
     pub(crate) data_bytes: [u64; 2],
     busy_until: [Instant; 2],
@@ -56,6 +60,8 @@ impl Uplink {
             name,
             rate: Bitrate::from_mbps(mbps),
             delay: Duration::from_millis(delay_ms),
+            is_silent: false,
+            width: usize::MAX,
             data_bytes: [0; 2],
             busy_until: [Instant::ZERO; 2],
         }
@@ -233,7 +239,8 @@ impl World {
             link.data_bytes[from] += datagram.len() as u64;
         }
         let busy_until = &mut link.busy_until[from];
-        if busy_until.since(self.now) > QUEUE {
+        let is_full = busy_until.since(self.now) > QUEUE;
+        if is_full || link.is_silent || datagram.len() > link.width {
             return;
         }
         let on_wire = Bytes::of_len(datagram.len() + HEADERS);
