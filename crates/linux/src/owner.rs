@@ -57,11 +57,15 @@ pub enum Transport {
 }
 
 /// Returns the socket of this network namespace with address `local` that communicates with `remote`. With UDP,
-/// `local` must be an address of this host: the kernel also returns a socket that is bound to all addresses.
+/// `local` must be an address of this host: the kernel also returns a socket that is bound to all addresses. An
+/// IPv4-mapped IPv6 address means the IPv4 address.
 ///
 /// # Errors
 /// Returns the error of the kernel, `ENOENT` if there is no such socket.
 pub fn socket(transport: Transport, local: SocketAddr, remote: SocketAddr) -> io::Result<Socket> {
+    let canonical =
+        |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let (local, remote) = (canonical(local), canonical(remote));
     let diag: OwnedFd = socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -103,6 +107,12 @@ pub fn process_name(inode: u32) -> Option<String> {
         let name = fs::read_to_string(format!("/proc/{}/comm", holders.last()?)).ok()?;
         Some(name.trim_end().to_owned())
     })
+}
+
+/// Returns the name that [`process_name`] finds in `finder`; `None` as finder: in this process.
+#[must_use]
+pub fn find_name(finder: Option<&Finder>, inode: u32) -> Option<String> {
+    finder.map_or_else(|| process_name(inode), |finder| finder.process_name(inode))
 }
 
 /// Whether the process `pid` has the socket `inode` open. No, if this process may not see it.

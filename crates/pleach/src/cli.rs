@@ -23,6 +23,7 @@ use crate::{
     config::{self, ConfigError, Note, RUN_DIRECTORY},
     control::{self, WEIGHTS},
     doctor::{self, Doctor},
+    find_owners,
     keys::{self, SecretKey},
     log_lines,
     onboard::{
@@ -92,7 +93,7 @@ enum Command {
         /// Directory, which must exist
         dir: PathBuf,
     },
-    /// Find the programs of sockets, for a proxy that has started this process
+    /// Find the programs of sockets, for a daemon that has started this process
     #[command(hide = true)]
     FindOwners,
     /// Run the program of `[notices]`, for a daemon that has started this process
@@ -323,7 +324,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Doctor(options) => diagnose(&options),
         Command::FindOwners => {
             start_logging();
-            Ok(run_proxy::find_owners()?)
+            Ok(find_owners::run()?)
         }
         #[cfg(feature = "dashboard")]
         Command::SendNotices => {

@@ -18,6 +18,7 @@
 //! | `top` | the `top` command |
 //! | [`watch`] | `status --watch` |
 //! | [`doctor`] | finds what keeps a tunnel from working |
+//! | [`find_owners`] | the process that finds the programs of sockets |
 //! | `log_lines` | the log, which keeps nobody waiting |
 //! | [`onboard`] | sets up gateways and clients with one command on each side |
 //! | [`speedtest`] | measures the throughput of each link through a running tunnel |
@@ -39,6 +40,7 @@ mod control;
 mod doctor;
 #[cfg(feature = "dashboard")]
 mod events;
+mod find_owners;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;

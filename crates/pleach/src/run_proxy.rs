@@ -6,20 +6,11 @@
 mod set;
 pub(crate) mod store;
 
-use std::{
-    io,
-    os::{fd::AsFd as _, unix::net::UnixStream},
-    path::Path,
-    process::Command,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use pleach_core::session::handshake::StaticKeys;
 use pleach_linux::{
-    confine::Confinement,
-    owner::{self, Finder},
     poll::{Signals, Waker},
     readiness::Readiness,
     state::DEFAULT_STATE_DIR,
@@ -40,7 +31,7 @@ use crate::{
         LinkStatus, ReloadReport, SchedulerStatus, StatusReport, StripedStatus,
         server::{ControlServer, StartError},
     },
-    keys, log_lines, onboard, reasons,
+    find_owners, keys, log_lines, onboard, reasons,
 };
 
 /// Runs the proxy that `config` describes until SIGTERM or SIGINT.
@@ -68,14 +59,10 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
     let mut settings = settings(&config)?;
     let file = std::path::absolute(file).context("configuration")?;
     if config.confine {
-        let names_programs = settings.placer.rules.iter().any(|rule| rule.app.is_some());
-        if names_programs && !owner::sees_all() {
-            tracing::warn!(
-                "rules with `app` match no programs of other users, and few of root: \
-                 permit CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (docs/proxy.md, Privileges)"
-            );
+        if settings.placer.rules.iter().any(|rule| rule.app.is_some()) {
+            find_owners::warn_of_rights("docs/proxy.md, Privileges");
         }
-        settings.finder = start_finder();
+        settings.finder = find_owners::start().map(Arc::new);
     }
     let daemon = Daemon::start(settings).with_context(|| format!("proxy on {}", config.listen))?;
     #[cfg(feature = "dashboard")]
@@ -135,35 +122,6 @@ async fn serve(config: ProxyConfig, file: &Path, mut signals: Signals) -> anyhow
     save(store.as_mut(), &daemon);
     tracing::info!(listen = name, "stopped");
     Ok(())
-}
-
-/// Starts the process that identifies programs, because this process will not be able to. Without it, rules for programs
-/// have no effect.
-fn start_finder() -> Option<Arc<Finder>> {
-    let program = std::env::current_exe();
-    let started =
-        program.and_then(|program| Finder::start(Command::new(program).arg("find-owners")));
-    started
-        .inspect_err(|error| tracing::warn!(%error, "programs of clients are not identified"))
-        .map(Arc::new)
-        .ok()
-}
-
-/// Runs the process that [`start_finder`] starts.
-///
-/// # Errors
-/// If standard input is no socket.
-pub(crate) fn find_owners() -> anyhow::Result<()> {
-    let socket = io::stdin().as_fd().try_clone_to_owned()?;
-    let rights = Confinement {
-        capabilities: owner::RIGHTS,
-        bpf: false,
-        // Landlock hides other processes.
-        files: None,
-    };
-    let _confined = rights.apply();
-    log_lines::in_background();
-    Ok(owner::serve(&mut UnixStream::from(socket))?)
 }
 
 /// Opens the database and passes its contents to `daemon`. Without a database the proxy works as well.

@@ -47,9 +47,6 @@ impl Apps {
         client: SocketAddr,
         remote: SocketAddr,
     ) -> Option<String> {
-        let canonical =
-            |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-        let (client, remote) = (canonical(client), canonical(remote));
         // A client on another host has no socket here, so the search ends at once.
         let socket = owner::socket(transport, client, remote).ok()?;
         let window = match transport {
@@ -66,10 +63,7 @@ impl Apps {
             let found = spawn_blocking(move || {
                 // Held until the search has ended, even if nobody waits for it any more.
                 let _permit = permit;
-                match finder {
-                    Some(finder) => finder.process_name(socket.inode),
-                    None => owner::process_name(socket.inode),
-                }
+                owner::find_name(finder.as_deref(), socket.inode)
             });
             found.await.ok().flatten()
         };
