@@ -271,10 +271,10 @@ async fn set_weights(
     State(hub): State<Arc<Hub>>,
     body: Result<Json<Weights>, JsonRejection>,
 ) -> Response {
-    match body {
-        Err(rejection) => problem(rejection.status(), rejection.body_text()),
-        Ok(Json(Weights { weights })) => done(hub.change(|asker| asker.set_weights(weights)).await),
-    }
+    change(&hub, body, |asker, Weights { weights }| {
+        asker.set_weights(weights)
+    })
+    .await
 }
 
 #[utoipa::path(put, path = "/v1/set", tag = "daemon", request_body = Settings, responses(
@@ -287,12 +287,21 @@ async fn set_weights(
     (status = 422, description = "The JSON holds no settings", body = Problem),
 ))]
 async fn set(State(hub): State<Arc<Hub>>, body: Result<Json<Settings>, JsonRejection>) -> Response {
+    change(&hub, body, |asker, Settings { set }| {
+        asker.ask(|reply| ControlRequest::Set(set, reply))
+    })
+    .await
+}
+
+/// Makes the change that the body of a request describes.
+async fn change<T: Send + 'static>(
+    hub: &Hub,
+    body: Result<Json<T>, JsonRejection>,
+    make: impl FnOnce(&Asker, T) -> Result<(), String> + Send + 'static,
+) -> Response {
     match body {
         Err(rejection) => problem(rejection.status(), rejection.body_text()),
-        Ok(Json(Settings { set })) => {
-            let change = |asker: &Asker| asker.ask(|reply| ControlRequest::Set(set, reply));
-            done(hub.change(change).await)
-        }
+        Ok(Json(wanted)) => done(hub.change(|asker| make(asker, wanted)).await),
     }
 }
 
