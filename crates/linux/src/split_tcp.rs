@@ -13,6 +13,7 @@ use std::{
     fmt::Write as _,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
+    ops::RangeInclusive,
     path::Path,
     time::Duration,
 };
@@ -31,6 +32,15 @@ pub struct Families {
     pub v4: bool,
     /// IPv6.
     pub v6: bool,
+}
+
+/// Connections that are not redirected. A connection must meet both conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exempt {
+    /// Network of the destination; `None` for any.
+    pub network: Option<IpNet>,
+    /// Range of ports that contains the source or destination port; `None` for any.
+    pub ports: Option<RangeInclusive<u16>>,
 }
 
 /// The table of one tunnel, removed when dropped.
@@ -66,7 +76,8 @@ impl Interception {
     }
 
     /// Redirects new connections of `families` to `port`, except connections to one of `own`, the tunnel's networks,
-    /// and connections that arrive by one of the devices `uplinks`: neighbours on a link are not served.
+    /// connections that arrive by one of the devices `uplinks` (neighbours on a link are not served), and connections
+    /// in `exempt`.
     ///
     /// # Errors
     /// Returns the message of `nft`.
@@ -76,8 +87,10 @@ impl Interception {
         families: Families,
         own: &[IpNet],
         uplinks: &[String],
+        exempt: &[Exempt],
     ) -> io::Result<()> {
-        nft::run(&rules(&self.table, port, families, own, uplinks))
+        let returns = returns(&self.table, own, uplinks, exempt);
+        nft::run(&rules(&self.table, port, families, &returns))
     }
 
     /// Restores the table if another program has removed it, for example by `nft flush ruleset`. Returns whether the
@@ -224,26 +237,38 @@ table inet {table} {{
     )
 }
 
-fn rules(table: &str, port: u16, families: Families, own: &[IpNet], uplinks: &[String]) -> String {
-    let mut text = format!("flush chain inet {table} pick\n");
-    for device in uplinks {
-        let device = nft::quoted(device);
-        let _ = writeln!(text, "add rule inet {table} pick iifname {device} return");
-    }
-    // Writing to a string cannot fail.
-    for net in own {
+/// Returns the rules that leave connections alone.
+fn returns(table: &str, own: &[IpNet], uplinks: &[String], exempt: &[Exempt]) -> String {
+    let daddr = |net: &IpNet| {
         let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
-        let _ = writeln!(
-            text,
-            "add rule inet {table} pick {family} daddr {} return",
-            net.trunc()
-        );
-    }
+        format!("{family} daddr {}", net.trunc())
+    };
+    let uplinks = uplinks
+        .iter()
+        .map(|device| format!("iifname {}", nft::quoted(device)));
+    let exempt = exempt.iter().flat_map(|exempt| {
+        let network = exempt.network.as_ref().map(daddr).unwrap_or_default();
+        match &exempt.ports {
+            None => vec![network],
+            Some(ports) => ["dport", "sport"]
+                .map(|side| format!("{network} tcp {side} {}-{}", ports.start(), ports.end()))
+                .to_vec(),
+        }
+    });
+    let conditions = uplinks.chain(own.iter().map(daddr)).chain(exempt);
+    conditions
+        .map(|condition| format!("add rule inet {table} pick {condition} return\n"))
+        .collect()
+}
+
+fn rules(table: &str, port: u16, families: Families, returns: &str) -> String {
+    let mut text = format!("flush chain inet {table} pick\n{returns}");
     for (is_redirected, family, protocol, set) in [
         (families.v4, "ip", "ipv4", "direct4"),
         (families.v6, "ip6", "ipv6", "direct6"),
     ] {
         if is_redirected {
+            // Writing to a string cannot fail.
             let _ = write!(
                 text,
                 "add rule inet {table} pick {family} daddr . tcp dport @{set} return
@@ -287,12 +312,26 @@ mod tests {
     fn own_networks_and_excluded_destinations_come_before_the_redirect() {
         let own = ["10.77.0.2/24", "fd77::2/64"].map(|text| text.parse().expect("literal"));
         let both = Families { v4: true, v6: true };
-        let text = rules("t", 1234, both, &own, &["wan".to_owned()]);
+        let exempt = [
+            Exempt {
+                network: Some("192.0.2.0/24".parse().expect("literal")),
+                ports: Some(80..=90),
+            },
+            Exempt {
+                network: None,
+                ports: None,
+            },
+        ];
+        let returns = returns("t", &own, &["wan".to_owned()], &exempt);
+        let text = rules("t", 1234, both, &returns);
         let at = |part: &str| text.find(part).expect("a rule");
         for (rule, family) in [
             ("ip daddr 10.77.0.0/24 return", "ipv4"),
             ("ip6 daddr fd77::/64 return", "ipv6"),
             ("iifname \"wan\" return", "ipv4"),
+            ("ip daddr 192.0.2.0/24 tcp dport 80-90 return", "ipv4"),
+            ("ip daddr 192.0.2.0/24 tcp sport 80-90 return", "ipv4"),
+            ("pick  return", "ipv6"),
             ("@direct4 return", "ipv4"),
             ("@direct6 return", "ipv6"),
         ] {
@@ -301,7 +340,7 @@ mod tests {
             ));
             assert!(at(rule) < redirect, "{rule}");
         }
-        assert!(!rules("t", 1234, Families::default(), &own, &[]).contains("redirect"));
+        assert!(!rules("t", 1234, Families::default(), &returns).contains("redirect"));
     }
 
     #[test]

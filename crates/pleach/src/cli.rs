@@ -134,6 +134,8 @@ enum Command {
         #[arg(long, value_name = "SOCKET")]
         control: Option<PathBuf>,
     },
+    /// Change the rules of a running tunnel or proxy, or the scheduler of a proxy
+    Set(SetOptions),
     /// Change the weights of a running daemon's links
     Weights {
         /// Control socket of the daemon [default: the only one in /run/pleach]
@@ -183,15 +185,19 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum ProxyCommand {
-    /// Change scheduler or rules of a running proxy, for connections that come
-    Set {
-        /// Control socket of the proxy [default: the only one in /run/pleach]
-        #[arg(long, value_name = "SOCKET")]
-        control: Option<PathBuf>,
-        /// scheduler=NAME; or app=NAME, port=N, destination=D with link=LINK, or link=auto to undo
-        #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_pair)]
-        set: Vec<(String, String)>,
-    },
+    /// The same as `pleach set`
+    Set(SetOptions),
+}
+
+#[derive(Debug, clap::Args)]
+struct SetOptions {
+    /// Control socket of the daemon [default: the only one in /run/pleach]
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// app=NAME, port=N, destination=D with link=LINK, or link=auto to undo; strict=true; tunnel: protocol=P,
+    /// action=block; proxy: scheduler=NAME
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    set: Vec<(String, String)>,
 }
 
 #[cfg(feature = "lab")]
@@ -334,10 +340,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Genkey => genkey(),
         Command::Pubkey => pubkey(),
         Command::Up { file, trace } => up(&file, trace.as_deref()),
-        Command::Proxy {
-            command: Some(ProxyCommand::Set { control, set }),
+        Command::Set(options)
+        | Command::Proxy {
+            command: Some(ProxyCommand::Set(options)),
             ..
-        } => set_proxy(control, set),
+        } => set(options),
         Command::Proxy {
             file: Some(file), ..
         } => proxy(&file),
@@ -534,14 +541,14 @@ fn show_status(json: bool, watch: bool, control: Option<PathBuf>) -> Result<(), 
     }
 }
 
-fn set_proxy(control: Option<PathBuf>, pairs: Vec<(String, String)>) -> Result<(), Failure> {
+fn set(options: SetOptions) -> Result<(), Failure> {
     let mut set = BTreeMap::new();
-    for (key, value) in pairs {
+    for (key, value) in options.set {
         if set.insert(key.clone(), value).is_some() {
             return Err(Failure::Usage(format!("{key}= is given twice")));
         }
     }
-    Ok(control::set(&socket(control)?, set)?)
+    Ok(control::set(&socket(options.control)?, set)?)
 }
 
 fn parse_pair(text: &str) -> Result<(String, String), String> {

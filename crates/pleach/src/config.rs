@@ -16,6 +16,7 @@ mod network;
 mod notices;
 mod peers;
 mod proxy;
+pub(crate) mod rules;
 mod scheduler;
 mod secret;
 mod source;
@@ -101,6 +102,16 @@ pub(crate) struct TunnelConfig {
     pub(crate) role: Role,
 }
 
+impl TunnelConfig {
+    /// Returns the rules of a client. A gateway has none.
+    pub(crate) fn rules(&self) -> &[Class] {
+        match &self.role {
+            Role::Client(client) => &client.rules,
+            Role::Gateway(_) => &[],
+        }
+    }
+}
+
 /// The settings that only a client or only a gateway has.
 #[derive(Clone, Debug)]
 pub(crate) enum Role {
@@ -121,6 +132,8 @@ pub(crate) struct ClientConfig {
     /// The links to use, at most [`pleach_core::ids::PathId::MAX`], with distinct names and devices. Empty: every
     /// interface with a route to the gateway, hot-plugged ones too.
     pub(crate) links: Vec<LinkConfig>,
+    /// Rules, in the order of their precedence, at most [`rules::MAX_RULES`]: classes that precede those of [`TunnelConfig`].
+    pub(crate) rules: Vec<Class>,
     /// Whether traffic that is routed into the tunnel is blocked while the daemon is not running.
     pub(crate) kill_switch: bool,
     /// How datagrams travel where UDP is blocked.

@@ -9,14 +9,15 @@
 //! | `{"command":"weights","weights":{"dsl":64}}` | `{"ok":true}` |
 //! | `{"command":"only","link":"dsl","millis":5000}` | `{"ok":true}`, clients only |
 //! | `{"command":"reload"}` | a [`ReloadReport`] |
-//! | `{"command":"set","set":{"app":"curl","link":"dsl"}}` | `{"ok":true}`, proxies only |
+//! | `{"command":"set","set":{"app":"curl","link":"dsl"}}` | `{"ok":true}`, proxies and clients only |
 //! | `{"command":"remove-client","name":"home"}` | `{"ok":true}`, gateways only |
 //! | an unknown or failed request | `{"error":"…"}` |
 //!
 //! - `only`: for `millis` ms, or until a request with `"link":null`, the other links of the client are standby links.
 //! - `reload`: reads the configuration file again.
-//! - `set`: changes `scheduler`, or assigns new connections that match `app`, `port` and `destination` to `link`. The
-//!   value `auto` of `link` removes the assignment.
+//! - `set`: changes the `scheduler` of a proxy, or adds a rule: new connections of a proxy, or packets of a client, that
+//!   match `app`, `port`, `destination` and (clients only) `protocol` take `link`. With `strict` they take no other
+//!   link. Clients drop them if `action` is `block`. The value `auto` of `link` removes the rule.
 //! - `remove-client`: succeeds also if no client has this name.
 //!
 //! [`server`] passes requests to the data path through a channel. The commands use [`client`].
@@ -65,7 +66,7 @@ pub(crate) enum ControlRequest {
     Reload(Reply<ReloadReport>),
     /// Removes the client with this name and its keys.
     RemoveClient(String, Reply<()>),
-    /// Changes how a proxy handles new connections.
+    /// Changes the scheduler or the rules of a proxy, or the rules of a client.
     Set(BTreeMap<String, String>, Reply<()>),
     /// Sets the weights of links by name, each 1 to 1000. At least one link is named. If a name or weight is invalid,
     /// no weight is changed.
@@ -145,6 +146,9 @@ pub(crate) struct StatusReport {
     /// clients.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) classes: BTreeMap<String, ClassStatus>,
+    /// Rules of a client in the order of their precedence.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rules: Vec<RuleStatus>,
     /// Datagrams that arrived with bit errors, if parity is in use. For a gateway, the sum over all clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parity: Option<ParityReport>,
@@ -596,6 +600,27 @@ pub(crate) struct ClassStatus {
     pub(crate) copied_bytes: u64,
     /// Number of packets dropped because they would have arrived too late.
     pub(crate) expired: u64,
+}
+
+/// Rule of a client, with counters of the packets that this end has sent by it. The counters restart when a rule or a
+/// class changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct RuleStatus {
+    /// Conditions as `pleach set` takes them, such as `app=curl port=443`. Empty if all packets meet them.
+    pub(crate) rule: String,
+    /// Link that the packets take. `None` if the packets are dropped.
+    pub(crate) link: Option<String>,
+    /// Whether the packets take no other link while this link carries no packets.
+    pub(crate) strict: bool,
+    /// Whether the rule was set at run time. It then lasts until a reload or restart.
+    pub(crate) live: bool,
+    /// Number of packets to which the rule applied.
+    pub(crate) packets: u64,
+    /// Number of bytes of these packets.
+    pub(crate) bytes: u64,
+    /// Number of these packets that the rule has dropped.
+    pub(crate) dropped: u64,
 }
 
 /// Results for datagrams that arrived with bit errors.

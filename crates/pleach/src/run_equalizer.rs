@@ -115,7 +115,7 @@ fn answer(daemon: &mut Daemon, now: Instant, request: ControlRequest) {
             reply.send(Err("this is an equalizer, no gateway".to_owned()));
         }
         ControlRequest::Set(_, reply) => {
-            reply.send(Err("this is an equalizer, no proxy".to_owned()));
+            reply.send(Err("this is an equalizer, which has no rules".to_owned()));
         }
         ControlRequest::Status(reply) => reply.send(Ok(status(&daemon.report(now), now))),
         ControlRequest::Weights(weights, reply) => reply.send(daemon.handle_weights(now, &weights)),

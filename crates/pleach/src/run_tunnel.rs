@@ -11,6 +11,7 @@
 //! - [`host`]: the thread that changes the host's configuration.
 //! - [`links`]: the links of a client.
 //! - [`portals`]: captive portals that keep a link from the gateway.
+//! - [`rules`], [`programs`]: rules of a client, and the thread that finds the programs of flows.
 //! - [`report`]: the values that `pleach status` shows.
 //!
 //! All changes of the host's configuration are undone at the end, or by the next start after a crash
@@ -31,8 +32,10 @@ mod memory;
 pub(crate) mod names;
 mod pauses;
 mod portals;
+mod programs;
 mod reload;
 pub(crate) mod report;
+mod rules;
 mod sockets;
 mod solo;
 mod splitting;
@@ -50,6 +53,7 @@ use pleach_core::{
 use pleach_linux::{
     clock,
     entropy::KernelEntropy,
+    owner::Finder,
     poll::{self, Signals},
     routes::{Plan, Setup},
     split_tcp,
@@ -58,7 +62,7 @@ use pleach_linux::{
 
 use crate::{
     config::{GatewayPeer, Nat, Role, TunnelConfig},
-    confine,
+    confine, find_owners,
     keys::SecretKey,
     log_lines,
     trace::TraceFile,
@@ -67,6 +71,7 @@ use data_path::DataPath;
 use dns::Resolvers;
 pub(crate) use links::is_uplink;
 use reload::Source;
+use rules::Rules;
 
 /// Runs the tunnel that `config`, read from `file`, describes until SIGTERM or SIGINT. SIGHUP reads the file again.
 /// `trace`: file for the decisions of the engine.
@@ -106,6 +111,7 @@ pub(crate) fn run(
     }
     #[cfg(feature = "dashboard")]
     crate::notices::start(config.view.notices.as_ref());
+    let finder = finder(&config);
     let _confined = config
         .confine
         .then(|| confine::tunnel(&config, file, trace).apply());
@@ -128,13 +134,22 @@ pub(crate) fn run(
     endpoint.set_handshake_limits(Limits::for_cores(cores()));
     let name = config.name.clone();
     let source = Source::new(file)?;
-    let result =
-        DataPath::start(config, source, endpoint, tun, setup, signals).and_then(DataPath::run);
+    let result = DataPath::start(config, source, endpoint, tun, setup, signals, finder)
+        .and_then(DataPath::run);
     drop(resolvers);
     let setup = result?;
     setup.undo().context("undoing the host configuration")?;
     tracing::info!(tunnel = name, "stopped");
     Ok(())
+}
+
+/// Starts the process that finds programs, if a rule names a program and this process will be confined.
+fn finder(config: &TunnelConfig) -> Option<Finder> {
+    if !config.confine || !rules::names_programs(config.rules()) {
+        return None;
+    }
+    find_owners::warn_of_rights("docs/rules.md");
+    find_owners::start()
 }
 
 /// Returns the configuration of the host that the tunnel needs.
@@ -237,7 +252,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
         suites: Suite::preferred(has_aes()).to_vec(),
         queue: QueueConfig::default(),
         compression: config.compression,
-        classes: config.classes.clone(),
+        classes: Rules::default().classes(config),
         parity: config.parity,
         mtu: usize::from(mtu),
         side,

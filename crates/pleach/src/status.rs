@@ -64,6 +64,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
     }
     push_table(&mut text, &rows);
     push_classes(&mut text, report);
+    push_rules(&mut text, report);
     if let Some(split) = &report.split_tcp {
         push_split_tcp(&mut text, split);
     }
@@ -174,6 +175,35 @@ fn push_classes(text: &mut String, report: &StatusReport) {
             class.copies.to_string(),
             bytes(class.copied_bytes),
             class.expired.to_string(),
+        ]
+    }));
+    push_table(text, &rows);
+}
+
+/// Appends the rules of a client.
+fn push_rules(text: &mut String, report: &StatusReport) {
+    if report.rules.is_empty() {
+        return;
+    }
+    let header = ["RULE", "LINK", "PACKETS", "BYTES", "DROPPED"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(report.rules.iter().map(|rule| {
+        let conditions = rule.rule.replace(char::is_control, "");
+        let link = match &rule.link {
+            Some(link) if rule.strict => format!("{} only", printable(link)),
+            Some(link) => printable(link),
+            None => "blocked".to_owned(),
+        };
+        vec![
+            if conditions.is_empty() {
+                "everything".to_owned()
+            } else {
+                conditions
+            },
+            link,
+            rule.packets.to_string(),
+            bytes(rule.bytes),
+            rule.dropped.to_string(),
         ]
     }));
     push_table(text, &rows);
@@ -426,7 +456,7 @@ const MAX_SHOWN_CONNECTIONS: usize = 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{ClientStatus, GatewayStatus, LaneStatus, StripedStatus};
+    use crate::control::{ClientStatus, GatewayStatus, LaneStatus, RuleStatus, StripedStatus};
 
     fn link(name: &str, state: LinkState) -> LinkStatus {
         LinkStatus {
@@ -587,6 +617,37 @@ mod tests {
                 "  dsl is in use.",
                 "  Gateway near does not answer.",
                 "  Gateway far is in use, because near fell silent on all links (20.2 ms).",
+            ]
+        );
+    }
+
+    #[test]
+    fn rules_are_listed_in_their_order() {
+        let mut report = report("client");
+        report.links = vec![link("dsl", LinkState::Up)];
+        let rule = |conditions: &str, link: Option<&str>, strict| RuleStatus {
+            rule: conditions.to_owned(),
+            link: link.map(str::to_owned),
+            strict,
+            packets: 2,
+            bytes: 3000,
+            dropped: 2 * u64::from(link.is_none()),
+            ..RuleStatus::default()
+        };
+        report.rules = vec![
+            rule("app=curl port=443", Some("dsl"), true),
+            rule("port=25", None, false),
+            rule("", Some("dsl"), false),
+        ];
+        let text = render(&report);
+        let lines: Vec<&str> = text.lines().rev().take(4).collect();
+        assert_eq!(
+            lines.into_iter().rev().collect::<Vec<_>>(),
+            [
+                "RULE               LINK      PACKETS  BYTES    DROPPED",
+                "app=curl port=443  dsl only  2        2.9 KiB  0",
+                "port=25            blocked   2        2.9 KiB  2",
+                "everything         dsl       2        2.9 KiB  0",
             ]
         );
     }

@@ -156,7 +156,7 @@ fn a_table_that_another_program_removes_comes_back() {
     };
     host.run(|| {
         split
-            .redirect(1234, families, &own, &[])
+            .redirect(1234, families, &own, &[], &[])
             .expect("redirects")
     });
     assert!(!host.run(|| setup.look_around().expect("looks")));
@@ -169,7 +169,7 @@ fn a_table_that_another_program_removes_comes_back() {
     assert!(!host.pings("198.51.100.1", false));
     host.run(|| {
         split
-            .redirect(1234, families, &own, &[])
+            .redirect(1234, families, &own, &[], &[])
             .expect("redirects again")
     });
     assert!(!host.run(|| setup.look_around().expect("looks")));

@@ -9,7 +9,7 @@ use super::uplink::Uplink;
 use crate::{
     control::{
         ApplicationStatus, BudgetStatus, ClassStatus, ConnectionStatus, GatewayStatus, LinkStatus,
-        RepairStatus, ResequencerStatus, SplitterStatus, StatusReport,
+        RepairStatus, ResequencerStatus, RuleStatus, SplitterStatus, StatusReport,
     },
     rates::{Key, Rates},
     reasons,
@@ -51,6 +51,8 @@ pub(super) struct Live {
     pub(super) repaired_per_s: Option<f64>,
     /// Traffic by class.
     pub(super) classes: BTreeMap<String, ClassStatus>,
+    /// Rules of a client in the order of their precedence.
+    pub(super) rules: Vec<RuleStatus>,
     /// Packets dropped by reason, without reasons that never occurred.
     pub(super) drops: BTreeMap<String, u64>,
     /// A proxy's connections, those with the most traffic first, at most 100.
@@ -191,6 +193,7 @@ impl Live {
             repair: status.repair,
             repaired_per_s: None,
             classes: status.classes.clone(),
+            rules: status.rules.clone(),
             drops: drops
                 .map(|(reason, count)| (reason.clone(), *count))
                 .collect(),

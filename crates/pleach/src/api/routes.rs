@@ -110,12 +110,12 @@ struct Weights {
     weights: BTreeMap<String, u32>,
 }
 
-/// A change of how a proxy handles new connections.
+/// A change of the scheduler or the rules of a proxy, or of the rules of a client.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// As `pleach proxy set` takes them: `scheduler`, or `app`, `port`, `destination` with `link`, whose value `auto`
-    /// removes the assignment.
+    /// As `pleach set` takes them: `scheduler` (proxy), or `app`, `port`, `destination` and `protocol` (client) with
+    /// `link`, whose value `auto` removes the rule, or with `action` = `block` (client).
     set: BTreeMap<String, String>,
 }
 
@@ -278,10 +278,10 @@ async fn set_weights(
 }
 
 #[utoipa::path(put, path = "/v1/set", tag = "daemon", request_body = Settings, responses(
-    (status = 200, description = "New connections of the proxy follow the change, until it ends", body = Done),
+    (status = 200, description = "New connections of the proxy, or packets of the client, follow the change until the daemon ends; at a client also until a reload", body = Done),
     (status = 400, description = "The body is not JSON", body = Problem),
     (status = 403, description = "The bearer may only read", body = Problem),
-    (status = 409, description = "The daemon refuses: an unknown key, value or link; this is no proxy", body = Problem),
+    (status = 409, description = "The daemon refuses: an unknown key, value or link; too many rules; this is neither a proxy nor a client", body = Problem),
     (status = 413, description = "The body is longer than 64 KiB", body = Problem),
     (status = 415, description = "The body is not declared as JSON", body = Problem),
     (status = 422, description = "The JSON holds no settings", body = Problem),

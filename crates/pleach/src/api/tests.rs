@@ -25,7 +25,7 @@ use crate::{
     control::{
         ApplicationStatus, BudgetStatus, ClassStatus, ClientStatus, ConnectionStatus,
         ControlRequest, GatewayStatus, LinkState, LinkStatus, ParityReport, ReloadReport,
-        RepairStatus, SplitStatus, SplitterStatus, StatusReport, StoreReport,
+        RepairStatus, RuleStatus, SplitStatus, SplitterStatus, StatusReport, StoreReport,
         server::ControlServer,
     },
 };
@@ -127,6 +127,15 @@ fn sample() -> StatusReport {
             links: BTreeMap::from([("dsl".to_owned(), split)]),
         }),
         classes: BTreeMap::from([("voice".to_owned(), ClassStatus::default())]),
+        rules: vec![RuleStatus {
+            rule: "port=443".to_owned(),
+            link: Some("dsl".to_owned()),
+            strict: true,
+            live: true,
+            packets: 3,
+            bytes: 4000,
+            dropped: 1,
+        }],
         parity: Some(ParityReport::default()),
         repair: Some(RepairStatus::default()),
         drops: BTreeMap::from([("replayed".to_owned(), 4)]),

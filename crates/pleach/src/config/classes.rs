@@ -8,7 +8,7 @@ use pleach_core::{
 };
 
 use super::{
-    network,
+    network, rules,
     source::ConfigError,
     table::{Table, Value},
 };
@@ -64,6 +64,7 @@ fn matches(table: &Table<'_>) -> Result<Match, ConfigError> {
         value.parse::<Bitrate>(what, "write for example \"2Mbit\"")
     });
     Ok(Match {
+        app: None,
         dscp: one_or_more(table, "dscp", dscp)?,
         protocol: protocol.as_ref().map(self::protocol).transpose()?,
         ports: one_or_more(table, "ports", ports)?,
@@ -105,6 +106,8 @@ fn service(table: &Table<'_>, links: Option<&[&str]>) -> Result<Service, ConfigE
         duplicate,
         share_percent: share.transpose()?.unwrap_or(100),
         links: one_or_more(table, "links", |value| link(value, links))?,
+        is_strict: false,
+        is_blocked: false,
     })
 }
 
@@ -147,10 +150,14 @@ fn dscp(value: &Value<'_>) -> Result<u8, ConfigError> {
     })
 }
 
-fn protocol(value: &Value<'_>) -> Result<u8, ConfigError> {
+/// Reads the number of an IP protocol, or the name of TCP or UDP.
+///
+/// # Errors
+/// If the value is neither.
+pub(super) fn protocol(value: &Value<'_>) -> Result<u8, ConfigError> {
     let named = match value.as_text() {
-        Some("tcp") => Some(6),
-        Some("udp") => Some(17),
+        Some("tcp") => Some(TCP),
+        Some("udp") => Some(UDP),
         _ => None,
     };
     let number = value
@@ -207,7 +214,11 @@ fn duplicate(value: &Value<'_>) -> Result<Duplicate, ConfigError> {
     }
 }
 
-fn link(value: &Value<'_>, links: Option<&[&str]>) -> Result<String, ConfigError> {
+/// Reads the name of a link. `links`: names that are permitted; `None` if the names of the links are unknown here.
+///
+/// # Errors
+/// If no link can have the name, or if it is not permitted.
+pub(super) fn link(value: &Value<'_>, links: Option<&[&str]>) -> Result<String, ConfigError> {
     let name = network::name(value)?;
     if let Some(links) = links
         && !links.contains(&name.as_str())
@@ -237,6 +248,10 @@ const KEYS: &[&str] = &[
     "share",
     "links",
 ];
-/// Maximum number of classes. One place is reserved for voice that no class describes.
-const MOST: usize = MAX_CLASSES - 1;
+/// Maximum number of classes. The other places are reserved for rules, and one for voice that no class describes.
+const MOST: usize = MAX_CLASSES - rules::MAX_RULES - 1;
 const MOST_ENTRIES: usize = 64;
+/// Protocol number of TCP.
+pub(super) const TCP: u8 = 6;
+/// Protocol number of UDP.
+pub(super) const UDP: u8 = 17;

@@ -10,14 +10,16 @@ use ipnet::IpNet;
 use pleach_proxy::{
     daemon::{KnownPeer, LinkConfig, Probe, SaveEnergy, Transparency, cgroup},
     placer::{self, LinkSettings, PlacerConfig},
-    rules::{Destination, Rule},
+    rules::Rule,
     sched::{LinkId, Policy},
     sticky::Stickiness,
     stripe::sched::Striping,
 };
 
 use super::{
-    Cost, network, peers, secret,
+    Cost, network, peers,
+    rules::{self, PROXY_KEYS},
+    secret,
     source::{ConfigError, Note, Place},
     table::{Table, Value},
     tunnel::{self, RUN_DIRECTORY},
@@ -215,7 +217,7 @@ pub(super) fn proxy(root: &Table<'_>) -> Result<LoadedProxy, ConfigError> {
             warning: true,
         });
     }
-    let rules = rules(root, &links)?;
+    let rules = own_rules(root, &links)?;
     if let Transparency::Cgroup(_) = transparent {
         unfit_rules(root, &rules, &mut notes)?;
     }
@@ -455,16 +457,8 @@ fn save_energy(value: &Value<'_>) -> Result<SaveEnergy, ConfigError> {
     }
 }
 
-fn rules(root: &Table<'_>, links: &[LinkConfig]) -> Result<Vec<Rule>, ConfigError> {
-    let tables = root.tables("rule", &["app", "port", "destination", "link", "strict"])?;
-    if let Some(table) = tables.get(MAX_RULES) {
-        return Err(ConfigError::new(
-            table.place(),
-            "[[rule]]",
-            format!("too many rules: at most {MAX_RULES} are allowed"),
-            "remove rules",
-        ));
-    }
+fn own_rules(root: &Table<'_>, links: &[LinkConfig]) -> Result<Vec<Rule>, ConfigError> {
+    let tables = rules::tables(root, PROXY_KEYS, MAX_RULES)?;
     tables.iter().map(|table| rule(table, links)).collect()
 }
 
@@ -483,71 +477,10 @@ fn rule(table: &Table<'_>, links: &[LinkConfig]) -> Result<Rule, ConfigError> {
     let Some(index) = names.iter().position(|known| *known == name) else {
         return Err(link.expected("the name of a [[link]]", &remedy));
     };
-    let app = table.optional("app").as_ref().map(app).transpose()?;
-    let ports = table.optional("port").as_ref().map(ports).transpose()?;
-    let destination = table
-        .optional("destination")
-        .as_ref()
-        .map(destination)
-        .transpose()?;
-    let strict = table
-        .optional("strict")
-        .as_ref()
-        .map_or(Ok(false), |value| {
-            value.as_bool().ok_or_else(|| {
-                value.expected(
-                    "true or false",
-                    "write true to use no other link, even if this link is down",
-                )
-            })
-        })?;
     Ok(Rule {
-        app,
-        ports,
-        destination,
         link: LinkId(index),
-        strict,
+        ..rules::proxy_rule(table)?
     })
-}
-
-fn app(value: &Value<'_>) -> Result<String, ConfigError> {
-    let what = "the name of a program of 1 to 15 bytes";
-    let remedy =
-        "write the name that `ps -e -o comm` shows; the kernel truncates names to 15 bytes";
-    let text = value.text(what, remedy)?;
-    if !(1..=15).contains(&text.len()) {
-        return Err(value.expected(what, remedy));
-    }
-    Ok(text.to_owned())
-}
-
-fn ports(value: &Value<'_>) -> Result<core::ops::RangeInclusive<u16>, ConfigError> {
-    let port = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
-    let range = |text: &str| {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last) = (
-            port(first.trim().parse().ok()?)?,
-            port(last.trim().parse().ok()?)?,
-        );
-        (first <= last).then_some(first..=last)
-    };
-    let single = value.as_integer().and_then(port).map(|port| port..=port);
-    single
-        .or_else(|| value.as_text().and_then(range))
-        .ok_or_else(|| {
-            value.expected(
-                "a port from 1 to 65535 or a range such as \"5000-6000\"",
-                "write the destination's port",
-            )
-        })
-}
-
-fn destination(value: &Value<'_>) -> Result<Destination, ConfigError> {
-    let what = "a domain, an address or a network";
-    let remedy =
-        "write for example \"example.com\" (which includes its subdomains) or \"10.0.0.0/8\"";
-    let text = value.text(what, remedy)?;
-    Destination::parse(text).ok_or_else(|| value.expected(what, remedy))
 }
 
 fn source(value: &Value<'_>) -> Result<Vec<IpAddr>, ConfigError> {
@@ -619,8 +552,7 @@ fn transparent(table: &Table<'_>) -> Result<Transparency, ConfigError> {
 
 /// Adds a note for each rule that has no effect on sockets that the kernel binds (cgroup mode).
 fn unfit_rules(root: &Table<'_>, rules: &[Rule], notes: &mut Vec<Note>) -> Result<(), ConfigError> {
-    let keys = ["app", "port", "destination", "link", "strict"];
-    for (table, rule) in root.tables("rule", &keys)?.iter().zip(rules) {
+    for (table, rule) in root.tables("rule", PROXY_KEYS)?.iter().zip(rules) {
         if !cgroup::is_place(rule) {
             notes.push(Note {
                 place: table.place(),

@@ -38,7 +38,6 @@ impl ConfigError {
     }
 
     /// Returns the message without the position.
-    #[cfg(feature = "sim")]
     pub(crate) fn problem(&self) -> String {
         format!("{}: {}; remedy: {}", self.label, self.what, self.remedy)
     }

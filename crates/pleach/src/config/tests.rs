@@ -7,7 +7,7 @@ use std::{
 };
 
 use pleach_core::{
-    class::{Duplicate, Service},
+    class::{Duplicate, Match, Service},
     sched::{AdaptiveSettings, Policy},
     units::Bytes,
 };
@@ -152,7 +152,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "unknown key": CLIENT, "weight = 64" => "wieght = 64",
         "f.toml:18: [[link]] wieght: unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "unknown table": CLIENT, "[gateway]" => "[gatway]",
-        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, carrier, class, dashboard, metrics, notices)";
+        "f.toml:10: [gatway]: unknown key; remedy: the nearest known key is `gateway` (others here: mode, tunnel, scheduler, link, carrier, class, rule, dashboard, metrics, notices)";
     "unknown key with odd characters": CLIENT, "weight = 64" => "\"we\\night\" = 64",
         "f.toml:18: [[link]] \"we\\night\": unknown key; remedy: the nearest known key is `weight` (others here: name, device, cost, upload, download, budget, billing_day, at_limit, carrier, http_proxy, http_proxy_user, http_proxy_password_file)";
     "table of the other mode": GATEWAY, "[scheduler]" => "[gateway]\n[scheduler]",
@@ -441,6 +441,16 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:26: [[class]] share: has no effect without copies; remedy: add duplicate = \"auto\", or remove it";
     "class on a link there is not": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\nlinks = [\"dsl\", \"sat\"]",
         "f.toml:26: [[class]] links: no link is called \"sat\"; remedy: write the name of a [[link]]: dsl, lte";
+    "rule over a link that is not there": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\nport = 443\nlink = \"umts\"",
+        "f.toml:25: [[rule]] link: no link is called \"umts\"; remedy: write the name of a [[link]]: dsl, lte";
+    "rule for a name in a tunnel": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\ndestination = \"example.com\"\nlink = \"lte\"",
+        "f.toml:24: [[rule]] destination: packets in a tunnel have addresses, no names; remedy: write an address or a network, or use a proxy, which knows names";
+    "rule without consequence": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\nport = 25",
+        "f.toml:23: [[rule]] link: missing required key; remedy: add link = \"lte\", the name of a [[link]], or action = \"block\"";
+    "rule with two consequences": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\naction = \"block\"\nlink = \"lte\"",
+        "f.toml:25: [[rule]] link: packets that are dropped take no link; remedy: remove it, or remove action";
+    "rule of a gateway": GATEWAY, "[scheduler]" => "[[rule]]\nport = 25\naction = \"block\"\n[scheduler]",
+        "f.toml:9: [[rule]]: not used with mode = \"gateway\"; remedy: remove it, or correct the mode";
     "two classes of one name": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nports = 9\n[[class]]\nname = \"v\"\nports = 8",
         "f.toml:27: [[class]] name: there are two classes called \"v\"; remedy: give one of them another name";
     "carrier unknown": CLIENT, "upload = \"20Mbit\"" => "carrier = \"quic\"",
@@ -643,12 +653,45 @@ fn classes_come_out_typed() {
         is_ordered: false,
         duplicate: Duplicate::Auto,
         share_percent: 15,
-        links: Vec::new(),
+        ..Service::default()
     };
     assert_eq!(video.service, service);
     assert_eq!(backup.service.links, ["dsl"]);
     assert_eq!(backup.service.deadline, None);
     assert!(backup.service.is_ordered);
+}
+
+#[test]
+fn rules_come_out_as_classes_in_their_order() {
+    let text = format!(
+        "{CLIENT}[[rule]]\napp = \"curl\"\nprotocol = \"tcp\"\nport = \"5000-6000\"\n\
+         destination = \"192.0.2.7\"\nlink = \"lte\"\nstrict = true\n\
+         [[rule]]\nport = 25\naction = \"block\"\n[[rule]]\nlink = \"dsl\"\n"
+    );
+    let config = Files::new().load(&text).expect("good file").config;
+    let [first, second, third] = config.rules() else {
+        panic!("three rules")
+    };
+    assert_eq!(first.name, "rule 1");
+    assert_eq!(first.matches.app.as_deref(), Some("curl"));
+    assert_eq!(first.matches.protocol, Some(6));
+    assert_eq!(first.matches.ports, [5000..=6000]);
+    let host: IpNet = "192.0.2.7/32".parse().expect("literal");
+    assert_eq!(first.matches.to, [host]);
+    let over = |link: &str, is_strict| Service {
+        links: vec![link.to_owned()],
+        is_strict,
+        ..Service::default()
+    };
+    assert_eq!(first.service, over("lte", true));
+    assert!(second.service.is_blocked && second.service.links.is_empty());
+    assert_eq!(third.matches, Match::default());
+    assert_eq!(third.service, over("dsl", false));
+    let many = "[[rule]]\nlink = \"dsl\"\n".repeat(30);
+    let error = Files::new()
+        .load(&format!("{text}{many}"))
+        .expect_err("33 rules");
+    assert!(error.contains("at most 32 are allowed"), "{error}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    carrier, classes, clients, gateways, network, peers, proxy,
+    carrier, classes, clients, gateways, network, peers, proxy, rules,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note, Place},
@@ -32,6 +32,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "link",
         "carrier",
         "class",
+        "rule",
         "dashboard",
         "metrics",
         "notices",
@@ -74,7 +75,9 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         return Err(table.wrong(key, format!("no link is called \"{link}\""), &remedy));
     }
     let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
-    let classes = classes::read(root, (!names.is_empty()).then_some(&names))?;
+    let known = (!names.is_empty()).then_some(names.as_slice());
+    let classes = classes::read(root, known)?;
+    let rules = rules::of_client(root, known)?;
     let (links, device_places) = links.into_iter().unzip();
     let carrier = carrier::client(root)?;
     if gateways.len() > 1 && !carrier.endpoints.is_empty() {
@@ -89,6 +92,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         gateway_return: gateways::return_after(&tunnel, &gateways)?,
         gateways,
         links,
+        rules,
         carrier,
         kill_switch,
         dns: Vec::new(),
@@ -117,7 +121,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
 /// # Errors
 /// The first mistake in the file.
 pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
-    refuse_other_mode(root, "gateway", &["gateway", "link"])?;
+    refuse_other_mode(root, "gateway", &["gateway", "link", "rule"])?;
     root.allow(&[
         "mode",
         "tunnel",

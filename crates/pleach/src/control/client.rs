@@ -31,10 +31,10 @@ pub(crate) fn set_weights(socket: &Path, weights: BTreeMap<String, u32>) -> anyh
     ask::<serde_json::Value>(socket, &Request::Weights { weights }).map(drop)
 }
 
-/// Sends the changes `set` to the proxy at `socket`.
+/// Sends the changes `set` to the proxy or client at `socket`.
 ///
 /// # Errors
-/// No daemon answers at `socket`, the daemon is no proxy, or it refuses.
+/// No daemon answers at `socket`, the daemon is neither a proxy nor a client, or it refuses.
 pub(crate) fn set(socket: &Path, set: BTreeMap<String, String>) -> anyhow::Result<()> {
     ask::<serde_json::Value>(socket, &Request::Set { set }).map(drop)
 }

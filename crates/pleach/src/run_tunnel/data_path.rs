@@ -28,6 +28,7 @@ use pleach_core::{
 };
 use pleach_linux::{
     clock,
+    owner::Finder,
     poll::{BusyPoll, Event as Ready, Poller, ResumeTimer, Signals, Token, Waker},
     routes::{Plan, Setup},
     state::StateDir,
@@ -52,6 +53,7 @@ use super::{
     portals::Portals,
     reload::Source,
     report,
+    rules::Rules,
     sockets::{LinkSocket, Sent, Traits},
     solo::Solo,
     splitting::Splitting,
@@ -108,6 +110,8 @@ pub(super) struct DataPath {
     portals: Option<Portals>,
     /// At a client: its gateways, and which of them is in use.
     gateways: Option<Gateways>,
+    /// At a client: the rules that were set at run time, and the search for programs.
+    pub(super) rules: Rules,
     /// Splitting of TCP connections by a client, if enabled.
     splitting: Option<Splitting>,
     /// At a gateway: the client networks whose addresses it translates, for split TCP connections.
@@ -126,7 +130,8 @@ struct Control {
 }
 
 impl DataPath {
-    /// Opens sockets, control socket and link watch, and tells the service manager that the daemon is ready.
+    /// Opens sockets, control socket and link watch, and tells the service manager that the daemon is ready. `finder`:
+    /// process that finds programs, if rules need it and this process is confined.
     ///
     /// # Errors
     /// A socket or watch cannot be opened.
@@ -137,6 +142,7 @@ impl DataPath {
         tun: Tun,
         setup: Setup,
         signals: Signals,
+        finder: Option<Finder>,
     ) -> anyhow::Result<Self> {
         let config = Arc::new(config);
         let poller = Poller::new().context("epoll")?;
@@ -193,6 +199,7 @@ impl DataPath {
             names: None,
             portals: None,
             gateways: None,
+            rules: Rules::default(),
             splitting: None,
             translated: Translated::default(),
             carried: None,
@@ -205,7 +212,7 @@ impl DataPath {
         }
         match &config.role {
             Role::Gateway(gateway) => this.start_gateway(&config, gateway)?,
-            Role::Client(client) => this.start_client(&config, client)?,
+            Role::Client(client) => this.start_client(&config, client, finder)?,
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(this)
@@ -273,6 +280,11 @@ impl DataPath {
                     CONTROL => self.answer_requests(now),
                     WATCH => self.look_at_links(now),
                     HANDSHAKES => self.handshaker.collect(&mut self.endpoint, now),
+                    PROGRAMS => {
+                        if let Some(programs) = &mut self.rules.programs {
+                            programs.collect(&mut self.endpoint);
+                        }
+                    }
                     ENROLMENTS => self.settle_enrolments(now),
                     CLIENTS => self.settle_answers(now),
                     RESUME => {
@@ -305,6 +317,9 @@ impl DataPath {
                 now = clock::now();
             }
             self.handshaker.hand_over(&mut self.endpoint, now);
+            if let Some(programs) = &mut self.rules.programs {
+                programs.hand_over(&mut self.endpoint);
+            }
             if let Some(enroller) = &self.enroller {
                 enroller.hand_over(&mut self.endpoint, now);
             }
@@ -313,7 +328,8 @@ impl DataPath {
             }
             self.endpoint.handle_timeout(now);
             if let Some(splitting) = &mut self.splitting {
-                splitting.update(now, &self.endpoint, &self.links);
+                let rules = self.rules.all(&self.config);
+                splitting.update(now, &self.endpoint, &self.links, rules);
             }
             self.deliver()?;
             self.transmit(now);
@@ -540,6 +556,7 @@ impl DataPath {
                         ..status
                     };
                     self.mark_carriers(&mut status);
+                    self.rules.report(&self.config, &self.endpoint, &mut status);
                     if let Some(portals) = &self.portals {
                         portals.explain(&mut status);
                     }
@@ -564,9 +581,7 @@ impl DataPath {
                     self.source.on_clients_changed();
                     self.remove_client(now, &name, reply);
                 }
-                ControlRequest::Set(_, reply) => {
-                    reply.send(Err("this is a tunnel, no proxy".to_owned()));
-                }
+                ControlRequest::Set(set, reply) => reply.send(self.set_rule(now, &set)),
                 ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
             }
         }
@@ -601,7 +616,7 @@ impl DataPath {
         }
     }
 
-    fn link_names(&self) -> Vec<String> {
+    pub(super) fn link_names(&self) -> Vec<String> {
         let peers = self.endpoint.status();
         peers
             .flat_map(|(_, status)| status.paths.into_iter().map(|path| path.name))
@@ -1034,6 +1049,7 @@ const NAMES: Token = Token(9);
 const CARRIER: Token = Token(10);
 const PORTALS: Token = Token(11);
 const CLIENTS: Token = Token(12);
+const PROGRAMS: Token = Token(13);
 const FIRST_SOCKET: u64 = 16;
 
 /// Number of super-packets read from the TUN device before the other sockets are served: 700 packets of a bulk flow.

@@ -1,9 +1,9 @@
 //! Changes of the configuration while the tunnel runs: SIGHUP, or `pleach reload`.
 //!
 //! A thread reads the file, so that packets do not wait for the disk; another thread changes routes ([`super::host`]).
-//! If the file contains a mistake, nothing changes. Otherwise the data path changes links, policy, classes and clients
-//! to the new configuration. Other changes are listed, and take effect with the next start. Only sessions of clients
-//! that were removed or whose key has changed end.
+//! If the file contains a mistake, nothing changes. Otherwise the data path changes links, policy, rules, classes and
+//! clients to the new configuration. Other changes are listed, and take effect with the next start. Only sessions of
+//! clients that were removed or whose key has changed end.
 
 use std::{
     io,
@@ -17,6 +17,7 @@ use std::{
 
 use anyhow::Context as _;
 use pleach_core::{
+    class::Class,
     endpoint::PeerConfig,
     path::link::Link,
     session::{handshake::NO_PSK, secret::Secret},
@@ -203,7 +204,8 @@ impl DataPath {
     fn apply(&mut self, now: Instant, wanted: TunnelConfig) -> Result<ReloadReport, String> {
         self.end_solo(now);
         let old = Arc::clone(&self.config);
-        let needs_restart = needs_restart(&old, &wanted);
+        let rules: Vec<Class> = self.rules.all(&old).cloned().collect();
+        let mut needs_restart = needs_restart(&old, &wanted);
         let mut config = TunnelConfig::clone(&old);
         config.scheduler = wanted.scheduler;
         config.classes = wanted.classes;
@@ -211,6 +213,11 @@ impl DataPath {
         match (&old.role, &mut config.role, wanted.role) {
             (Role::Client(old), Role::Client(client), Role::Client(wanted)) => {
                 client.links = wanted.links;
+                if self.rules.may_follow(&wanted.rules) {
+                    client.rules = wanted.rules;
+                } else {
+                    needs_restart.push("[[rule]] with app".to_owned());
+                }
                 let client = client.clone();
                 // The following steps read the new configuration.
                 self.config = Arc::new(config.clone());
@@ -237,13 +244,19 @@ impl DataPath {
         if config.classes != old.classes {
             applied.push(format!("{} classes", config.classes.len()));
         }
+        self.rules.forget_live();
+        let has_other_rules = config.rules() != rules.as_slice();
+        if has_other_rules {
+            applied.push(format!("{} rules", config.rules().len()));
+        }
         if config.scheduler != old.scheduler
             || config.classes != old.classes
+            || has_other_rules
             || of_clients != own_schedulers(&old)
         {
-            self.endpoint.reconfigure(now, &config.classes, |peer| {
-                scheduler_of(&config, &peer.name)
-            });
+            let classes = self.rules.classes(&config);
+            self.endpoint
+                .reconfigure(now, &classes, |peer| scheduler_of(&config, &peer.name));
         }
         self.config = Arc::new(config);
         self.update_translated();

@@ -4,8 +4,9 @@
 use std::{io, time::Duration};
 
 use pleach_core::{
-    endpoint::Endpoint, path::health::State, time::Instant, wire::control::LinkRole,
+    class::Class, endpoint::Endpoint, path::health::State, time::Instant, wire::control::LinkRole,
 };
+use pleach_linux::split_tcp::Exempt;
 
 use super::links::ClientLink;
 use crate::{
@@ -48,15 +49,23 @@ impl Splitting {
         self.next
     }
 
-    /// Decides again, from the present state of the `links` of `endpoint`.
-    pub(super) fn update(&mut self, now: Instant, endpoint: &Endpoint, links: &[ClientLink]) {
+    /// Decides again, from the present state of the `links` of `endpoint`. Connections to which one of `rules` could
+    /// apply are not split, because inside the tunnel a split connection has other ports and addresses.
+    pub(super) fn update<'a>(
+        &mut self,
+        now: Instant,
+        endpoint: &Endpoint,
+        links: &[ClientLink],
+        rules: impl Iterator<Item = &'a Class>,
+    ) {
         if now < self.next {
             return;
         }
         self.next = now + EVERY;
         let uplinks = links.iter().map(|link| link.device.clone()).collect();
+        let exempt = rules.filter_map(exempt).collect();
         if !endpoint.is_up() {
-            return self.near.want(false, uplinks);
+            return self.near.want(false, uplinks, exempt);
         }
         let trips: Vec<LinkTrip> = endpoint
             .status()
@@ -70,7 +79,8 @@ impl Splitting {
             })
             .collect();
         let helps = self.decision.update(&trips);
-        self.near.want(helps || self.mode == SplitTcp::On, uplinks);
+        self.near
+            .want(helps || self.mode == SplitTcp::On, uplinks, exempt);
     }
 
     /// Returns the state of split TCP for `status`.
@@ -79,5 +89,18 @@ impl Splitting {
     }
 }
 
+/// Returns the connections to which `rule` could apply; `None` if it applies to no TCP connection. The program of a
+/// connection is not known before the connection exists, so a condition on it is ignored.
+fn exempt(rule: &Class) -> Option<Exempt> {
+    let matches = &rule.matches;
+    let is_tcp = matches.protocol.is_none_or(|protocol| protocol == TCP);
+    // A rule has at most one network and at most one range of ports.
+    is_tcp.then(|| Exempt {
+        network: matches.to.first().copied(),
+        ports: matches.ports.first().cloned(),
+    })
+}
+
+const TCP: u8 = 6;
 /// Interval between two decisions. RTTs change slowly, and a decision only affects new connections.
 const EVERY: Duration = Duration::from_secs(1);

@@ -24,7 +24,7 @@ use std::{
 use ipnet::IpNet;
 use pleach_linux::{
     redirect::original_destination,
-    split_tcp::{Exclusions, Families, Interception},
+    split_tcp::{Exclusions, Exempt, Families, Interception},
     state::DEFAULT_STATE_DIR,
 };
 use pleach_proxy::relay::pipe::PipePool;
@@ -58,6 +58,8 @@ struct Wanted {
     splits: bool,
     /// Devices of links. Connections that arrive over these devices are not split.
     uplinks: Vec<String>,
+    /// Further connections that are not split.
+    exempt: Vec<Exempt>,
 }
 
 #[derive(Debug, Default)]
@@ -121,10 +123,14 @@ impl Near {
         })
     }
 
-    /// Sets whether new connections are to be split. Existing connections continue. `uplinks` are the devices of the
-    /// links.
-    pub(crate) fn want(&self, splits: bool, uplinks: Vec<String>) {
-        let wanted = Wanted { splits, uplinks };
+    /// Sets whether new connections are to be split, except connections in `exempt`. Existing connections continue.
+    /// `uplinks` are the devices of the links.
+    pub(crate) fn want(&self, splits: bool, uplinks: Vec<String>, exempt: Vec<Exempt>) {
+        let wanted = Wanted {
+            splits,
+            uplinks,
+            exempt,
+        };
         if let Some(sender) = &self.wanted {
             sender.send_if_modified(|known| {
                 let is_changed = *known != wanted;
@@ -171,8 +177,8 @@ impl Drop for Near {
 struct NearEnd {
     redirect: Arc<Interception>,
     exclusions: SyncSender<(SocketAddr, Duration)>,
-    /// Address families that are redirected at present, and devices from which connections are not redirected.
-    redirected: RefCell<(Families, Vec<String>)>,
+    /// Address families that are redirected at present, and the state for which this was set.
+    redirected: RefCell<(Families, Wanted)>,
     /// Signals that the far end did not answer, so that it must be asked again whether it serves this client.
     again: Notify,
     tunnel: String,
@@ -227,7 +233,7 @@ impl NearEnd {
                 Ok(Families::default())
             };
             let families = served.as_ref().copied().unwrap_or_default();
-            let redirected = self.set_redirect(port, families, &wanted.uplinks).await;
+            let redirected = self.set_redirect(port, families, wanted).await;
             let trouble = served.err().or_else(|| redirected.err());
             let is_retried = trouble.is_some();
             if let Ok(mut known) = self.counts.trouble.lock() {
@@ -283,7 +289,7 @@ impl NearEnd {
         }
     }
 
-    /// Redirects connections of `families` to `port`, except connections that arrive over `uplinks`.
+    /// Redirects connections of `families` to `port`, except connections that are not split according to `wanted`.
     ///
     /// # Errors
     /// The error message of `nft`.
@@ -291,19 +297,21 @@ impl NearEnd {
         self: &Rc<Self>,
         port: u16,
         families: Families,
-        uplinks: &[String],
+        wanted: Wanted,
     ) -> Result<(), String> {
-        let wanted = (families, uplinks.to_vec());
-        if *self.redirected.borrow() == wanted {
+        let redirected = (families, wanted);
+        if *self.redirected.borrow() == redirected {
             return Ok(());
         }
         let (redirect, own) = (Arc::clone(&self.redirect), self.own.clone());
-        let uplinks = wanted.1.clone();
-        let run = move || redirect.redirect(port, families, &own, &uplinks);
+        let Wanted {
+            uplinks, exempt, ..
+        } = redirected.1.clone();
+        let run = move || redirect.redirect(port, families, &own, &uplinks, &exempt);
         let outcome = tokio::task::spawn_blocking(run).await;
         let outcome = outcome.map_err(|error| error.to_string())?;
         outcome.map_err(|error| format!("connections are not redirected: {error}"))?;
-        let before = self.redirected.replace(wanted).0;
+        let before = self.redirected.replace(redirected).0;
         if before != families {
             let is_any = families != Families::default();
             let redirecting = &self.counts.is_redirecting;

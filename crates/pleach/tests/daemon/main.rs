@@ -28,6 +28,7 @@ mod recovery;
 mod reload;
 #[path = "../common/rights.rs"]
 mod rights;
+mod rules;
 mod speedtest;
 mod split_tcp;
 mod status;

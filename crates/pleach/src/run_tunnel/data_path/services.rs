@@ -1,5 +1,5 @@
 //! Starts the services of a gateway (enrolment, TCP carrier, speed tests, split TCP) and of a client (budgets, TCP
-//! carrier, watching of links, resolution of the gateway's names, split TCP).
+//! carrier, watching of links, resolution of the gateway's names, search for programs, split TCP).
 
 use std::{net::SocketAddr, os::fd::AsFd as _, sync::Arc};
 
@@ -7,10 +7,13 @@ use anyhow::Context as _;
 use pleach_core::{endpoint::Reach, ids::PathId, path::health::State, time::Instant};
 use pleach_linux::{
     clock,
+    owner::Finder,
     watch::{LinkWatch, Targets},
 };
 
-use super::{CARRIER, CLIENTS, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, PORTALS, WATCH};
+use super::{
+    CARRIER, CLIENTS, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, PORTALS, PROGRAMS, WATCH,
+};
 use crate::{
     config::{ClientConfig, GatewayConfig, Role, TunnelConfig},
     keys,
@@ -23,6 +26,7 @@ use crate::{
         links,
         names::Names,
         portals::Portals,
+        programs::Programs,
         sockets::LinkSocket,
         splitting::Splitting,
     },
@@ -90,12 +94,13 @@ impl DataPath {
     /// Starts the services of a client, and adds the configured links.
     ///
     /// # Errors
-    /// If the TCP carrier, the watching of links or the resolution of names cannot be started. If split TCP cannot be
-    /// started, this is only logged.
+    /// If the TCP carrier, the watching of links, the resolution of names or the search for programs cannot be started.
+    /// If split TCP cannot be started, this is only logged.
     pub(super) fn start_client(
         &mut self,
         config: &TunnelConfig,
         client: &ClientConfig,
+        finder: Option<Finder>,
     ) -> anyhow::Result<()> {
         self.budgets = Budgets::load(clock::now(), client, &config.name);
         let gateways = Gateways::new(clock::now(), client);
@@ -120,6 +125,12 @@ impl DataPath {
             let portals = portals.context("captive portals")?;
             self.poller.add(portals.waker(), PORTALS)?;
             self.portals = Some(portals);
+        }
+        // A confined process sees no programs.
+        if finder.is_some() || !config.confine {
+            let programs = Programs::start(finder).context("search for programs")?;
+            self.poller.add(programs.waker(), PROGRAMS)?;
+            self.rules.programs = Some(programs);
         }
         self.splitting = Splitting::start(clock::now(), config)
             .inspect_err(|error| tracing::warn!(%error, "TCP connections are not split"))
