@@ -137,7 +137,7 @@ function ruleOf({ app, target }) {
   return { destination: target.slice(0, colon).replace(/^\[|\]$/g, ""), port: target.slice(colon + 1) };
 }
 
-/** A menu that puts connections of `rule` on a link, as `pleach proxy set` does. Without it for readers. */
+/** A menu that puts connections of `rule` on a link, as `pleach set` does. Without it for readers. */
 function linkMenu(live, chosen, rule) {
   if (!state.mayChange) return chosen || "–";
   const names = live.links.map((link) => link.name);
@@ -191,6 +191,55 @@ function showApplications(live) {
     linkMenu(live, app.link ?? "", name.startsWith(":") ? { port: name.slice(1) } : { app: name }),
   ]);
   showRows($("applications"), rows, "", 6);
+}
+
+/** Splits the conditions of a rule, such as "app=curl port=443", into what `pleach set` takes. A program's name may contain spaces. */
+function conditionsOf(rule) {
+  const pairs = rule.split(/ (?=(?:protocol|port|destination)=)/);
+  return Object.fromEntries(pairs.map((pair) => [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)]));
+}
+
+/** Where a rule is from. A rule that was set at run time has a button that removes it. */
+function originOf(rule) {
+  if (!rule.live) return "the file";
+  if (!state.mayChange) return "run time";
+  const button = make("button", { type: "button", "aria-label": `Remove the rule ${rule.rule}` }, "Remove");
+  button.addEventListener("click", () => {
+    change({ ...conditionsOf(rule.rule), link: "auto" }, $("rules-note"));
+    button.blur();
+  });
+  return button;
+}
+
+function showRules(live) {
+  const form = $("rule-form");
+  form.hidden = !state.mayChange;
+  $("rules-section").hidden = live.mode !== "client" || (form.hidden && live.rules.length === 0);
+  if (live.mode !== "client") return;
+  const menu = form.elements.link;
+  if (!menu.dataset.ready) {
+    menu.dataset.ready = "true";
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const given = [...new FormData(form)].filter(([, value]) => value.trim() !== "");
+      const set = Object.fromEntries(given.map(([key, value]) => [key, value.trim()]));
+      if (set.link === undefined) set.action = "block";
+      change(set, $("rules-note"));
+    });
+  }
+  const names = live.links.map((link) => link.name);
+  if (!form.contains(document.activeElement) && menu.dataset.names !== names.join()) {
+    menu.dataset.names = names.join();
+    const options = [...names.map((name) => [name, name]), ["", "none: drop the packets"]];
+    menu.replaceChildren(...options.map(([value, text]) => make("option", { value }, text)));
+  }
+  if ($("rules").contains(document.activeElement)) return;
+  const rows = live.rules.map((rule) => [
+    rule.rule === "" ? "anything" : rule.rule,
+    rule.link === null ? "none" : rule.strict ? `${rule.link} only` : rule.link,
+    String(rule.packets), bytes(rule.bytes), String(rule.dropped), originOf(rule),
+  ]);
+  showRows($("rules"), rows, "", 6);
 }
 
 function showGateways(live) {
@@ -304,6 +353,7 @@ function take(live) {
   showLinks(live);
   showClients(live);
   showGateways(live);
+  showRules(live);
   showApplications(live);
   showConnections(live);
   showDetails(live);

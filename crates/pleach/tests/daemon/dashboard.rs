@@ -172,6 +172,65 @@ fn the_page_tells_what_the_daemon_does() {
 }
 
 #[test]
+fn a_rule_made_in_the_page_is_listed_and_removed() {
+    let Some(world) = World::new() else { return };
+    let Some(mut browser) = Browser::start(&world.client, world.dir.path()) else {
+        return;
+    };
+    let tokens = world.dir.path().join("tokens");
+    let token = "a-token-of-the-tests";
+    std::fs::write(&tokens, token).expect("file");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    let gateway = Gateway::default().start(&world);
+    gateway.until_up();
+    let more = format!(
+        "[dashboard]\nlisten = \"127.0.0.1:7780\"\ntoken_file = \"{}\"\n",
+        tokens.display()
+    );
+    let client = Client {
+        more: &more,
+        ..Client::default()
+    }
+    .start(&world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    browser.open(&format!("{PAGE}#token={token}"), 1280, 900, "light");
+    browser.until(
+        "the form",
+        "document.querySelector('#rule-link')?.options.length === 3",
+    );
+    usable(&mut browser);
+    let fill = |port: &str, link: &str| {
+        format!(
+            "(() => {{ document.querySelector('#rule-port').value = '{port}'; \
+               document.querySelector('#rule-link').value = '{link}'; \
+               document.querySelector('#rule-form').requestSubmit(); }})()"
+        )
+    };
+    for (port, link, shown) in [("443", "l1", "port=443l1"), ("25", "", "port=25none")] {
+        browser.evaluate(&fill(port, link));
+        browser.until(
+            "the rule",
+            &format!("document.querySelector('#rules tr').textContent.startsWith('{shown}')"),
+        );
+    }
+    let rules = client.until_up()["rules"].clone();
+    assert_eq!(rules.as_array().map(Vec::len), Some(2), "{rules}");
+    assert!(rules[0]["link"].is_null() && rules[1]["link"] == "l1");
+    browser.evaluate(&fill("99999", "l1"));
+    browser.until(
+        "the mistake",
+        "document.querySelector('#rules-note').textContent.includes('expected a port')",
+    );
+    browser.evaluate("document.querySelector('#rules button').click()");
+    client.until("one is removed", |status| {
+        status["rules"].as_array().map(Vec::len) == Some(1) && status["rules"][0]["link"] == "l1"
+    });
+    let refused = |error: &&String| !error.contains("409");
+    let errors: Vec<_> = browser.errors.iter().filter(refused).cloned().collect();
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+#[test]
 fn a_gateways_page_asks_for_a_token_and_lists_its_clients() {
     let Some(world) = World::new() else { return };
     let Some(mut browser) = Browser::start(&world.client, world.dir.path()) else {
