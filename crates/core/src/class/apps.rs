@@ -90,11 +90,30 @@ impl Apps {
         }
     }
 
-    /// Takes over the answers to `earlier`, if the classes name the same programs as before. Otherwise the host is
-    /// asked again for every flow.
+    /// Takes over the answers to `earlier`. If there are new names, the host is asked again for the flows whose program
+    /// was not among the names.
     pub(super) fn take_over(&mut self, earlier: &Self) {
-        if self.names == earlier.names {
-            self.clone_from(earlier);
+        if self.names.is_empty() {
+            return;
+        }
+        let has_new = self.names.iter().any(|name| !earlier.names.contains(name));
+        let present = |index: u8| {
+            let former = earlier.names.get(usize::from(index))?;
+            let index = self.names.iter().position(|name| name == former)?;
+            u8::try_from(index).ok()
+        };
+        let places = earlier.places.iter().map(|place| {
+            let program = place.program.and_then(present);
+            let is_asked = place.is_asked && (program.is_some() || !has_new);
+            Place {
+                is_asked,
+                program,
+                ..*place
+            }
+        });
+        self.places = places.collect();
+        if !has_new {
+            self.questions.clone_from(&earlier.questions);
         }
     }
 

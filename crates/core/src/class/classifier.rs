@@ -83,8 +83,8 @@ impl Classifier {
 
     /// Returns this classifier as the successor of `earlier`, whose ids waiting packets carry. Such a packet belongs to
     /// the class of the same name, or to no class. Ids are reused after 256 ids, which is after at least
-    /// 256 / [`MAX_CLASSES`] changes of the classes. The programs of flows stay known if the classes name the same
-    /// programs.
+    /// 256 / [`MAX_CLASSES`] changes of the classes. The programs of flows stay known if the present classes name
+    /// them.
     #[must_use]
     pub fn succeeding(mut self, earlier: &Self) -> Self {
         let step = |index: usize| u8::try_from(index).unwrap_or(u8::MAX);
@@ -180,6 +180,12 @@ impl Classifier {
     pub fn is_pinned(&self, id: ClassId) -> bool {
         self.service(id)
             .is_some_and(|service| !service.links.is_empty())
+    }
+
+    /// Whether a class is the built-in class for voice.
+    #[must_use]
+    pub fn is_voice(&self, id: ClassId) -> bool {
+        self.voice.is_some() && self.index(id) == self.voice
     }
 
     /// Whether a copy of `len` bytes may be sent.

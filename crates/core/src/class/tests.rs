@@ -254,13 +254,22 @@ fn flow_that_shares_its_place_has_no_known_program() {
 }
 
 #[test]
-fn programs_stay_known_while_the_classes_name_the_same_programs() {
+fn programs_stay_known_while_the_classes_name_them() {
     let mut classifier = Classifier::new(vec![of_app("curl", 1..=9)], false);
     find_port(&mut classifier, 0, 7);
     let asked = questions(&mut classifier);
     classifier.answer(&asked[0], Some("curl"));
     let more = vec![of_app("curl", 100..=100), of_app("curl", 1..=9)];
     let mut changed = Classifier::new(more, false).succeeding(&classifier);
+    assert!(find_port(&mut changed, 1, 7).is_some());
+    assert_eq!(questions(&mut changed), []);
+    // A rule for one program leaves the others known, whatever their order.
+    let more = vec![of_app("a", 100..=100), of_app("curl", 1..=9)];
+    let mut changed = Classifier::new(more, false).succeeding(&changed);
+    assert!(find_port(&mut changed, 1, 7).is_some());
+    assert_eq!(questions(&mut changed), []);
+    let fewer = vec![of_app("curl", 1..=9)];
+    let mut changed = Classifier::new(fewer, false).succeeding(&changed);
     assert!(find_port(&mut changed, 1, 7).is_some());
     assert_eq!(questions(&mut changed), []);
     let other = vec![of_app("wget", 1..=9)];
