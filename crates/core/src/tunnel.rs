@@ -208,6 +208,12 @@ impl Tunnel {
         services.answer(question, program);
     }
 
+    /// Whether the other end has wanted the packets of a flow on a path since memory was last freed.
+    #[cfg(test)]
+    pub(crate) fn has_answer_paths(&self) -> bool {
+        !self.outbound.lanes.services.answers.is_empty()
+    }
+
     /// Sets the code for the parity of outgoing datagrams; `None` switches parity off.
     pub fn set_parity(&mut self, code: Option<Code>) {
         self.sec.set_code(code);

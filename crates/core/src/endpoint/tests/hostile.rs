@@ -101,6 +101,22 @@ impl Hostile {
         self.pair.gateway.drops().get(reason)
     }
 
+    /// Passes a packet of a flow to the client to the gateway. Returns the paths on which the gateway sends it.
+    fn answer(&mut self, port: u16) -> Vec<PathId> {
+        let now = self.pair.now;
+        let gateway = &mut self.pair.gateway;
+        let buffer = gateway.pool().copy_of(&packet_of(port, true));
+        gateway.handle_packet(now, buffer);
+        let mut paths = Vec::new();
+        for (_, mut datagram) in transmit(gateway, now) {
+            let header = Header::parse(&datagram);
+            paths.extend(header.and_then(|(header, data)| data.map(|_| header.path)));
+            let client = &mut self.pair.client;
+            client.handle_datagram(now, &from(GATEWAY), &mut datagram);
+        }
+        paths
+    }
+
     /// Removes the packets that the gateway has for the host. Returns their number.
     fn delivered(&mut self) -> usize {
         let mut count = 0;
@@ -268,6 +284,25 @@ fn flags_of_a_hostile_client_only_choose_the_path_of_packets_to_it() {
         gateway.handle_packet(now, buffer);
         hostile.pair.run(Duration::from_millis(1));
     }
+    // When these flows have ended, the packets of other flows take the path of the flag if it works.
+    hostile.pair.run(Duration::from_secs(6));
+    for number in 0..60 {
+        let port = 10_000 + u16::try_from(number).expect("small");
+        let path = [PathId(0), PathId(1), PathId(9)][usize::from(port % 3)];
+        let data = DataHeader {
+            global_seq: Seq(count + number),
+            path_step: 0,
+            flow_step: 0,
+        };
+        let body = packet_of(port, false);
+        hostile.give_on(path, true, Kind::Data, Some(data), &body);
+        let paths = hostile.answer(port);
+        assert!(!paths.is_empty());
+        let is_expected = |used: &PathId| *used == path || path == PathId(9) && used.0 < 2;
+        assert!(paths.iter().all(is_expected), "{path:?}: {paths:?}");
+        hostile.pair.run(Duration::from_millis(5));
+    }
+    let count = count + 60;
     hostile.pair.run(Duration::from_secs(1));
     assert_eq!(hostile.delivered(), usize::try_from(count).expect("few"));
     let mut arrived = 0;
@@ -277,6 +312,25 @@ fn flags_of_a_hostile_client_only_choose_the_path_of_packets_to_it() {
     }
     assert_eq!(arrived, count);
     assert_eq!(hostile.pair.gateway.drops().total(), 0);
+}
+
+#[test]
+fn flag_of_a_packet_with_a_foreign_source_is_no_wish() {
+    let mut hostile = Hostile::new();
+    let mut foreign = packet_of(5, false);
+    foreign[12..16].copy_from_slice(&[10, 0, 0, 2]);
+    let bodies = [foreign, packet_of(5, false)];
+    for (number, body) in (0..).zip(bodies) {
+        let data = DataHeader {
+            global_seq: Seq(number),
+            path_step: 0,
+            flow_step: 0,
+        };
+        hostile.give_on(PathId(0), true, Kind::Data, Some(data), &body);
+        let tunnel = &hostile.pair.gateway.peers[0].tunnel;
+        assert_eq!(tunnel.has_answer_paths(), number == 1);
+    }
+    assert_eq!(hostile.dropped(DropReason::SourceNotAllowed), 1);
 }
 
 #[test]
