@@ -77,10 +77,15 @@ impl Repair {
         self.fec.release_memory();
     }
 
-    /// Removes and returns the oldest packet for which `is_next` returns true.
+    /// Removes and returns the oldest packet for which `is_next` returns true. Examines [`MOST_EXAMINED`] packets. If
+    /// none of them is next, they go to the end, so that the next call examines others.
     pub(super) fn take(&mut self, is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
-        let next = self.packets.iter().position(is_next)?;
-        self.packets.remove(next)
+        let examined = self.packets.len().min(MOST_EXAMINED);
+        let next = self.packets.range(..examined).position(is_next);
+        if next.is_none() {
+            self.packets.rotate_left(examined);
+        }
+        self.packets.remove(next?)
     }
 
     /// Puts back a packet that could not be sent. It is sent first.
@@ -238,4 +243,50 @@ pub(super) fn overdue_at(path: &Path, paths: &PathSet, profile: &Profile) -> Opt
     let mut others = paths.carrying().filter(|other| other.id() != path.id());
     let is_usable = path.health().is_usable() && path.health().waking().is_none();
     (is_wanted && is_usable && others.next().is_some()).then_some(overdue_at)
+}
+
+/// Maximum number of packets examined to find the next one to retransmit. Thousands of packets may wait for a path to
+/// which they are restricted.
+const MOST_EXAMINED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{flows::FlowId, packet::PacketBuf};
+
+    fn numbered(number: u32) -> Numbered {
+        Numbered {
+            global_seq: Seq(number),
+            flow_step: 0,
+            flow: FlowId::of_hash(1),
+            is_expendable: false,
+            round_trip: Duration::ZERO,
+            origin: None,
+            packet: PacketBuf::from(vec![0; 20]),
+        }
+    }
+
+    #[test]
+    fn few_packets_are_examined_for_each_retransmission_and_none_is_passed_over_for_ever() {
+        let mut repair = Repair::new(&Profile::default());
+        let base = Seq(1_000);
+        repair.extend((0..200).map(numbered), base);
+        let mut examined = 0;
+        let mut take = |repair: &mut Repair, first: u32| {
+            let before = examined;
+            let taken = repair.take(|next| {
+                examined += 1;
+                next.global_seq.0 >= first
+            });
+            assert!(examined - before <= MOST_EXAMINED);
+            taken.map(|numbered| numbered.global_seq.0)
+        };
+        assert_eq!(take(&mut repair, 30), Some(30));
+        let late: Vec<u32> = (0..4).filter_map(|_| take(&mut repair, 150)).collect();
+        assert_eq!(late, [150, 151], "after two calls without a packet");
+        assert_eq!(repair.len(), 197);
+        // The next loss restores the order.
+        repair.extend([numbered(30)], base);
+        assert_eq!(take(&mut repair, 0), Some(0));
+    }
 }
