@@ -225,6 +225,18 @@ impl Lanes {
         self.pinned.on_classes(|id| self.services.present(id));
     }
 
+    /// Sets how many bytes of a flow may wait if all its packets are ACKs ([`Queue::set_ack_room`]).
+    pub(super) fn set_ack_room(&mut self, ack_room: Bytes) {
+        self.bulk.set_ack_room(ack_room);
+        self.pinned.set_ack_room(ack_room);
+    }
+
+    /// Sets how many bytes of a flow may wait while paths are slow, and for how long ([`Queue::set_allowance`]).
+    pub(super) fn set_allowance(&mut self, allowance: Bytes, allowed: Duration) {
+        self.bulk.set_allowance(allowance, allowed);
+        self.pinned.set_allowance(allowance, allowed);
+    }
+
     /// Sets how long bulk and pinned packets may wait before they are marked ([`Queue::set_target`]).
     pub(super) fn set_targets(&mut self, bulk: Duration, pinned: Duration) {
         self.bulk.set_target(bulk);

@@ -24,6 +24,7 @@ use crate::{
     mark::ClassId,
     path::sender::Numbered,
     queue::{Queue, QueueConfig},
+    units::Bytes,
 };
 
 /// What restricts the packets of a queue.
@@ -153,6 +154,20 @@ impl Pinned {
         self.queues_mut().for_each(|queue| queue.set_target(target));
     }
 
+    /// Sets [`QueueConfig::ack_room`] of all present and later queues.
+    pub(super) fn set_ack_room(&mut self, ack_room: Bytes) {
+        self.config.ack_room = ack_room;
+        self.queues_mut()
+            .for_each(|queue| queue.set_ack_room(ack_room));
+    }
+
+    /// Sets [`QueueConfig::allowance`] and [`QueueConfig::allowed`] of all present and later queues.
+    pub(super) fn set_allowance(&mut self, allowance: Bytes, allowed: Duration) {
+        (self.config.allowance, self.config.allowed) = (allowance, allowed);
+        self.queues_mut()
+            .for_each(|queue| queue.set_allowance(allowance, allowed));
+    }
+
     /// Sets [`QueueConfig::limit`] and [`QueueConfig::patience`] of all present and later queues.
     pub(super) fn set_limit(&mut self, limit: Duration, patience: Duration) {
         (self.config.limit, self.config.patience) = (limit, patience);
@@ -235,10 +250,15 @@ mod tests {
         enqueue(&mut pinned, Pin::Path(PathId(0)));
         pinned.set_target(ms(7));
         pinned.set_limit(ms(70), ms(700));
+        pinned.set_ack_room(Bytes::new(77));
+        pinned.set_allowance(Bytes::new(777), ms(77));
         enqueue(&mut pinned, Pin::Path(PathId(1)));
         let [first, second] = [0, 1].map(|index| format!("{:?}", pinned.queue(index)));
         let config = |text: &str| text.split("flows").next().map(str::to_owned);
         assert_eq!(config(&first), config(&second));
-        assert!(first.contains("target: 7ms"), "{first}");
+        for set in ["target: 7ms", "allowed: 77ms", "limit: 70ms"] {
+            assert!(first.contains(set), "{first}");
+        }
+        assert!(first.contains("777"), "{first}");
     }
 }

@@ -55,7 +55,7 @@ impl Targets {
         } else {
             Bytes::new(u64::MAX)
         };
-        lanes.bulk.set_ack_room(ack_room);
+        lanes.set_ack_room(ack_room);
         let is_limited = |path: &Path| path.pacer().rate().is_some();
         if profile.path_pacing() == Pacing::Limits && !paths.iter().any(is_limited) {
             return lanes.set_targets(Duration::MAX, Duration::MAX);
@@ -83,7 +83,7 @@ impl Targets {
         } else {
             Bytes::ZERO
         };
-        lanes.bulk.set_allowance(allowance, LONGEST_ALLOWED);
+        lanes.set_allowance(allowance, LONGEST_ALLOWED);
         let beyond = (longest * 3 / 2).max(LEAST_LIMIT);
         // A sender that responds has drained the queue after four RTTs and [`PATIENCE`].
         let patience = longest * 4 + PATIENCE;
