@@ -361,6 +361,11 @@ impl AnyScheduler {
         }
         None
     }
+
+    /// Whether the policy works in blocks of packets.
+    pub(crate) const fn works_in_blocks(&self) -> bool {
+        matches!(self, Self::Consn(_))
+    }
 }
 
 impl Scheduler for AnyScheduler {

@@ -28,8 +28,11 @@ use crate::{
     ids::{PathId, Seq},
     packet::PacketBuf,
     path::{
-        Pong, ReportOutcome, health::State, link::Link, receiver::DataArrival,
-        sender::MAX_OUTSTANDING,
+        Pong, ReportOutcome,
+        health::State,
+        link::Link,
+        receiver::DataArrival,
+        sender::{MAX_OUTSTANDING, Numbered},
     },
     queue::QueueConfig,
     role::Role,
@@ -879,13 +882,22 @@ impl Tunnel {
         let profile = self.placement.profile();
         let path = self.paths.get(id);
         let overdue_at = path.and_then(|path| overdue_at(path, &self.paths, profile));
-        if overdue_at.is_some_and(|at| at <= now)
-            && let Some(path) = self.paths.get_mut(id)
-        {
-            let base = self.outbound.next_number();
-            let packets = self.repair.take_overdue(now, path, base);
-            self.tell_repair(now, id, RepairCause::Overdue, packets);
+        if overdue_at.is_some_and(|at| at <= now) {
+            self.take_overdue(now, id);
         }
+    }
+
+    /// Requeues the packets in flight on a path that has become slow, if other paths may carry them.
+    fn take_overdue(&mut self, now: Instant, id: PathId) {
+        let base = self.outbound.next_number();
+        let (services, repair) = (&self.outbound.lanes.services, &mut self.repair);
+        let packets = self.paths.with_others(id, |path, others| {
+            let link = path.link().name.clone();
+            let is_bound =
+                |numbered: &Numbered| services.is_bound_to((id, &link), &numbered.packet, others);
+            repair.take_overdue(now, path, base, is_bound)
+        });
+        self.tell_repair(now, id, RepairCause::Overdue, packets.unwrap_or(0));
     }
 
     /// Returns the earliest time at which [`Self::handle_timeout`] or a poll has work to do.

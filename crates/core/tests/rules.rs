@@ -195,6 +195,28 @@ fn nothing_of_a_strict_class_uses_another_link_while_its_link_is_silent() {
 }
 
 #[test]
+fn packets_of_a_strict_class_wait_while_its_link_is_silent_for_a_moment() {
+    let links = vec![Uplink::new("a", 10, 10), Uplink::new("b", 10, 20)];
+    let mut world = World::new(links, vec![class("rule 1", FIRST, strictly_on_link("b"))]);
+    let mut load = Load::new(&[(CLIENT, FIRST, 1_000), (CLIENT, OTHER, 1_000)]);
+    load.run(&mut world, TIME);
+    let before = world.links[0].data_bytes[CLIENT];
+    for _ in 0..5 {
+        world.links[1].is_silent = true;
+        load.run(&mut world, Duration::from_millis(300));
+        world.links[1].is_silent = false;
+        load.run(&mut world, Duration::from_millis(700));
+    }
+    assert_eq!(world.counts("rule 1").dropped, 0);
+    let arrived = world.numbers(GATEWAY, FIRST).len();
+    let sent = usize::try_from(load.sent[0]).expect("few");
+    assert!(arrived + 20 > sent, "{arrived} of {sent}");
+    // The other link carries no more than the other flow, 5 s at 1 Mbit/s.
+    let bytes = world.links[0].data_bytes[CLIENT] - before;
+    assert!(bytes < 700_000, "{bytes}");
+}
+
+#[test]
 fn packets_too_long_for_the_link_of_a_strict_class_are_dropped() {
     for is_strict in [true, false] {
         let service = Service {
@@ -347,6 +369,41 @@ fn gateway_uses_another_link_while_the_link_of_the_rule_is_down() {
     let bytes = download(&mut world, &mut load, &[FIRST], TIME);
     let sum: u64 = bytes.iter().sum();
     assert!(bytes[1] * 100 >= sum * 95, "{bytes:?}");
+}
+
+#[test]
+fn class_with_two_links_uses_both_and_its_answers_use_any() {
+    let links = ["a", "b", "c"].map(|name| Uplink::new(name, 10, 10));
+    let service = Service {
+        links: vec!["a".to_owned(), "b".to_owned()],
+        ..Service::default()
+    };
+    let mut world = World::new(links.into(), vec![class("rule 1", FIRST, service)]);
+    let mut load = Load::new(&[(CLIENT, FIRST, 16_000)]);
+    load.run(&mut world, WARM_UP);
+    let [rate] = rates(&mut world, &mut load, GATEWAY, [FIRST], TIME);
+    assert!(rate > 14_000, "{rate} kbit/s on two links of 10 Mbit/s");
+    assert_eq!(world.links[2].data_bytes[CLIENT], 0);
+    // More than two links carry.
+    let mut load = Load::new(&[(GATEWAY, FIRST, 35_000)]);
+    download(&mut world, &mut load, &[FIRST], WARM_UP);
+    let bytes = download(&mut world, &mut load, &[FIRST], TIME);
+    let sum: u64 = bytes.iter().sum();
+    assert!(bytes.iter().all(|bytes| bytes * 5 > sum), "{bytes:?}");
+}
+
+#[test]
+fn answers_that_look_like_voice_follow_the_rule() {
+    let links = vec![Uplink::new("a", 10, 10), Uplink::new("b", 10, 40)];
+    let mut world = World::new(links, vec![class("rule 1", FIRST, on_link("b"))]);
+    for number in 0..250 {
+        world.send(CLIENT, FIRST, number, 60);
+        world.send(GATEWAY, FIRST, number, 160);
+        world.run_for(Duration::from_millis(20));
+    }
+    let [a, b] = [0, 1].map(|link| world.links[link].data_bytes[GATEWAY]);
+    assert!(b > 9 * a, "{a} and {b} bytes");
+    assert!(world.numbers(CLIENT, FIRST).len() > 240);
 }
 
 #[test]

@@ -330,21 +330,19 @@ impl Sender {
     }
 
     /// Moves packets in flight to `taken`, oldest first, if they have not been retransmitted before, are not expendable
-    /// and `may_take` accepts their length. Called when the path has become slow; the packets are then reinjected.
+    /// and `may_take` accepts them. Called when the path has become slow; the packets are then reinjected.
     /// Their datagrams stay in flight, because the path still delivers.
     pub fn take_overdue(
         &mut self,
         path: PathId,
         taken: &mut VecDeque<Numbered>,
-        mut may_take: impl FnMut(usize) -> bool,
+        mut may_take: impl FnMut(&Numbered) -> bool,
     ) {
         let first = self.first_kept();
         let from = self.place(self.first_under_way());
         for (counter, outstanding) in (first..).zip(&mut self.outstanding).skip(from) {
             let is_first = |numbered: &Numbered| {
-                numbered.origin.is_none()
-                    && !numbered.is_expendable
-                    && may_take(numbered.packet.len())
+                numbered.origin.is_none() && !numbered.is_expendable && may_take(numbered)
             };
             if outstanding.numbered.as_ref().is_some_and(is_first) {
                 taken.extend(outstanding.take(path, counter, Why::Overdue));
@@ -561,8 +559,8 @@ mod tests {
         assert_eq!(oldest.map(|(_, sent_at)| sent_at), Some(Instant::ZERO));
         let mut taken = VecDeque::new();
         let mut left = 2_usize;
-        sender.take_overdue(PathId(0), &mut taken, |len| {
-            let rest = left.checked_sub(len);
+        sender.take_overdue(PathId(0), &mut taken, |numbered| {
+            let rest = left.checked_sub(numbered.packet.len());
             left = rest.unwrap_or(left);
             rest.is_some()
         });

@@ -9,8 +9,9 @@
 //! There is a pinned lane for each class with links and for each path that the other end wants ([`super::pinned`]). The
 //! pinned lanes and the bulk lane take turns.
 //!
-//! Packets of a blocked class get into no lane. Packets of a strict class are dropped while none of its links can carry
-//! them, before they get sequence numbers.
+//! Packets of a blocked class get into no lane, and a packet whose class becomes blocked is dropped when it would leave
+//! its lane. Packets of a strict class are dropped while none of its links can carry them now or soon
+//! ([`Services::refusal`]).
 //!
 //! While the first urgent packet waits for a path with a short delay, the newest urgent packet may use a slow path,
 //! because it has more time left. This applies only to packets that need no order ([`Lanes::take_newest`]). Taking
@@ -173,6 +174,8 @@ impl Lane {
 pub(super) struct Blocked {
     is_urgent: bool,
     is_bulk: bool,
+    /// Whether retransmissions wait that have no lane ([`Lanes::lane_again`]).
+    is_without_lane: bool,
     /// Bit *i* stands for the pinned lane *i*.
     pinned: u128,
 }
@@ -196,9 +199,25 @@ impl Blocked {
         }
     }
 
+    /// Records that a retransmission with this lane waits.
+    pub(super) const fn insert_again(&mut self, lane: Option<Lane>) {
+        match lane {
+            Some(lane) => self.insert(lane),
+            None => self.is_without_lane = true,
+        }
+    }
+
+    /// Whether a retransmission with this lane waits.
+    pub(super) const fn has_again(self, lane: Option<Lane>) -> bool {
+        match lane {
+            Some(lane) => self.has(lane),
+            None => self.is_without_lane,
+        }
+    }
+
     /// Whether a lane is blocked.
     pub(super) const fn is_any(self) -> bool {
-        self.is_urgent || self.is_bulk || self.pinned != 0
+        self.is_urgent || self.is_bulk || self.is_without_lane || self.pinned != 0
     }
 }
 
@@ -360,13 +379,14 @@ impl Lanes {
         queue.enqueue(now, packet, flow, shared.on_queue_drop());
     }
 
-    /// Returns the lane in which a packet without a deadline that is retransmitted has waited. Packets with a deadline
-    /// count as bulk packets.
-    pub(super) fn lane_again(&self, packet: &PacketBuf) -> Lane {
+    /// Returns the lane in which a packet without a deadline that is retransmitted has waited; `None` if the packet is
+    /// restricted and its queue has been freed. Packets with a deadline count as bulk packets.
+    pub(super) fn lane_again(&self, packet: &PacketBuf) -> Option<Lane> {
         let mark = packet.mark().filter(|mark| mark.due.is_none());
-        let pin = mark.and_then(|mark| self.services.pin(mark));
-        let index = pin.and_then(|pin| self.pinned.index_of(pin));
-        index.map_or(Lane::Bulk, Lane::Pinned)
+        match mark.and_then(|mark| self.services.pin(mark)) {
+            Some(pin) => self.pinned.index_of(pin).map(Lane::Pinned),
+            None => Some(Lane::Bulk),
+        }
     }
 
     /// Returns the next packet of the first lane that is not `blocked`, with its sequence numbers. The urgent lane
@@ -404,32 +424,25 @@ impl Lanes {
     }
 
     /// Removes and returns the packet of a lane that already has its sequence numbers. Drops the packet if it is too
-    /// late or stranded.
+    /// late or its class refuses it.
     #[inline]
     fn take_next(&mut self, lane: Lane, egress: &mut Egress<'_, '_>) -> Option<Numbered> {
         let now = egress.now();
         let numbered = self.next_mut(lane).take()?;
         let is_late = is_too_late(now, numbered.packet.mark());
-        if !is_late && !self.is_stranded(lane, &numbered.packet, egress) {
+        let refusal = self.services.refusal(&numbered.packet, egress);
+        if !is_late && refusal.is_none() {
             return Some(numbered);
         }
         self.meter
             .take_back(Bytes::of_len(numbered.packet.original_len()));
-        if is_late {
+        if let Some(reason) = refusal {
+            self.services.refuse(numbered.packet, reason, egress.shared);
+        } else {
             self.expired_at = Some(now);
             self.services.give_up(numbered.packet, egress.shared);
-        } else {
-            let reason = DropReason::NoLink;
-            self.services.refuse(numbered.packet, reason, egress.shared);
         }
         None
-    }
-
-    /// Whether a packet of a lane may use none of the paths that may carry data now.
-    #[inline]
-    fn is_stranded(&self, lane: Lane, packet: &PacketBuf, egress: &Egress<'_, '_>) -> bool {
-        let (paths, lengths) = (&*egress.sealer.paths, egress.lengths);
-        matches!(lane, Lane::Pinned(_)) && self.services.is_stranded(packet, paths, lengths)
     }
 
     #[inline]
@@ -495,8 +508,7 @@ impl Lanes {
             if is_too_late(now, queued.packet.mark()) {
                 self.expired_at = Some(now);
                 self.services.give_up(queued.packet, egress.shared);
-            } else if self.is_stranded(lane, &queued.packet, egress) {
-                let reason = DropReason::NoLink;
+            } else if let Some(reason) = self.services.refusal(&queued.packet, egress) {
                 self.services.refuse(queued.packet, reason, egress.shared);
             } else {
                 return Some(Turn::Queued(queued));

@@ -185,7 +185,8 @@ impl Outbound {
                 Pick::Wait => {
                     self.wait_until = Some(egress.now() + WAIT);
                     let Some(lane) = lane else {
-                        waits.again.insert(self.lanes.lane_again(&numbered.packet));
+                        let lane = self.lanes.lane_again(&numbered.packet);
+                        waits.again.insert_again(lane);
                         egress.repair.put_back(numbered);
                         continue;
                     };
@@ -276,6 +277,9 @@ impl Outbound {
         egress: &mut Egress<'_, '_>,
     ) -> Pick {
         let paths = &*egress.sealer.paths;
+        if self.lanes.services.must_wait(packet, paths) {
+            return Pick::Wait;
+        }
         let (wide, narrow) = egress.lengths.wide_and_narrow(packet.len(), paths);
         let limits = Limits {
             wanted: self.lanes.services.wanted_paths(packet, paths),
@@ -333,8 +337,8 @@ impl Outbound {
 
     /// Returns the paths on which the answers to a packet are wanted, as a set with bit *i* for path *i*. Under a
     /// policy that works in blocks, neither packets nor their answers are restricted to links.
-    fn answer_paths(&self, packet: &PacketBuf, egress: &mut Egress<'_, '_>) -> u16 {
-        if packet.mark().is_none() || egress.placement.scheduler.blocks().is_some() {
+    fn answer_paths(&self, packet: &PacketBuf, egress: &Egress<'_, '_>) -> u16 {
+        if packet.mark().is_none() || egress.placement.scheduler.works_in_blocks() {
             return 0;
         }
         let services = &self.lanes.services;
@@ -356,7 +360,7 @@ impl Outbound {
                 // A packet waits here while older packets of its flow wait in `ahead`, and is sent after them.
                 let is_behind =
                     lanes.ahead.is_of(next.flow) && lanes.ahead.is_older(next.global_seq);
-                let waits = blocked.is_any() && blocked.has(lanes.lane_again(&next.packet));
+                let waits = blocked.is_any() && blocked.has_again(lanes.lane_again(&next.packet));
                 !is_behind && !waits
             };
             let numbered = egress.repair.take(is_next)?;
@@ -370,22 +374,15 @@ impl Outbound {
                 .fits_nowhere(&numbered.packet, egress.sealer.paths)
             {
                 egress.shared.drop(numbered.packet, DropReason::TooLong);
-            } else if self.is_stranded(&numbered.packet, egress) {
+            } else if let Some(reason) = lanes.services.refusal(&numbered.packet, egress) {
                 let services = &mut self.lanes.services;
-                services.refuse(numbered.packet, DropReason::NoLink, egress.shared);
+                services.refuse(numbered.packet, reason, egress.shared);
             } else if origin.is_some_and(|origin| now.since(origin.sent_at) > REINJECT_WITHIN) {
                 egress.shared.drop(numbered.packet, DropReason::Expired);
             } else {
                 return Some(numbered);
             }
         }
-    }
-
-    /// Whether a packet without a deadline may use none of the paths that may carry data now.
-    fn is_stranded(&self, packet: &PacketBuf, egress: &Egress<'_, '_>) -> bool {
-        let mark = packet.mark().filter(|mark| mark.due.is_none());
-        let services = &self.lanes.services;
-        mark.is_some() && services.is_stranded(packet, egress.sealer.paths, egress.lengths)
     }
 
     /// Sends the newest urgent packet that needs no order, if a ready path would deliver it in time. Returns whether

@@ -154,6 +154,18 @@ impl PathSet {
         }))
     }
 
+    /// Calls `change` with a path and all other paths. Returns `None` if the path does not exist.
+    pub(super) fn with_others<T>(
+        &mut self,
+        id: PathId,
+        change: impl FnOnce(&mut Path, &Self) -> T,
+    ) -> Option<T> {
+        let mut path = self.slots.get_mut(id.index())?.take()?;
+        let result = change(&mut path, self);
+        self.slots[id.index()] = Some(path);
+        Some(result)
+    }
+
     pub(super) fn remove(&mut self, id: PathId, pool: &mut Pool) {
         if let Some(path) = self.slots.get_mut(id.index()).and_then(Option::take) {
             self.former[id.index()] = Some(Box::new(path.retire(pool)));

@@ -119,14 +119,24 @@ impl Repair {
     }
 
     /// Requeues the packets in flight on a path that has become slow, so that they are sent on other paths as well, as
-    /// far as the budget permits. Returns their number. Restarts the search for the path's rate, because the old
-    /// estimate would persist for seconds and delay the path's flows.
-    pub(super) fn take_overdue(&mut self, now: Instant, path: &mut Path, base: Seq) -> usize {
+    /// far as the budget permits and unless `is_bound` says that no other path may carry them. Returns their number.
+    /// Restarts the search for the path's rate, because the old estimate would persist for seconds and delay the path's
+    /// flows.
+    pub(super) fn take_overdue(
+        &mut self,
+        now: Instant,
+        path: &mut Path,
+        base: Seq,
+        is_bound: impl Fn(&Numbered) -> bool,
+    ) -> usize {
         let before = self.packets.len();
         let id = path.id();
         path.collapse(now);
+        let may_take = |numbered: &Numbered| {
+            !is_bound(numbered) && self.budget.try_spend(numbered.packet.len())
+        };
         path.sender_mut()
-            .take_overdue(id, &mut self.packets, |len| self.budget.try_spend(len));
+            .take_overdue(id, &mut self.packets, may_take);
         self.on_taken(before, base)
     }
 

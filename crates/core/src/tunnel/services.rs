@@ -1,13 +1,17 @@
 //! The requirements of a packet: deadline, links, order, copies and drops by its class, and the path that the other end
 //! wants for it.
 //!
+//! A packet of a strict class without a deadline waits while none of its links carries data but one of them may do so
+//! again soon: it is up or suspect, has a route, and the user's rules allow it. Otherwise the packet is dropped
+//! ([`Services::refusal`]). Under a policy that works in blocks, no packet is restricted to links.
+//!
 //! The repair symbols and the parity of a packet may use any path.
 
 use core::time::Duration;
 
 use super::{
     answers::Answers,
-    lengths::Lengths,
+    egress::Egress,
     path_set::{PathSet, bit},
     pinned::Pin,
     shared::Shared,
@@ -16,9 +20,10 @@ use crate::{
     class::{Class, ClassCounts, Classifier, Duplicate, FlowQuestion, Service},
     counters::DropReason,
     flows::FlowId,
+    ids::PathId,
     mark::{ClassId, Found, Mark},
     packet::PacketBuf,
-    path::{Path, sender::Numbered},
+    path::{Path, health::State, sender::Numbered},
     profile::Profile,
     sched::Urgency,
     time::Instant,
@@ -71,8 +76,9 @@ impl Services {
         self.classifier.answer(question, program);
     }
 
-    /// Returns the requirements of a packet from the host; `None` if it has none. `least_delay` is the one-way delay of
-    /// the path with the shortest delay.
+    /// Returns the requirements of a packet from the host; `None` if it has none. The path that the other end wants
+    /// precedes the built-in class for voice, but not a class of the user with links or a deadline. `least_delay` is the
+    /// one-way delay of the path with the shortest delay.
     pub(super) fn mark(
         &mut self,
         now: Instant,
@@ -83,9 +89,9 @@ impl Services {
         let view = packet.parse().ok()?;
         let found = self.classifier.find(now, &view, flow);
         let service = found.and_then(|found| self.classifier.service(found.id));
-        let has_own_way =
-            service.is_some_and(|service| service.deadline.is_some() || !service.links.is_empty());
-        let answer_on = if has_own_way {
+        let is_of_user = found.is_some_and(|found| !self.classifier.is_voice(found.id));
+        let has_way = |service: &Service| service.deadline.is_some() || !service.links.is_empty();
+        let answer_on = if is_of_user && service.is_some_and(has_way) {
             None
         } else {
             self.answers.path_of(now, flow)
@@ -94,7 +100,13 @@ impl Services {
             return None;
         }
         let mark = self.mark_of(now, found, view.ends_frame(), least_delay);
-        Some(Mark { answer_on, ..mark })
+        let has_deadline = answer_on.is_none();
+        Some(Mark {
+            answer_on,
+            due: mark.due.filter(|_| has_deadline),
+            give_up_at: mark.give_up_at.filter(|_| has_deadline),
+            ..mark
+        })
     }
 
     /// Returns the mark of a packet of a class, with its deadline. A deadline that no path could meet is ignored.
@@ -138,20 +150,69 @@ impl Services {
         service.is_some_and(|service| service.is_blocked)
     }
 
-    /// Whether a packet may use none of the paths that may carry data now, because its class is strict.
-    pub(super) fn is_stranded(
+    /// Returns why a packet that waits is to be dropped because of its class; `None` if it may be sent or has to wait.
+    pub(super) fn refusal(
         &self,
         packet: &PacketBuf,
-        paths: &PathSet,
-        lengths: &Lengths,
-    ) -> bool {
-        let is_strict = |service: &Service| service.is_strict && !service.links.is_empty();
-        if !self.service(packet).is_some_and(is_strict) {
+        egress: &Egress<'_, '_>,
+    ) -> Option<DropReason> {
+        let mark = packet.mark()?;
+        if self.is_blocked(Some(mark)) {
+            return Some(DropReason::Blocked);
+        }
+        let works_in_blocks = egress.placement.scheduler.works_in_blocks();
+        let is_stranded = !works_in_blocks && self.is_stranded(packet, egress);
+        is_stranded.then_some(DropReason::NoLink)
+    }
+
+    /// Whether a packet may use none of the paths that may carry data now or soon, because its class is strict.
+    fn is_stranded(&self, packet: &PacketBuf, egress: &Egress<'_, '_>) -> bool {
+        let paths = &*egress.sealer.paths;
+        if self.strict(packet).is_none() || self.must_wait(packet, paths) {
             return false;
         }
         let wanted = self.wanted_paths(packet, paths).unwrap_or(0);
-        let (_, narrow) = lengths.wide_and_narrow(packet.len(), paths);
+        let (_, narrow) = egress.lengths.wide_and_narrow(packet.len(), paths);
         wanted & !narrow == 0
+    }
+
+    /// Whether a packet may use none of the paths that may carry data now, because its class is strict, but one of its
+    /// paths may carry data again soon.
+    pub(super) fn must_wait(&self, packet: &PacketBuf, paths: &PathSet) -> bool {
+        let Some(service) = self.strict(packet) else {
+            return false;
+        };
+        let may_return = |path: &Path| {
+            matches!(path.health().state(), State::Up | State::Suspect)
+                && path.route().is_some()
+                && paths.is_allowed(path)
+        };
+        let named = || named(&service.links, paths);
+        named().any(may_return) && !named().any(|path| paths.may_carry(path))
+    }
+
+    /// Returns the service of a packet that is dropped rather than sent on another link than those of its class.
+    fn strict(&self, packet: &PacketBuf) -> Option<&Service> {
+        packet.mark().filter(|mark| mark.due.is_none())?;
+        let service = self.service(packet)?;
+        (service.is_strict && !service.links.is_empty()).then_some(service)
+    }
+
+    /// Whether a packet in flight on the path `id` of the link `link` is restricted to this path, so that none of the
+    /// paths `others` may carry it.
+    pub(super) fn is_bound_to(
+        &self,
+        (id, link): (PathId, &str),
+        packet: &PacketBuf,
+        others: &PathSet,
+    ) -> bool {
+        let wanted = packet.mark().and_then(|mark| mark.answer_on);
+        if let Some(wanted) = wanted {
+            return wanted == id;
+        }
+        let service = self.service(packet);
+        service.is_some_and(|service| service.links.iter().any(|name| name == link))
+            && self.wanted_paths(packet, others).is_none()
     }
 
     /// Whether the other end must deliver a packet in the order of its flow.
@@ -190,28 +251,22 @@ impl Services {
                 if links.is_empty() {
                     return None;
                 }
-                set_of(
-                    paths
-                        .carrying()
-                        .filter(|path| links.contains(&path.link().name)),
-                )
+                set_of(named(links, paths).filter(|path| paths.may_carry(path)))
             }
         };
         (wanted != 0).then_some(wanted)
     }
 
-    /// Returns the paths on which the answers to a packet are wanted, as a set with bit *i* for path *i*: the links of
-    /// its class, unless it has a deadline.
+    /// Returns the paths on which the answers to a packet are wanted, as a set with bit *i* for path *i*: the link of
+    /// its class, unless it has a deadline. If the class has several links, the other end chooses the path: it would
+    /// otherwise follow the link of each packet.
     pub(super) fn answer_paths(&self, packet: &PacketBuf, paths: &PathSet) -> u16 {
         let service = self.service(packet);
-        let Some(service) = service.filter(|service| service.deadline.is_none()) else {
-            return 0;
-        };
-        if service.links.is_empty() {
-            return 0;
+        let service = service.filter(|service| service.deadline.is_none());
+        match service.map(|service| service.links.as_slice()) {
+            Some(links @ [_]) => set_of(named(links, paths)),
+            Some(_) | None => 0,
         }
-        let is_named = |path: &&Path| service.links.contains(&path.link().name);
-        set_of(paths.iter().filter(is_named))
     }
 
     /// Records that copies of a packet were sent.
@@ -252,6 +307,13 @@ impl Services {
     pub(super) fn counts(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         self.classifier.counts()
     }
+}
+
+/// Returns the paths of links.
+fn named<'a>(links: &'a [String], paths: &'a PathSet) -> impl Iterator<Item = &'a Path> {
+    paths
+        .iter()
+        .filter(|path| links.contains(&path.link().name))
 }
 
 /// Returns a set of paths with bit *i* for path *i*.

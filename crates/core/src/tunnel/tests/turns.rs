@@ -7,12 +7,17 @@ use super::{Egress, Outbound, Shared, adaptive};
 use crate::{
     class::{Class, Match, Service},
     counters::Drops,
+    ids::PathId,
+    mark::Mark,
     packet::{PacketBuf, PacketView, Pool, tests::udp_v4},
     path::sender::Numbered,
     session::limiter::Bucket,
     time::Instant,
     transmit::TxQueue,
-    tunnel::lanes::{Blocked, Lane},
+    tunnel::{
+        lanes::{Blocked, Lane},
+        path_set::PathSet,
+    },
 };
 
 const NOW: Instant = Instant::from_millis(5);
@@ -129,7 +134,7 @@ fn retransmission_that_waits_for_its_link_delays_no_other() {
         let mut blocked = Blocked::default();
         let mut again = |outbound: &mut Outbound, blocked| {
             let numbered = outbound.next_again(blocked, egress)?;
-            let lane = outbound.lanes.lane_again(&numbered.packet);
+            let lane = outbound.lanes.lane_again(&numbered.packet)?;
             Some((lane, port(&numbered)))
         };
         assert_eq!(again(outbound, blocked), Some((Lane::Bulk, BULK)));
@@ -141,6 +146,109 @@ fn retransmission_that_waits_for_its_link_delays_no_other() {
         assert_eq!(again(outbound, blocked), None);
     });
     assert_eq!(dropped, 0);
+}
+
+#[test]
+fn retransmission_whose_queue_was_freed_delays_no_other() {
+    waiting(1, |outbound, egress| {
+        let mut lost = Vec::new();
+        while let Some((_, numbered)) = next(outbound, Blocked::default(), egress) {
+            lost.push(numbered);
+        }
+        let profile = *egress.profile();
+        let classes = vec![class(FIRST, "a"), class(SECOND, "b")];
+        outbound.lanes.set_classes(classes, &profile);
+        lost.sort_by_key(|numbered| port(numbered) == BULK);
+        let mut blocked = Blocked::default();
+        for numbered in &lost[..2] {
+            let lane = outbound.lanes.lane_again(&numbered.packet);
+            assert_eq!(lane, None);
+            blocked.insert_again(lane);
+        }
+        egress.repair.extend(lost, outbound.next_number());
+        let numbered = outbound.next_again(blocked, egress).expect("it is free");
+        assert_eq!(port(&numbered), BULK);
+        assert!(outbound.next_again(blocked, egress).is_none());
+    });
+}
+
+/// Returns the next packet of the first class.
+fn next_of_first(outbound: &mut Outbound, egress: &mut Egress<'_, '_>) -> Numbered {
+    let mut blocked = Blocked::default();
+    blocked.insert(Lane::Bulk);
+    blocked.insert(Lane::Pinned(1));
+    let (lane, numbered) = next(outbound, blocked, egress).expect("it waits");
+    assert_eq!((lane, port(&numbered)), (Lane::Pinned(0), FIRST));
+    numbered
+}
+
+#[test]
+fn packet_with_numbers_is_the_next_of_its_lane_after_a_change_of_the_classes() {
+    let dropped = waiting(2, |outbound, egress| {
+        let numbered = next_of_first(outbound, egress);
+        let seq = numbered.global_seq;
+        outbound.lanes.put_back(Lane::Pinned(0), numbered);
+        let profile = *egress.profile();
+        let classes = vec![class(BULK, "c"), class(FIRST, "a")];
+        outbound.lanes.set_classes(classes, &profile);
+        let numbered = next_of_first(outbound, egress);
+        assert_eq!(numbered.global_seq, seq);
+        let lane = outbound.lanes.lane_again(&numbered.packet);
+        assert_eq!(lane, Some(Lane::Pinned(0)));
+        outbound.lanes.put_back(Lane::Pinned(0), numbered);
+        let mut count = 0;
+        while next(outbound, Blocked::default(), egress).is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 6);
+    });
+    assert_eq!(dropped, 0);
+}
+
+#[test]
+fn packets_that_wait_are_dropped_when_their_class_becomes_blocked() {
+    let dropped = waiting(3, |outbound, egress| {
+        let lost = next_of_first(outbound, egress);
+        egress.repair.extend([lost], outbound.next_number());
+        let numbered = next_of_first(outbound, egress);
+        outbound.lanes.put_back(Lane::Pinned(0), numbered);
+        let mut blocked = class(FIRST, "a");
+        blocked.service.is_blocked = true;
+        let profile = *egress.profile();
+        let classes = vec![blocked, class(SECOND, "b")];
+        outbound.lanes.set_classes(classes, &profile);
+        assert!(outbound.next_again(Blocked::default(), egress).is_none());
+        let mut count = 0;
+        while let Some((_, numbered)) = next(outbound, Blocked::default(), egress) {
+            assert_ne!(port(&numbered), FIRST);
+            count += 1;
+        }
+        assert_eq!(count, 6);
+        assert_eq!(outbound.lanes.sent_bytes(), 7 * LEN as u64);
+    });
+    assert_eq!(dropped, 3);
+}
+
+#[test]
+fn packet_restricted_to_one_path_is_bound_to_it() {
+    waiting(1, |outbound, egress| {
+        let numbered = next_of_first(outbound, egress);
+        let services = &outbound.lanes.services;
+        let is_bound = |id, link, packet: &PacketBuf| {
+            services.is_bound_to((PathId(id), link), packet, &PathSet::default())
+        };
+        let mut packet = numbered.packet;
+        assert!(is_bound(0, "a", &packet));
+        assert!(!is_bound(1, "b", &packet), "its own link carries nothing");
+        let mark = packet.mark().expect("a mark");
+        packet.set_mark(Some(Mark {
+            answer_on: Some(PathId(1)),
+            ..mark
+        }));
+        assert!(is_bound(1, "b", &packet) && !is_bound(0, "a", &packet));
+        packet.set_mark(None);
+        assert!(!is_bound(0, "a", &packet));
+    });
 }
 
 #[test]
