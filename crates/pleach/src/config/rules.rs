@@ -10,20 +10,25 @@ use pleach_core::class::{Class, Match, Service};
 use pleach_proxy::rules::{Destination, Rule};
 
 use super::{
-    classes, parse,
+    Cost, LinkConfig, classes, parse,
     source::{ConfigError, Source},
     table::{Table, Value},
 };
 
-/// Reads all `[[rule]]` of a client. `links`: names that are permitted in the key `link`; `None` if the names of the
-/// links are unknown here.
+/// The links that rules may name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Links<'a> {
+    /// Their names; `None` if the names of the links are unknown here.
+    pub(crate) names: Option<&'a [&'a str]>,
+    /// The links that carry packets only while no other link works.
+    pub(crate) standby: &'a [&'a str],
+}
+
+/// Reads all `[[rule]]` of a client.
 ///
 /// # Errors
 /// The first mistake in the tables.
-pub(super) fn of_client(
-    root: &Table<'_>,
-    links: Option<&[&str]>,
-) -> Result<Vec<Class>, ConfigError> {
+pub(super) fn of_client(root: &Table<'_>, links: Links<'_>) -> Result<Vec<Class>, ConfigError> {
     let tables = tables(root, CLIENT_KEYS, MAX_RULES)?;
     let rules = tables.iter().zip(1_u32..).map(|(table, number)| {
         Ok(Class {
@@ -33,6 +38,16 @@ pub(super) fn of_client(
         })
     });
     rules.collect()
+}
+
+/// Returns the names of the links that carry packets only while no other link works.
+pub(crate) fn standby<'a>(
+    links: impl IntoIterator<Item = &'a LinkConfig>,
+) -> impl Iterator<Item = &'a str> {
+    let links = links.into_iter();
+    links
+        .filter(|link| link.cost == Cost::Standby)
+        .map(|link| link.name.as_str())
 }
 
 /// Returns the tables `[[rule]]` of `root`, with `keys`.
@@ -93,7 +108,7 @@ pub(crate) fn proxy_rule_of(set: &BTreeMap<String, String>) -> Result<Rule, Stri
 /// The first mistake, in one line for the user.
 pub(crate) fn client_rule_of(
     set: &BTreeMap<String, String>,
-    links: &[&str],
+    links: Links<'_>,
 ) -> Result<(Match, Option<Service>), String> {
     read(set, |table| {
         table.allow(CLIENT_KEYS)?;
@@ -108,7 +123,7 @@ pub(crate) fn client_rule_of(
         }
         let link = table.optional("link");
         let is_removed = link.is_some_and(|link| link.as_text() == Some(AUTOMATIC));
-        let service = (!is_removed).then(|| service(table, Some(links)));
+        let service = (!is_removed).then(|| service(table, links));
         Ok((matches, service.transpose()?))
     })
 }
@@ -176,13 +191,21 @@ fn matches(table: &Table<'_>) -> Result<Match, ConfigError> {
 }
 
 /// Reads what happens to the packets of a client's rule.
-fn service(table: &Table<'_>, links: Option<&[&str]>) -> Result<Service, ConfigError> {
+fn service(table: &Table<'_>, links: Links<'_>) -> Result<Service, ConfigError> {
     let Some(action) = table.optional("action") else {
         let example = "link = \"lte\", the name of a [[link]], or action = \"block\"";
-        let link = table.required("link", example)?;
+        let link = classes::link(&table.required("link", example)?, links.names)?;
+        let is_strict = strict(table)?;
+        if is_strict && links.standby.contains(&link.as_str()) {
+            let what = format!(
+                "\"{link}\" has cost = \"standby\", so it carries nothing while another link works"
+            );
+            let remedy = "remove strict, or give the link a number as its cost";
+            return Err(table.wrong("strict", what, remedy));
+        }
         return Ok(Service {
-            links: vec![classes::link(&link, links)?],
-            is_strict: strict(table)?,
+            links: vec![link],
+            is_strict,
             ..Service::default()
         });
     };
@@ -275,7 +298,11 @@ mod tests {
     fn change(text: &str) -> Result<(Match, Option<Service>), String> {
         let pairs = text.split(' ').filter_map(|pair| pair.split_once('='));
         let set = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        client_rule_of(&set.collect(), &["dsl", "lte"])
+        let links = Links {
+            names: Some(&["dsl", "lte", "sat"]),
+            standby: &["sat"],
+        };
+        client_rule_of(&set.collect(), links)
     }
 
     #[test]
@@ -297,6 +324,8 @@ mod tests {
         assert!(service.is_some_and(|service| service.is_blocked && service.links.is_empty()));
         let (_, service) = change("port=25 strict=true link=dsl").expect("a rule");
         assert!(service.is_some_and(|service| service.is_strict));
+        let (_, service) = change("port=25 link=sat").expect("a rule");
+        assert!(service.is_some_and(|service| service.links == ["sat"]));
         let (_, service) = change("port=25 link=auto").expect("a rule");
         assert_eq!(service, None);
     }
@@ -316,6 +345,10 @@ mod tests {
             (
                 "app=curl link=lte strict=yes",
                 "set: strict: expected true or false",
+            ),
+            (
+                "app=curl link=sat strict=true",
+                "set: strict: \"sat\" has cost = \"standby\"",
             ),
             (
                 "port=0 link=lte",

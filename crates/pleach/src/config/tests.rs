@@ -443,6 +443,8 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:26: [[class]] links: no link is called \"sat\"; remedy: write the name of a [[link]]: dsl, lte";
     "rule over a link that is not there": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\nport = 443\nlink = \"umts\"",
         "f.toml:25: [[rule]] link: no link is called \"umts\"; remedy: write the name of a [[link]]: dsl, lte";
+    "strict rule over a link on standby": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\nlink = \"lte\"\nstrict = true",
+        "f.toml:25: [[rule]] strict: \"lte\" has cost = \"standby\", so it carries nothing while another link works; remedy: remove strict, or give the link a number as its cost";
     "rule for a name in a tunnel": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\ndestination = \"example.com\"\nlink = \"lte\"",
         "f.toml:24: [[rule]] destination: packets in a tunnel have addresses, no names; remedy: write an address or a network, or use a proxy, which knows names";
     "rule without consequence": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\nport = 25",
@@ -665,8 +667,8 @@ fn classes_come_out_typed() {
 fn rules_come_out_as_classes_in_their_order() {
     let text = format!(
         "{CLIENT}[[rule]]\napp = \"curl\"\nprotocol = \"tcp\"\nport = \"5000-6000\"\n\
-         destination = \"192.0.2.7\"\nlink = \"lte\"\nstrict = true\n\
-         [[rule]]\nport = 25\naction = \"block\"\n[[rule]]\nlink = \"dsl\"\n"
+         destination = \"192.0.2.7\"\nlink = \"dsl\"\nstrict = true\n\
+         [[rule]]\nport = 25\naction = \"block\"\n[[rule]]\nlink = \"lte\"\n"
     );
     let config = Files::new().load(&text).expect("good file").config;
     let [first, second, third] = config.rules() else {
@@ -683,10 +685,10 @@ fn rules_come_out_as_classes_in_their_order() {
         is_strict,
         ..Service::default()
     };
-    assert_eq!(first.service, over("lte", true));
+    assert_eq!(first.service, over("dsl", true));
     assert!(second.service.is_blocked && second.service.links.is_empty());
     assert_eq!(third.matches, Match::default());
-    assert_eq!(third.service, over("dsl", false));
+    assert_eq!(third.service, over("lte", false));
     let many = "[[rule]]\nlink = \"dsl\"\n".repeat(30);
     let error = Files::new()
         .load(&format!("{text}{many}"))

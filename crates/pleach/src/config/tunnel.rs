@@ -77,7 +77,13 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let names: Vec<&str> = links.iter().map(|(link, _)| link.name.as_str()).collect();
     let known = (!names.is_empty()).then_some(names.as_slice());
     let classes = classes::read(root, known)?;
-    let rules = rules::of_client(root, known)?;
+    let standby = links.iter().map(|(link, _)| link);
+    let standby: Vec<&str> = rules::standby(standby).collect();
+    let links_of_rules = rules::Links {
+        names: known,
+        standby: &standby,
+    };
+    let rules = rules::of_client(root, links_of_rules)?;
     let (links, device_places) = links.into_iter().unzip();
     let carrier = carrier::client(root)?;
     if gateways.len() > 1 && !carrier.endpoints.is_empty() {

@@ -137,7 +137,12 @@ impl DataPath {
         };
         let links = self.link_names();
         let links: Vec<&str> = links.iter().map(String::as_str).collect();
-        let (matches, service) = rules::client_rule_of(set, &links)?;
+        let standby: Vec<&str> = rules::standby(&client.links).collect();
+        let links = rules::Links {
+            names: Some(&links),
+            standby: &standby,
+        };
+        let (matches, service) = rules::client_rule_of(set, links)?;
         match service {
             None => self.rules.remove(&matches)?,
             Some(service) => {
