@@ -74,10 +74,11 @@ pub struct Service {
     pub duplicate: Duplicate,
     /// Maximum bytes of copies, in percent of the bytes of the class.
     pub share_percent: u16,
-    /// Links that carry the class while one of them works; empty for any link.
+    /// Links that carry the class while one of them may carry data; empty for any link.
     pub links: Vec<String>,
-    /// Whether packets are dropped and counted while none of `links` can carry them, instead of using another link. It
-    /// has no effect without `links`, and on packets with a deadline.
+    /// Whether packets are dropped and counted while none of `links` can carry them, instead of using another link. They
+    /// wait while a link is only silent for a moment. It has no effect without `links`, on packets with a deadline, and
+    /// under policies that work in blocks.
     pub is_strict: bool,
     /// Whether all packets are dropped and counted.
     pub is_blocked: bool,

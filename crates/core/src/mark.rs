@@ -7,7 +7,7 @@ use crate::{ids::PathId, time::Instant};
 pub struct Mark {
     /// The packet's class; `None` if it has no class.
     pub found: Option<Found>,
-    /// The path on which the other end wants the packets of the flow, if the packet's class has neither links nor a
+    /// The path on which the other end wants the packets of the flow, if no class of the user gives the packet links or a
     /// deadline.
     pub answer_on: Option<PathId>,
     /// The deadline for its arrival at the other end.
