@@ -6,6 +6,7 @@ use std::time::Duration;
 use pleach_core::{
     class::{Class, Match, Service},
     counters::DropReason,
+    sched::{ConsnSettings, Policy},
 };
 
 #[path = "rules/world.rs"]
@@ -214,6 +215,23 @@ fn packets_of_a_strict_class_wait_while_its_link_is_silent_for_a_moment() {
     // The other link carries no more than the other flow, 5 s at 1 Mbit/s.
     let bytes = world.links[0].data_bytes[CLIENT] - before;
     assert!(bytes < 700_000, "{bytes}");
+}
+
+#[test]
+fn policy_that_works_in_blocks_ignores_the_links_of_a_strict_class() {
+    let links = vec![Uplink::new("a", 10, 10), Uplink::new("b", 10, 20)];
+    let classes = [class("rule 1", FIRST, strictly_on_link("b"))];
+    let mut world = World::new(links, Vec::new());
+    let policy = || Policy::Consn(ConsnSettings::default());
+    world.ends[CLIENT].reconfigure(world.now, &classes, |_| policy().into());
+    let mut load = Load::new(&[(CLIENT, FIRST, 1_000)]);
+    load.run(&mut world, TIME);
+    world.set_up(1, false);
+    load.run(&mut world, TIME);
+    assert_eq!(world.counts("rule 1").dropped, 0);
+    let arrived = world.numbers(GATEWAY, FIRST).len();
+    let sent = usize::try_from(load.sent[0]).expect("few");
+    assert!(arrived + 20 > sent, "{arrived} of {sent}");
 }
 
 #[test]
