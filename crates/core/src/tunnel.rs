@@ -211,6 +211,11 @@ impl Tunnel {
         services.answer(question, program);
     }
 
+    /// Takes the answer that the program cannot be known yet. The question is asked again.
+    pub fn delay_flow_question(&mut self, question: &FlowQuestion) {
+        self.outbound.lanes.services.delay(question);
+    }
+
     /// Whether the other end has wanted the packets of a flow on a path since memory was last freed.
     #[cfg(test)]
     pub(crate) fn has_answer_paths(&self) -> bool {

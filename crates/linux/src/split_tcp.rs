@@ -250,9 +250,17 @@ fn returns(table: &str, own: &[IpNet], uplinks: &[String], exempt: &[Exempt]) ->
         let network = exempt.network.as_ref().map(daddr).unwrap_or_default();
         match &exempt.ports {
             None => vec![network],
-            Some(ports) => ["dport", "sport"]
-                .map(|side| format!("{network} tcp {side} {}-{}", ports.start(), ports.end()))
-                .to_vec(),
+            Some(ports) => {
+                let (first, last) = (ports.start(), ports.end());
+                // Before version 1.0.3, nft refuses a range of one port.
+                let range = match first == last {
+                    true => first.to_string(),
+                    false => format!("{first}-{last}"),
+                };
+                ["dport", "sport"]
+                    .map(|side| format!("{network} tcp {side} {range}"))
+                    .to_vec()
+            }
         }
     });
     let conditions = uplinks.chain(own.iter().map(daddr)).chain(exempt);

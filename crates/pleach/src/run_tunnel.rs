@@ -145,11 +145,11 @@ pub(crate) fn run(
 
 /// Starts the process that finds programs, if a rule names a program and this process will be confined.
 fn finder(config: &TunnelConfig) -> Option<Finder> {
-    if !config.confine || !rules::names_programs(config.rules()) {
+    if !rules::names_programs(config.rules()) {
         return None;
     }
     find_owners::warn_of_rights("docs/rules.md");
-    find_owners::start()
+    config.confine.then(find_owners::start).flatten()
 }
 
 /// Returns the configuration of the host that the tunnel needs.

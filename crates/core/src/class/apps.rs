@@ -75,6 +75,8 @@ struct Place {
     is_asked: bool,
     /// Index of the program in the names; `None` if it is unknown or not among the names.
     program: Option<u8>,
+    /// How often the host has answered that the program cannot be known yet.
+    delays: u8,
 }
 
 impl Apps {
@@ -123,14 +125,14 @@ impl Apps {
         self.questions = VecDeque::new();
     }
 
-    /// Returns the program that has opened the flow of an outgoing packet, if it is known and among the names. Asks the
-    /// host for it if that has not been done.
+    /// Returns the index of the program that has opened the flow of an outgoing packet, if it is known and among the names.
+    /// Asks the host for it if that has not been done.
     pub(super) fn program(
         &mut self,
         now: Instant,
         packet: &PacketView<'_>,
         flow: FlowId,
-    ) -> Option<&str> {
+    ) -> Option<u8> {
         let question = FlowQuestion::of(packet, flow)?;
         if self.places.is_empty() {
             self.places.resize(PLACES, Place::default());
@@ -152,8 +154,13 @@ impl Apps {
             place.is_asked = true;
             self.questions.push_back(question);
         }
-        let program = self.names.get(usize::from(place.program?));
-        program.map(String::as_str)
+        place.program
+    }
+
+    /// Whether the program with an index has the name `name`.
+    pub(super) fn has_name(&self, program: u8, name: &str) -> bool {
+        let found = self.names.get(usize::from(program));
+        found.is_some_and(|found| found == name)
     }
 
     /// Returns the next question for the host.
@@ -172,7 +179,22 @@ impl Apps {
         let index = program.and_then(|program| names.position(|name| name == program));
         place.program = index.and_then(|index| u8::try_from(index).ok());
     }
+
+    /// Asks again with the next packet of the flow, because the program cannot be known yet; [`MOST_DELAYS`] times at most.
+    pub(super) fn delay(&mut self, question: &FlowQuestion) {
+        let flow = question.flow;
+        let place = self.places.get_mut(flow.index());
+        let place = place.filter(|place| place.hash == flow.hash() && place.is_asked);
+        if let Some(place) = place.filter(|place| place.delays < MOST_DELAYS) {
+            place.delays += 1;
+            place.is_asked = false;
+        }
+    }
 }
+
+/// How often the host may answer that the program of a flow cannot be known yet: a server has then been slow to accept the
+/// connection for so many packets and searches.
+const MOST_DELAYS: u8 = 16;
 
 /// Maximum number of questions that wait for the host: more than a host opens flows in the time of an answer.
 const MOST_QUESTIONS: usize = 64;

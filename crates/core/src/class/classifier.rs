@@ -150,8 +150,11 @@ impl Classifier {
         let known = self.flows.count(now, flow, len);
         let voice = self.voice.filter(|_| is_voice(packet, known));
         let configured = &self.classes[..self.voice.unwrap_or(self.classes.len())];
-        let apps = &mut self.apps;
-        let mut is_of_app = |app: &str| apps.program(now, packet, flow) == Some(app);
+        let (apps, mut program) = (&mut self.apps, None);
+        let mut is_of_app = |app: &str| {
+            let program = *program.get_or_insert_with(|| apps.program(now, packet, flow));
+            program.is_some_and(|program| apps.has_name(program, app))
+        };
         let mut classes = configured.iter().map(|served| &served.class.matches);
         let fits = classes.position(|matches| {
             matches.fits(packet, known) && matches.app.as_deref().is_none_or(&mut is_of_app)
@@ -227,6 +230,11 @@ impl Classifier {
     /// the flow.
     pub fn answer(&mut self, question: &FlowQuestion, program: Option<&str>) {
         self.apps.answer(question, program);
+    }
+
+    /// Takes the host's answer that the program cannot be known yet. The question is asked again.
+    pub fn delay(&mut self, question: &FlowQuestion) {
+        self.apps.delay(question);
     }
 
     /// Returns the name and the counters of every class.

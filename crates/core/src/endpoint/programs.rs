@@ -22,4 +22,12 @@ impl Endpoint {
             peer.tunnel.answer_flow(question, program);
         }
     }
+
+    /// Takes the answer that the program cannot be known yet, because a server of this host has not accepted the
+    /// connection. The question comes again with a later packet of the flow. O(peers).
+    pub fn delay_flow_question(&mut self, question: &FlowQuestion) {
+        for peer in &mut self.peers {
+            peer.tunnel.delay_flow_question(question);
+        }
+    }
 }

@@ -27,6 +27,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Repair {
     packets: VecDeque<Numbered>,
+    /// Index of the packet that is examined first, because the packets before it waited for their paths.
+    examined: usize,
     pub(super) budget: Budget,
     pub(super) fec: Sending,
     /// Number of packets requeued from paths that were silent or had become slow.
@@ -40,6 +42,7 @@ impl Repair {
     pub(super) fn new(profile: &Profile) -> Self {
         Self {
             packets: VecDeque::new(),
+            examined: 0,
             budget: Budget::default(),
             fec: Sending::new(profile.has(Mechanism::FecFrames)),
             reinjected: 0,
@@ -77,15 +80,22 @@ impl Repair {
         self.fec.release_memory();
     }
 
-    /// Removes and returns the oldest packet for which `is_next` returns true. Examines [`MOST_EXAMINED`] packets. If
-    /// none of them is next, they go to the end, so that the next call examines others.
+    /// Removes and returns a packet for which `is_next` returns true, the oldest if it is among the first
+    /// [`MOST_EXAMINED`]. A call examines so many packets. If none of them is next, the following call examines the
+    /// packets behind them, so that packets which wait for their path do not keep the others back.
     pub(super) fn take(&mut self, is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
-        let examined = self.packets.len().min(MOST_EXAMINED);
-        let next = self.packets.range(..examined).position(is_next);
-        if next.is_none() {
-            self.packets.rotate_left(examined);
-        }
-        self.packets.remove(next?)
+        let waiting = self.packets.len();
+        let from = if self.examined < waiting {
+            self.examined
+        } else {
+            0
+        };
+        let to = waiting.min(from + MOST_EXAMINED);
+        let Some(next) = self.packets.range(from..to).position(is_next) else {
+            self.examined = if to == waiting { 0 } else { to };
+            return None;
+        };
+        self.packets.remove(from + next)
     }
 
     /// Puts back a packet that could not be sent. It is sent first.
@@ -295,8 +305,27 @@ mod tests {
         let late: Vec<u32> = (0..4).filter_map(|_| take(&mut repair, 150)).collect();
         assert_eq!(late, [150, 151], "after two calls without a packet");
         assert_eq!(repair.len(), 197);
-        // The next loss restores the order.
-        repair.extend([numbered(30)], base);
+        // The oldest packets have their turn again after the last.
+        while take(&mut repair, 199).is_some() {}
         assert_eq!(take(&mut repair, 0), Some(0));
+    }
+
+    #[test]
+    fn packets_that_wait_for_their_path_do_not_keep_later_losses_back() {
+        let mut repair = Repair::new(&Profile::default());
+        let base = Seq(10_000);
+        let waiting = 2_000;
+        repair.extend((0..waiting).map(numbered), base);
+        let mut sent = 0;
+        for loss in 0..40 {
+            repair.extend([numbered(5_000 + loss)], base);
+            for _ in 0..10 {
+                sent += u32::from(repair.take(|next| next.global_seq.0 >= waiting).is_some());
+            }
+        }
+        assert!(
+            sent >= 30,
+            "{sent} of 40 within ten calls after each loss, or with the next"
+        );
     }
 }

@@ -76,6 +76,11 @@ impl Services {
         self.classifier.answer(question, program);
     }
 
+    /// Takes the answer that the program cannot be known yet.
+    pub(super) fn delay(&mut self, question: &FlowQuestion) {
+        self.classifier.delay(question);
+    }
+
     /// Returns the requirements of a packet from the host; `None` if it has none. The path that the other end wants
     /// precedes the built-in class for voice, but not a class of the user with links or a deadline. `least_delay` is the
     /// one-way delay of the path with the shortest delay.

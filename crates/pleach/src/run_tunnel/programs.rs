@@ -24,7 +24,7 @@ use pleach_linux::{
 #[derive(Debug)]
 pub(super) struct Programs {
     questions: SyncSender<FlowQuestion>,
-    answers: Receiver<(FlowQuestion, Option<String>)>,
+    answers: Receiver<(FlowQuestion, Found)>,
     /// Number of questions without answer.
     waiting: usize,
     waker: Waker,
@@ -70,24 +70,39 @@ impl Programs {
     /// Passes the thread's answers to the engine.
     pub(super) fn collect(&mut self, endpoint: &mut Endpoint) {
         self.waker.clear();
-        while let Ok((question, program)) = self.answers.try_recv() {
+        while let Ok((question, found)) = self.answers.try_recv() {
             self.waiting -= 1;
-            endpoint.answer_flow(&question, program.as_deref());
+            match found {
+                Found::Nothing => endpoint.answer_flow(&question, None),
+                Found::NotYet => endpoint.delay_flow_question(&question),
+                Found::Program(name) => endpoint.answer_flow(&question, Some(&name)),
+            }
         }
     }
+}
+
+/// What a search has found.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// The flow is of another host, or its program was not found.
+    Nothing,
+    /// A server of this host has not accepted the connection, so nobody has its socket open.
+    NotYet,
+    /// The program with this name.
+    Program(String),
 }
 
 /// Answers questions until the other end of a channel is dropped.
 fn answer(
     finder: Option<&Finder>,
     questions: &Receiver<FlowQuestion>,
-    answers: &Sender<(FlowQuestion, Option<String>)>,
+    answers: &Sender<(FlowQuestion, Found)>,
     waker: &Waker,
 ) {
     while let Ok(question) = questions.recv() {
         let began_at = clock::now();
-        let program = find(finder, &question);
-        if answers.send((question, program)).is_err() {
+        let found = find(finder, &question);
+        if answers.send((question, found)).is_err() {
             return;
         }
         waker.wake();
@@ -95,8 +110,19 @@ fn answer(
     }
 }
 
-/// Returns the name of the program that has opened the flow; `None` for flows of other hosts, or if it is not found.
-fn find(finder: Option<&Finder>, question: &FlowQuestion) -> Option<String> {
+/// Looks for the program that has opened the flow.
+fn find(finder: Option<&Finder>, question: &FlowQuestion) -> Found {
+    let inode = inode(question);
+    match inode {
+        Some(0) => Found::NotYet,
+        Some(inode) => owner::find_name(finder, inode).map_or(Found::Nothing, Found::Program),
+        None => Found::Nothing,
+    }
+}
+
+/// Returns the inode of the flow's socket; 0 for a connection that its server has not accepted; `None` for a flow of
+/// another host.
+fn inode(question: &FlowQuestion) -> Option<u32> {
     let transport = match question.protocol {
         TCP => Transport::Tcp,
         UDP => Transport::Udp,
@@ -106,7 +132,7 @@ fn find(finder: Option<&Finder>, question: &FlowQuestion) -> Option<String> {
     // same port.
     UdpSocket::bind((question.source.ip(), 0)).ok()?;
     let socket = owner::socket(transport, question.source, question.destination).ok()?;
-    owner::find_name(finder, socket.inode)
+    Some(socket.inode)
 }
 
 /// Maximum number of flows that wait for the thread.

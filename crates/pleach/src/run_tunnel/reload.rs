@@ -8,6 +8,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    slice,
     sync::{
         Arc,
         mpsc::{self, Receiver, Sender},
@@ -213,10 +214,12 @@ impl DataPath {
         match (&old.role, &mut config.role, wanted.role) {
             (Role::Client(old), Role::Client(client), Role::Client(wanted)) => {
                 client.links = wanted.links;
-                if self.rules.may_follow(&wanted.rules) {
-                    client.rules = wanted.rules;
-                } else {
-                    needs_restart.push("[[rule]] with app".to_owned());
+                let all = wanted.rules.len();
+                let followed = wanted.rules.into_iter();
+                let followed = followed.filter(|rule| self.rules.may_follow(slice::from_ref(rule)));
+                client.rules = followed.collect();
+                if client.rules.len() < all {
+                    needs_restart.push("[[rule]] with app (the other rules apply)".to_owned());
                 }
                 let client = client.clone();
                 // The following steps read the new configuration.

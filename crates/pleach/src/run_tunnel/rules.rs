@@ -60,6 +60,9 @@ impl Rules {
         endpoint: &Endpoint,
         status: &mut StatusReport,
     ) {
+        if self.all(config).next().is_none() {
+            return;
+        }
         let counts: Vec<_> = endpoint
             .status()
             .flat_map(|(_, status)| status.classes)
@@ -87,12 +90,12 @@ impl Rules {
     /// The rule cannot be followed, or there are too many rules. The text is one line for the user.
     fn add(&mut self, rule: Class, in_file: usize) -> Result<(), String> {
         if !self.may_follow(std::slice::from_ref(&rule)) {
-            return Err("programs are not found since no rule had app at the start; write a [[rule]] with app into the file, and restart the daemon".to_owned());
+            return Err("programs are not found, because no rule had app at the start or the process that finds them could not be started; write a [[rule]] with app into the file, and restart the daemon".to_owned());
         }
         let others = self.live.iter().filter(|live| live.matches != rule.matches);
         if others.count() + in_file >= MAX_RULES {
             return Err(format!(
-                "there are {MAX_RULES} rules already; remove some of them with link=auto"
+                "there are {MAX_RULES} rules already; remove some of them, by link=auto or in the file"
             ));
         }
         self.live.retain(|live| live.matches != rule.matches);
@@ -110,7 +113,7 @@ impl Rules {
         let before = self.live.len();
         self.live.retain(|live| live.matches != *matches);
         if self.live.len() == before {
-            return Err("no rule with these conditions was set".to_owned());
+            return Err("no rule with these conditions was set; a rule of the file is removed there, then run `pleach reload`".to_owned());
         }
         Ok(())
     }
