@@ -327,6 +327,10 @@ mod tests {
             },
             Exempt {
                 network: None,
+                ports: Some(25..=25),
+            },
+            Exempt {
+                network: None,
                 ports: None,
             },
         ];
@@ -339,6 +343,7 @@ mod tests {
             ("iifname \"wan\" return", "ipv4"),
             ("ip daddr 192.0.2.0/24 tcp dport 80-90 return", "ipv4"),
             ("ip daddr 192.0.2.0/24 tcp sport 80-90 return", "ipv4"),
+            (" tcp dport 25 return", "ipv4"),
             ("pick  return", "ipv6"),
             ("@direct4 return", "ipv4"),
             ("@direct6 return", "ipv6"),
