@@ -451,7 +451,7 @@ impl Equalizer {
     }
 
     fn prepare(&mut self, links: usize) -> io::Result<()> {
-        for rule in routes::rules::rules(DESTINATIONS_SLOT, Bank::First, &self.destinations)? {
+        for rule in routes::rules::rules(DESTINATIONS_SLOT, Bank::First, &self.destinations, &[])? {
             self.netlink.add_rule(&rule)?;
         }
         if let Splitter::Nft(splitter) = &self.splitter {

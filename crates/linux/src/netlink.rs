@@ -15,10 +15,10 @@ use std::{
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::{
-    AddressFamily,
+    AddressFamily, IpProtocol,
     link::LinkAttribute,
-    route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType},
-    rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage, RulePortRange},
 };
 use rtnetlink::{Handle, IpVersion, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
 use tokio::runtime::Runtime;
@@ -51,6 +51,19 @@ pub struct Rule {
     pub table: u32,
     /// Prefix length up to which routes of the table are ignored. `None`: no route is ignored.
     pub suppress_prefix_len: Option<u8>,
+    /// The packets to which the rule applies. `None`: to all of them.
+    pub selector: Option<Selector>,
+}
+
+/// Conditions on the header of a packet, all of which must hold; absent ones always hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// Network of the destination.
+    pub destination: Option<IpNet>,
+    /// Number of the IP protocol.
+    pub protocol: Option<u8>,
+    /// First and last destination port, of TCP and UDP.
+    pub ports: Option<(u16, u16)>,
 }
 
 impl Netlink {
@@ -311,6 +324,25 @@ impl Netlink {
             let suppress = RuleAttribute::SuppressPrefixLen(len.into());
             message.attributes.push(suppress);
         }
+        if let Some(selector) = &rule.selector {
+            if let Some(net) = selector.destination {
+                message.header.dst_len = net.prefix_len();
+                message
+                    .attributes
+                    .push(RuleAttribute::Destination(net.addr()));
+            }
+            let protocol = selector.protocol.map(IpProtocol::from);
+            message
+                .attributes
+                .extend(protocol.map(RuleAttribute::IpProtocol));
+            let ports = selector
+                .ports
+                .map(|(start, end)| RulePortRange { start, end });
+            message
+                .attributes
+                .extend(ports.map(RuleAttribute::DestinationPortRange));
+            message.attributes.push(OWNER);
+        }
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
@@ -323,7 +355,7 @@ impl Netlink {
     }
 
     /// Removes the rules with a priority in `priorities` that look up `table`, or the main table without its short
-    /// prefixes. This applies to both families, and the last rules are removed first. Other rules in that range
+    /// prefixes or for some packets only ([`Rule::selector`]). This applies to both families, and the last rules are removed first. Other rules in that range
     /// belong to other programs.
     ///
     /// # Errors
@@ -331,7 +363,9 @@ impl Netlink {
     pub fn delete_rules(&self, priorities: RangeInclusive<u32>, table: u32) -> io::Result<()> {
         self.delete_matching(&priorities, |rule| {
             let suppresses = |attribute: &RuleAttribute| matches!(attribute, &RuleAttribute::SuppressPrefixLen(len) if len != u32::MAX);
-            looks_up(rule, table) || rule.attributes.iter().any(suppresses)
+            looks_up(rule, table)
+                || rule.attributes.iter().any(suppresses)
+                || rule.attributes.contains(&OWNER)
         })
     }
 
@@ -381,6 +415,9 @@ impl std::fmt::Debug for Netlink {
         f.debug_struct("Netlink").finish_non_exhaustive()
     }
 }
+
+/// Marks rules with a [`Selector`] as ours. The number is the letter "p".
+const OWNER: RuleAttribute = RuleAttribute::Protocol(RouteProtocol::Other(0x70));
 
 fn has_destination(route: &RouteMessage) -> bool {
     let mut attributes = route.attributes.iter();

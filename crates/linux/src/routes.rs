@@ -11,6 +11,9 @@
 //! The rules for the tunnel's table skip packets with the tunnel's mark, which its own sockets set. So no datagram of
 //! the tunnel is ever sent into the tunnel, regardless of the routes.
 //!
+//! Packets that lead past the tunnel ([`Plan::past`]) find a rule for the main table before these rules. The kernel
+//! chooses the route, and with it the source address, when a program connects.
+//!
 //! # Reverse path filter
 //!
 //! A datagram from the gateway arrives by a link, while the route back to its sender leads into the tunnel. The strict
@@ -54,6 +57,7 @@ use ipnet::IpNet;
 pub use rules::TABLE_BASE;
 use rules::{Bank, SLOTS, preferred_slot, priorities, table};
 
+pub use crate::netlink::Selector;
 use crate::{
     netlink::Netlink,
     nft::{self, Others},
@@ -78,6 +82,8 @@ pub struct Plan {
     pub isolate: bool,
     /// Whether packets for the tunnel must not leave by another device if the process dies.
     pub kill_switch: bool,
+    /// Packets that use the main table, although they have a route into the tunnel.
+    pub past: Vec<Selector>,
 }
 
 impl Plan {
@@ -258,7 +264,7 @@ impl Setup {
             }
         }
         self.add_routes(routes.iter())?;
-        self.exchange_rules(&routes)?;
+        self.exchange_rules(&routes, &plan.past)?;
         // The kill switch of an earlier process is not needed any more.
         let kept = if plan.kill_switch { &*routes } else { &[] };
         self.netlink.delete_unreachable(self.table(), kept)?;
@@ -298,8 +304,8 @@ impl Setup {
     fn step(&mut self, before: &Plan, after: &Plan) -> io::Result<()> {
         let (old, new) = (before.usable_routes(), after.usable_routes());
         self.add_routes(new.iter().filter(|route| !old.contains(route)))?;
-        if !self.have_equal_rules(&old, &new)? {
-            self.exchange_rules(&new)?;
+        if !self.have_equal_rules((&old, &before.past), (&new, &after.past))? {
+            self.exchange_rules(&new, &after.past)?;
         }
         if before.masquerade != after.masquerade {
             self.apply_nft(after)?;
@@ -312,9 +318,11 @@ impl Setup {
         let (old, new) = (before.usable_routes(), after.usable_routes());
         self.add_routes(old.iter())?;
         // If there are too many prefix lengths, the new rules were never in force.
-        let is_exchanged = self.have_equal_rules(&old, &new).is_ok_and(|equal| !equal);
+        let is_exchanged = self
+            .have_equal_rules((&old, &before.past), (&new, &after.past))
+            .is_ok_and(|equal| !equal);
         let rules = if is_exchanged {
-            self.exchange_rules(&old)
+            self.exchange_rules(&old, &before.past)
         } else {
             Ok(())
         };
@@ -326,8 +334,12 @@ impl Setup {
         rules.and(routes)
     }
 
-    fn have_equal_rules(&self, old: &[IpNet], new: &[IpNet]) -> io::Result<bool> {
-        let of = |routes| rules::rules(self.state.slot, self.state.bank, routes);
+    fn have_equal_rules(
+        &self,
+        old: (&[IpNet], &[Selector]),
+        new: (&[IpNet], &[Selector]),
+    ) -> io::Result<bool> {
+        let of = |(routes, past)| rules::rules(self.state.slot, self.state.bank, routes, past);
         Ok(of(old)? == of(new)?)
     }
 
@@ -354,11 +366,12 @@ impl Setup {
         Ok(())
     }
 
-    /// Replaces the current rules by rules for `routes`, without a gap. If this fails, the current rules stay in force.
-    fn exchange_rules(&mut self, routes: &[IpNet]) -> io::Result<()> {
+    /// Replaces the current rules by rules for `routes` and `past`, without a gap. If this fails, the current rules stay in
+    /// force.
+    fn exchange_rules(&mut self, routes: &[IpNet], past: &[Selector]) -> io::Result<()> {
         let (slot, old) = (self.state.slot, self.state.bank);
         rules::empty(&self.netlink, slot, old.other())?;
-        rules::fill(&self.netlink, slot, old.other(), routes)?;
+        rules::fill(&self.netlink, slot, old.other(), (routes, past))?;
         self.state.bank = old.other();
         if let Err(error) = self.dir.write(&state_file(&self.name), &self.state) {
             self.state.bank = old;

@@ -36,6 +36,7 @@ use std::{
 use ipnet::IpNet;
 use pleach_carrier::{choice::Mode, http_proxy::HttpProxy};
 use pleach_core::{class::Class, endpoint::accounts::Caps, units::Bitrate};
+use pleach_linux::routes::Selector;
 use pleach_proxy::budget::Budget;
 use toml::{
     Spanned,
@@ -134,6 +135,8 @@ pub(crate) struct ClientConfig {
     pub(crate) links: Vec<LinkConfig>,
     /// Rules, in the order of their precedence, at most [`rules::MAX_RULES`]: classes that precede those of [`TunnelConfig`].
     pub(crate) rules: Vec<Class>,
+    /// Packets that lead past the tunnel.
+    pub(crate) past: Vec<Selector>,
     /// Whether traffic that is routed into the tunnel is blocked while the daemon is not running.
     pub(crate) kill_switch: bool,
     /// How datagrams travel where UDP is blocked.

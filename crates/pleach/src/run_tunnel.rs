@@ -154,10 +154,11 @@ fn finder(config: &TunnelConfig) -> Option<Finder> {
 
 /// Returns the configuration of the host that the tunnel needs.
 fn plan(config: &TunnelConfig) -> Plan {
-    let (mut isolate, mut kill_switch) = (false, false);
+    let (mut isolate, mut kill_switch, mut past) = (false, false, Vec::new());
     let (routes, forward, masquerade) = match &config.role {
         Role::Client(client) => {
             kill_switch = client.kill_switch;
+            past.clone_from(&client.past);
             (client.allowed_ips(), false, Vec::new())
         }
         Role::Gateway(gateway) => {
@@ -195,6 +196,7 @@ fn plan(config: &TunnelConfig) -> Plan {
         masquerade,
         isolate,
         kill_switch,
+        past,
     }
 }
 

@@ -79,6 +79,7 @@ fn in_thread(change: impl FnOnce(&Netlink) -> io::Result<()> + Send) -> io::Resu
 
 fn rule(port: u16, is_v6: bool) -> Rule {
     Rule {
+        selector: None,
         is_v6,
         priority: PRIORITY,
         fwmark: Some(mark(port)),

@@ -17,7 +17,7 @@ use std::{io, ops::RangeInclusive};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::netlink::{Netlink, Rule};
+use crate::netlink::{Netlink, Rule, Selector};
 
 /// One half of a slot's priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,13 +49,18 @@ impl Bank {
     }
 }
 
-/// Adds the rules for `routes` to `bank` of `slot`, which must be empty. If a rule is refused, the rules added before
+/// Adds the rules for `routes` and `past` to `bank` of `slot`, which must be empty. If a rule is refused, the rules added before
 /// are removed.
 ///
 /// # Errors
 /// Returns an error that names the refused priority. Fails if there are too many prefix lengths, see [`rules`].
-pub(super) fn fill(netlink: &Netlink, slot: u32, bank: Bank, routes: &[IpNet]) -> io::Result<()> {
-    for rule in &rules(slot, bank, routes)? {
+pub(super) fn fill(
+    netlink: &Netlink,
+    slot: u32,
+    bank: Bank,
+    (routes, past): (&[IpNet], &[Selector]),
+) -> io::Result<()> {
+    for rule in &rules(slot, bank, routes, past)? {
         if let Err(error) = netlink.add_rule(rule) {
             empty(netlink, slot, bank)?;
             return Err(super::context(&error, &format!("rule {}", rule.priority)));
@@ -73,20 +78,42 @@ pub(super) fn empty(netlink: &Netlink, slot: u32, bank: Bank) -> io::Result<()> 
 }
 
 /// Returns the rules that look up the table of `slot` for `routes`. For each prefix length, longest first, there is one
-/// rule for the main table and one for the tunnel's table.
+/// rule for the main table and one for the tunnel's table. Before them, there are rules that look up the main table for
+/// the packets `past`.
 ///
 /// # Errors
 /// Fails if there are more than 49 different prefix lengths in a family.
-pub(crate) fn rules(slot: u32, bank: Bank, routes: &[IpNet]) -> io::Result<Vec<Rule>> {
-    let mut rules = Vec::new();
+pub(crate) fn rules(
+    slot: u32,
+    bank: Bank,
+    routes: &[IpNet],
+    past: &[Selector],
+) -> io::Result<Vec<Rule>> {
+    let mut rules: Vec<Rule> = Vec::new();
     for is_v6 in [false, true] {
+        let first = *bank.priorities(slot).start();
+        for selector in past {
+            let is_of_family = |net: IpNet| net.addr().is_ipv6() == is_v6;
+            let rule = Rule {
+                is_v6,
+                priority: first,
+                fwmark: None,
+                not_fwmark: None,
+                table: MAIN_TABLE,
+                suppress_prefix_len: None,
+                selector: Some(*selector),
+            };
+            if selector.destination.is_none_or(is_of_family) && !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
         let of_family = routes
             .iter()
             .filter(|route| route.addr().is_ipv6() == is_v6);
         let mut lens: Vec<u8> = of_family.map(IpNet::prefix_len).collect();
         lens.sort_unstable_by(|a, b| b.cmp(a));
         lens.dedup();
-        let mut priorities = bank.priorities(slot);
+        let mut priorities = bank.priorities(slot).skip(1);
         if lens.len() > MAX_LENGTHS {
             let text = "allowed_ips has more than 49 different prefix lengths: use fewer";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -100,6 +127,7 @@ pub(crate) fn rules(slot: u32, bank: Bank, routes: &[IpNet]) -> io::Result<Vec<R
                     not_fwmark,
                     table,
                     suppress_prefix_len,
+                    selector: None,
                 }));
             };
             rule(MAIN_TABLE, None, Some(len));
@@ -134,7 +162,7 @@ pub(crate) const SLOTS: u32 = 100;
 /// Priority of the first rule of slot 0, after rules of the administrator. 102 slots, two of them for the equalizer,
 /// end before the main table (32766).
 const PRIORITY_BASE: u32 = 12_000;
-/// Number of priorities in a slot: two banks with two rules for each prefix length.
+/// Number of priorities in a slot: two banks with one for packets past the tunnel, and two for each prefix length.
 const PRIORITIES_PER_SLOT: u32 = 200;
 /// Highest number of prefix lengths per family: with two rules each they fit into a bank.
 const MAX_LENGTHS: usize = 49;
@@ -151,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_default_route_needs_the_two_rules_of_wg_quick() {
-        let rules = rules(3, Bank::First, &networks(&["0.0.0.0/0"])).expect("few lengths");
+        let rules = rules(3, Bank::First, &networks(&["0.0.0.0/0"]), &[]).expect("few lengths");
         let [main, own] = rules[..] else {
             panic!("{rules:?}");
         };
@@ -171,7 +199,7 @@ mod tests {
             "10.3.0.0/16",
             "fd00::/8",
         ]);
-        let rules = rules(0, Bank::Second, &routes).expect("few lengths");
+        let rules = rules(0, Bank::Second, &routes, &[]).expect("few lengths");
         let of = |is_v6| {
             let rules = rules.iter().filter(move |rule| rule.is_v6 == is_v6);
             rules
@@ -192,12 +220,40 @@ mod tests {
     }
 
     #[test]
+    fn packets_past_the_tunnel_find_the_main_table_first() {
+        let past = [
+            Selector {
+                destination: Some("192.0.2.0/24".parse().expect("literal")),
+                ..Selector::default()
+            },
+            Selector {
+                ports: Some((25, 25)),
+                ..Selector::default()
+            },
+        ];
+        // The second one is given twice.
+        let past = [past[0], past[1], past[1]];
+        let rules = rules(0, Bank::First, &networks(&["0.0.0.0/0", "::/0"]), &past);
+        let rules = rules.expect("few lengths");
+        let of = |is_v6| rules.iter().filter(move |rule| rule.is_v6 == is_v6);
+        for (is_v6, count) in [(false, 2), (true, 1)] {
+            let (selected, others): (Vec<&Rule>, Vec<&Rule>) =
+                of(is_v6).partition(|rule| rule.selector.is_some());
+            assert!(selected.len() == count && others.len() == 2, "{rules:?}");
+            for rule in selected {
+                assert!(rule.table == MAIN_TABLE && rule.priority < others[0].priority);
+            }
+        }
+    }
+
+    #[test]
     fn too_many_prefix_lengths_are_refused() {
         let routes: Vec<_> = (20..70)
             .map(|len| IpNet::new("fd00::".parse().expect("literal"), len).expect("length"))
             .collect();
-        assert!(rules(0, Bank::First, &routes).is_err());
-        let most = rules(0, Bank::First, &routes[1..]).expect("as many as a bank has room for");
+        assert!(rules(0, Bank::First, &routes, &[]).is_err());
+        let most =
+            rules(0, Bank::First, &routes[1..], &[]).expect("as many as a bank has room for");
         let second = *Bank::Second.priorities(0).start();
         assert!(most.len() == 98 && most.iter().all(|rule| rule.priority < second));
     }

@@ -16,7 +16,7 @@ use pleach_core::packet::{Ecn, PacketView, Pool};
 use pleach_linux::{
     clock,
     poll::{Poller, Token},
-    routes::{Plan, Setup, recover},
+    routes::{Plan, Selector, Setup, recover},
     tun::Tun,
     udp::{Transmit, UdpOptions, UdpSocket},
 };
@@ -57,6 +57,7 @@ fn plan() -> Plan {
         masquerade: networks(&["10.77.0.0/24"]),
         isolate: true,
         kill_switch: false,
+        past: Vec::new(),
     }
 }
 
@@ -83,6 +84,61 @@ fn apply_plan(base: &Path, name: &str, plan: &Plan) -> (Setup, Tun) {
     setup.apply(plan).expect("applies");
     setup.loosen_reverse_path("lan").expect("sets");
     (setup, tun)
+}
+
+#[test]
+fn packets_past_the_tunnel_use_the_main_table_and_nothing_of_it_is_left() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    settle(&host);
+    let before = configuration(&host);
+    let net = |text: &str| Some(text.parse().expect("literal"));
+    let past = vec![
+        Selector {
+            destination: net("198.51.100.0/24"),
+            ..Selector::default()
+        },
+        Selector {
+            destination: net("2001:db8:5::/48"),
+            protocol: Some(6),
+            ports: Some((25, 26)),
+        },
+        Selector {
+            protocol: Some(17),
+            ports: Some((123, 123)),
+            ..Selector::default()
+        },
+    ];
+    let with_past = Plan { past, ..plan() };
+    let (mut setup, tun) = host.run(|| apply_plan(base.path(), "plLtun", &with_past));
+    let device = |route: &str| {
+        let found = host.ip(&format!("route get {route}"));
+        let mut words = found.split_whitespace();
+        words
+            .find(|word| *word == "dev")
+            .and_then(|_| words.next())
+            .map(str::to_owned)
+    };
+    let uses = |route: &str, expected: &str| {
+        assert_eq!(device(route).as_deref(), Some(expected), "{route}");
+    };
+    uses("198.51.100.1", "lan");
+    uses("198.51.101.1", "plLtun");
+    uses("2001:db8:5::1 ipproto tcp dport 25", "lan");
+    uses("2001:db8:5::1 ipproto tcp dport 27", "plLtun");
+    uses("2001:db8:5::1 ipproto udp dport 25", "plLtun");
+    uses("203.0.113.1 ipproto udp dport 123", "lan");
+    uses("2001:db8:6::1 ipproto udp dport 123", "lan");
+    uses("203.0.113.1 ipproto udp dport 124", "plLtun");
+    host.run(|| setup.change_routes(&with_past, &plan()).expect("changes"));
+    uses("198.51.100.1", "plLtun");
+    host.run(|| setup.change_routes(&plan(), &with_past).expect("changes"));
+    uses("198.51.100.1", "lan");
+    host.run(|| setup.undo().expect("undoes"));
+    drop(tun);
+    host.until_gone("plLtun");
+    settle(&host);
+    assert_eq!(configuration(&host), before);
 }
 
 #[test]

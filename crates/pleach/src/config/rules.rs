@@ -7,6 +7,7 @@ use core::ops::RangeInclusive;
 use std::{collections::BTreeMap, path::Path};
 
 use pleach_core::class::{Class, Match, Service};
+use pleach_linux::routes::Selector;
 use pleach_proxy::rules::{Destination, Rule};
 
 use super::{
@@ -24,20 +25,58 @@ pub(crate) struct Links<'a> {
     pub(crate) standby: &'a [&'a str],
 }
 
-/// Reads all `[[rule]]` of a client.
+/// Reads all `[[rule]]` of a client: the rules for packets in the tunnel, and the packets that lead past it. `is_closed`:
+/// whether there is a kill switch.
 ///
 /// # Errors
 /// The first mistake in the tables.
-pub(super) fn of_client(root: &Table<'_>, links: Links<'_>) -> Result<Vec<Class>, ConfigError> {
+pub(super) fn of_client(
+    root: &Table<'_>,
+    links: Links<'_>,
+    is_closed: bool,
+) -> Result<(Vec<Class>, Vec<Selector>), ConfigError> {
     let tables = tables(root, CLIENT_KEYS, MAX_RULES)?;
-    let rules = tables.iter().zip(1_u32..).map(|(table, number)| {
-        Ok(Class {
+    let (mut rules, mut past) = (Vec::new(), Vec::new());
+    for (table, number) in tables.iter().zip(1_u32..) {
+        let action = table.optional("action");
+        if let Some(action) = action.filter(|action| action.as_text() == Some(DIRECT)) {
+            if is_closed {
+                let what = "a kill switch lets no packets past the tunnel";
+                let remedy = "remove the rule, or [tunnel] kill_switch";
+                return Err(action.wrong(what, remedy));
+            }
+            past.push(selector(table)?);
+            continue;
+        }
+        rules.push(Class {
             name: format!("rule {number}"),
             matches: matches(table)?,
             service: service(table, links)?,
-        })
-    });
-    rules.collect()
+        });
+    }
+    Ok((rules, past))
+}
+
+/// Reads the conditions of a rule with `action = "direct"`.
+fn selector(table: &Table<'_>) -> Result<Selector, ConfigError> {
+    let mut others = ["app", "link", "strict"].into_iter();
+    if let Some(key) = others.find(|key| table.optional(key).is_some()) {
+        let what = "not used with action = \"direct\", for which the host's routes decide";
+        return Err(table.wrong(key, what, "remove it"));
+    }
+    let matches = matches(table)?;
+    if matches == Match::default() {
+        let what = "the rule has no condition, so nothing would use the tunnel";
+        return Err(table.wrong("action", what, "add destination, port or protocol"));
+    }
+    Ok(Selector {
+        destination: matches.to.first().copied(),
+        protocol: matches.protocol,
+        ports: matches
+            .ports
+            .first()
+            .map(|ports| (*ports.start(), *ports.end())),
+    })
 }
 
 /// Returns the names of the links that carry packets only while no other link works.
@@ -209,9 +248,13 @@ fn service(table: &Table<'_>, links: Links<'_>) -> Result<Service, ConfigError> 
             ..Service::default()
         });
     };
+    if action.as_text() == Some(DIRECT) {
+        let remedy = "write the rule into the file, and run `pleach reload`";
+        return Err(action.wrong("\"direct\" cannot be set at run time", remedy));
+    }
     if action.as_text() != Some("block") {
-        let remedy = "write \"block\" to drop the packets, or remove it and name a link";
-        return Err(action.expected("\"block\"", remedy));
+        let remedy = "write \"block\" to drop the packets, \"direct\" to let them past the tunnel, or remove it and name a link";
+        return Err(action.expected("\"block\" or \"direct\"", remedy));
     }
     let mut others = ["link", "strict"].into_iter();
     if let Some(key) = others.find(|key| table.optional(key).is_some()) {
@@ -278,6 +321,8 @@ fn destination(value: &Value<'_>) -> Result<Destination, ConfigError> {
 pub(crate) const MAX_RULES: usize = 32;
 /// Value in place of a link's name that removes a rule that was set at run time.
 pub(crate) const AUTOMATIC: &str = "auto";
+/// Value of `action` for packets that lead past the tunnel.
+const DIRECT: &str = "direct";
 /// Keys of a proxy's `[[rule]]`.
 pub(super) const PROXY_KEYS: &[&str] = &["app", "port", "destination", "link", "strict"];
 /// Keys of a client's `[[rule]]`.
@@ -342,6 +387,10 @@ mod tests {
                 "set: link: packets that are dropped",
             ),
             ("app=curl action=allow", "set: action: expected \"block\""),
+            (
+                "port=25 action=direct",
+                "set: action: \"direct\" cannot be set",
+            ),
             (
                 "app=curl link=lte strict=yes",
                 "set: strict: expected true or false",

@@ -425,6 +425,10 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:7: [tunnel] compression: expected true or false, found 1; remedy: write true, or remove it";
     "mtu too large": CLIENT, "mtu = 1400" => "mtu = 9001",
         "f.toml:7: [tunnel] mtu: expected a whole number from 1280 to 9000, found 9001; remedy: remove it to use the MTU of the links' devices, or write 1280 (the minimum of IPv6) to 9000";
+    "nothing in the tunnel": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\naction = \"direct\"",
+        "f.toml:24: [[rule]] action: the rule has no condition, so nothing would use the tunnel; remedy: add destination, port or protocol";
+    "program past the tunnel": CLIENT, "upload = \"20Mbit\"" => "[[rule]]\napp = \"x\"\naction = \"direct\"",
+        "f.toml:24: [[rule]] app: not used with action = \"direct\", for which the host's routes decide; remedy: remove it";
     "class without a match": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\ndeadline = \"1s\"",
         "f.toml:24: [[class]] name: the class has no condition that packets could match; remedy: add one or more of: dscp, protocol, ports, from, to, max_size, max_rate";
     "class with an unknown key": CLIENT, "upload = \"20Mbit\"" => "[[class]]\nname = \"v\"\nport = 5004",

@@ -83,7 +83,8 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         names: known,
         standby: &standby,
     };
-    let rules = rules::of_client(root, links_of_rules)?;
+    let kill_switch = switch(&tunnel, "kill_switch", false)?;
+    let (rules, past) = rules::of_client(root, links_of_rules, kill_switch)?;
     let (links, device_places) = links.into_iter().unzip();
     let carrier = carrier::client(root)?;
     if gateways.len() > 1 && !carrier.endpoints.is_empty() {
@@ -93,12 +94,12 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "remove endpoints: port 443 of each gateway is used",
         ));
     }
-    let kill_switch = switch(&tunnel, "kill_switch", false)?;
     let mut client = ClientConfig {
         gateway_return: gateways::return_after(&tunnel, &gateways)?,
         gateways,
         links,
         rules,
+        past,
         carrier,
         kill_switch,
         dns: Vec::new(),

@@ -166,8 +166,12 @@ impl DataPath {
             Err(error) => return tell(Err(error), reply),
         };
         let mut after = TunnelConfig::clone(&self.config);
-        if let (Role::Gateway(gateway), Role::Gateway(wanted)) = (&mut after.role, &config.role) {
-            gateway.clients.clone_from(&wanted.clients);
+        match (&mut after.role, &config.role) {
+            (Role::Gateway(gateway), Role::Gateway(wanted)) => {
+                gateway.clients.clone_from(&wanted.clients);
+            }
+            (Role::Client(client), Role::Client(wanted)) => client.past.clone_from(&wanted.past),
+            (Role::Client(_) | Role::Gateway(_), _) => {}
         }
         let (before, plan) = (self.plan.clone(), super::plan(&after));
         if before == plan {
@@ -214,6 +218,10 @@ impl DataPath {
         match (&old.role, &mut config.role, wanted.role) {
             (Role::Client(old), Role::Client(client), Role::Client(wanted)) => {
                 client.links = wanted.links;
+                if client.past != wanted.past {
+                    applied.push(format!("{} rules past the tunnel", wanted.past.len()));
+                    client.past = wanted.past;
+                }
                 let all = wanted.rules.len();
                 let followed = wanted.rules.into_iter();
                 let followed = followed.filter(|rule| self.rules.may_follow(slice::from_ref(rule)));

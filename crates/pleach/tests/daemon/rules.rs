@@ -12,7 +12,7 @@ use pleach_linux::confine::CapabilitySet;
 use serde_json::Value;
 
 use crate::{
-    process::{Client, Daemon, Gateway, link, state},
+    process::{Client, Daemon, Gateway, TUNNEL, link, state},
     rights::assert_confined,
     traffic::{Target, connect, listen},
     world::{PATIENCE, World, run, until},
@@ -269,3 +269,37 @@ fn connections_that_a_rule_could_match_are_not_split() {
 const LEN: usize = 3 << 20;
 /// Time without an answer after which a connection counts as refused: the second SYN follows after one second.
 const SHORT: Duration = Duration::from_millis(2500);
+
+#[test]
+fn packets_past_the_tunnel_follow_the_file_and_the_host_is_left_as_it_was() {
+    let Some(world) = World::new() else { return };
+    let gateway = Gateway::default().start(&world);
+    gateway.until_up();
+    let rules_of_host = || ["-4", "-6"].map(|family| run(&world.client, "ip", &[family, "rule"]));
+    let before = rules_of_host();
+    let direct = "[[rule]]\ndestination = \"10.99.0.0/24\"\nport = 8000\nprotocol = \"tcp\"\naction = \"direct\"\n";
+    let mut client = Client {
+        more: direct,
+        ..Client::default()
+    }
+    .start(&world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    let uses_tunnel = |port: &str| {
+        let route = ["route", "get", "10.99.0.2", "ipproto", "tcp", "dport", port];
+        run(&world.client, "ip", &route).contains(TUNNEL)
+    };
+    assert!(!uses_tunnel("8000") && uses_tunnel("8001"));
+    let error = set(&client, &["port=9", "action=direct"]).expect_err("only in the file");
+    assert!(error.contains("pleach reload"), "{error}");
+    let text = fs::read_to_string(client.file()).expect("readable");
+    fs::write(client.file(), text.replace("port = 8000", "port = 8001")).expect("written");
+    let output = client.command("reload", &[]);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(uses_tunnel("8000") && !uses_tunnel("8001"));
+    client.stop();
+    assert_eq!(rules_of_host(), before);
+}
