@@ -40,7 +40,7 @@ use crate::{
     keys::{self, KEY_LEN},
     onboard::store::{Invitation, Offer, Refusal},
 };
-use link::{ANSWER_WITHIN, CONNECT_WITHIN, Failure, Link};
+use link::{ADDRESS_WITHIN, ANSWER_WITHIN, Failure, Link};
 use schema::{BEGIN, CLIENTS_LOCK, USAGE_LOCK};
 
 /// A store of clients in a PostgreSQL database.
@@ -98,7 +98,7 @@ impl PostgresStore {
         };
         settings
             .application_name("pleach")
-            .connect_timeout(CONNECT_WITHIN)
+            .connect_timeout(ADDRESS_WITHIN)
             .tcp_user_timeout(ANSWER_WITHIN)
             .keepalives_idle(KEEPALIVE)
             .keepalives_interval(KEEPALIVE)
@@ -151,27 +151,33 @@ impl PostgresStore {
     fn reconnect(&mut self) -> Result<Open, Failure> {
         let (open, id) = self.connect(false)?;
         if id != self.id {
-            let what =
-                "another store than before is there; restart the gateway if it is to be used";
-            return Err(StoreError::Unavailable {
-                place: self.place.clone(),
-                what: what.to_owned(),
-            }
-            .into());
+            return Err(another(&self.place));
         }
         self.is_other = true;
         Ok(open)
     }
 
-    /// Runs `work` in a transaction, which is committed if `work` succeeds. Transactions with the same `lock` follow each
-    /// other.
+    /// Runs `work` in a transaction: [`Self::write_within`] the usual time.
     fn write<T>(
         &mut self,
         lock: i64,
         work: impl FnOnce(&mut Open) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
+        self.write_within(LOCK_WITHIN, lock, work)
+    }
+
+    /// Runs `work` in a transaction, which is committed if `work` succeeds. Transactions with the same `lock` follow each
+    /// other; they wait for at most `patience`.
+    fn write_within<T>(
+        &mut self,
+        patience: Duration,
+        lock: i64,
+        work: impl FnOnce(&mut Open) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
         self.read(|open| {
-            open.link.run(BEGIN)?;
+            let patience = patience.as_millis();
+            open.link
+                .run(&format!("{BEGIN}; SET LOCAL lock_timeout = {patience}"))?;
             let locked = open
                 .link
                 .query("SELECT pg_advisory_xact_lock($1)", &[&lock]);
@@ -184,6 +190,15 @@ impl PostgresStore {
             result
         })
     }
+}
+
+/// Returns the failure that another store is at the place of the store.
+fn another(place: &str) -> Failure {
+    let what = "another store than before is there; restart the gateway if it is to be used";
+    Failure::Stale(StoreError::Unavailable {
+        place: place.to_owned(),
+        what: what.to_owned(),
+    })
 }
 
 impl Members for PostgresStore {
@@ -251,18 +266,24 @@ impl ClientStore for PostgresStore {
         if !is_known {
             return Err(Refusal::Unknown);
         }
-        self.write(CLIENTS_LOCK, |open| {
+        // New clients wait in the same thread, so a claim is rather tried again by its client.
+        self.write_within(CLAIM_WITHIN, CLIENTS_LOCK, |open| {
             decisions::claim(open, claim, public_key, gateway_key, now)
         })?
     }
 
     fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError> {
+        let (id, place) = (self.id.clone(), self.place.clone());
         let (now, changed) = self.read(|open| {
             let row = open.link.query_one(
                 "SELECT id, coalesce((SELECT max(number) FROM changes), 0),
-                 coalesce((SELECT min(number) FROM changes), 0) FROM store",
+                 coalesce((SELECT min(number) FROM changes), 0), oldest FROM store",
                 &[],
             )?;
+            // The tables may have been replaced, or changed by a newer gateway, under this connection.
+            if row.try_get::<_, &str>(0)? != id || row.try_get::<_, i64>(3)? > schema::KNOWN {
+                return Err(another(&place));
+            }
             let now = Mark {
                 store: row.try_get(0)?,
                 last: row.try_get(1)?,
@@ -372,9 +393,13 @@ fn encryption(
     Ok(Some(MakeRustlsConnect::new(config)))
 }
 
+/// Longest wait for the lock of a transaction: less than a statement may take.
+const LOCK_WITHIN: Duration = Duration::from_secs(4);
+/// Longest wait for the lock of a claim.
+const CLAIM_WITHIN: Duration = Duration::from_millis(200);
 /// Settings of the session: where the tables are, how long a statement and a lock may take, and after how long the server
 /// gives up a gateway that has vanished within a transaction, with its locks.
-const OPTIONS: &str = "-c search_path=pleach -c statement_timeout=4500 -c lock_timeout=4500 \
+const OPTIONS: &str = "-c search_path=pleach -c statement_timeout=4500 -c lock_timeout=4000 \
     -c idle_in_transaction_session_timeout=5000 -c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 \
     -c tcp_keepalives_count=3 -c tcp_user_timeout=5000";
 /// Time without data after which the kernel looks whether the server still exists, and then again.

@@ -225,8 +225,11 @@ struct Asking {
     logged: BTreeSet<[u8; KEY_LEN]>,
     next_look: Instant,
     next_write: Instant,
-    /// Known clients that are to be asked about again.
+    /// Clients that have changed. They are asked about before those of `again`.
+    changed: BTreeSet<[u8; KEY_LEN]>,
+    /// Known clients that are to be asked about again, and the key from which on they have their turn.
     again: BTreeSet<[u8; KEY_LEN]>,
+    next_again: [u8; KEY_LEN],
     out: Out,
 }
 
@@ -274,7 +277,9 @@ impl Asking {
             logged: BTreeSet::new(),
             next_look: now,
             next_write: now + config.write_every,
+            changed: BTreeSet::new(),
             again: BTreeSet::new(),
+            next_again: [0; KEY_LEN],
             out,
         }
     }
@@ -454,7 +459,7 @@ impl Asking {
             Ok(changed) => {
                 self.on_read(None);
                 match changed {
-                    Changed::Keys(keys) => self.again.extend(keys),
+                    Changed::Keys(keys) => self.changed.extend(keys),
                     Changed::Any => self.again.extend(self.known.keys()),
                 }
             }
@@ -465,11 +470,23 @@ impl Asking {
         let old = known.filter(|(_, known)| known.is_used && is_old(known));
         self.again.extend(old.map(|(key, _)| *key));
         let until = clock::now() + AGAIN_FOR;
-        while let Some(key) = self.again.pop_first() {
+        while let Some(key) = self.next_key() {
             if !self.ask_again(now, &key) || clock::now() >= until {
                 return;
             }
         }
+    }
+
+    /// Returns the next client to be asked about again. All of them have their turn, however many there are.
+    fn next_key(&mut self) -> Option<[u8; KEY_LEN]> {
+        if let Some(key) = self.changed.pop_first() {
+            return Some(key);
+        }
+        let mut later = self.again.range(self.next_again..);
+        let key = *later.next().or_else(|| self.again.first())?;
+        self.again.remove(&key);
+        self.next_again = key;
+        Some(key)
     }
 
     /// Asks again about a client. Tells the data path if the client has changed or exists no more. Returns whether the

@@ -24,6 +24,8 @@ pub(super) enum Failure {
     Io(std::io::Error),
     /// The server did not answer in time.
     Silent,
+    /// The tables are not those that the connection was made for.
+    Stale(StoreError),
     Store(StoreError),
 }
 
@@ -45,12 +47,17 @@ impl Failure {
         match self {
             Self::Database(error) => {
                 let severity = error.as_db_error().map(|error| error.parsed_severity());
-                error.is_closed()
+                let code = error.code();
+                // The tables have changed under a prepared statement, or a transaction was left open.
+                let is_outdated = code == Some(&SqlState::FEATURE_NOT_SUPPORTED)
+                    || code == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
+                is_outdated
+                    || error.is_closed()
                     || severity.is_none_or(|severity| {
                         matches!(severity, None | Some(Severity::Fatal | Severity::Panic))
                     })
             }
-            Self::Io(_) | Self::Silent => true,
+            Self::Io(_) | Self::Silent | Self::Stale(_) => true,
             Self::Store(_) => false,
         }
     }
@@ -64,7 +71,7 @@ impl Failure {
             Self::Database(error) => text(&error),
             Self::Io(error) => error.to_string(),
             Self::Silent => "the server does not answer".to_owned(),
-            Self::Store(error) => return error,
+            Self::Stale(error) | Self::Store(error) => return error,
         };
         StoreError::Unavailable {
             place: place.to_owned(),
@@ -85,7 +92,7 @@ impl Link {
     /// Connects to the server of `config`.
     ///
     /// # Errors
-    /// If this takes longer than [`CONNECT_WITHIN`], or the server refuses.
+    /// If this takes longer than [`CONNECT_WITHIN`] for each host, or the server refuses.
     pub(super) fn open(config: &Config, tls: Option<&MakeRustlsConnect>) -> Result<Self, Failure> {
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
@@ -106,7 +113,11 @@ impl Link {
                 }
             }
         };
-        let connected = runtime.block_on(async { timeout(CONNECT_WITHIN, connect).await });
+        let hosts = config.get_hosts().len().max(config.get_hostaddrs().len());
+        let hosts = u32::try_from(hosts)
+            .unwrap_or(u32::MAX)
+            .clamp(1, MOST_HOSTS);
+        let connected = runtime.block_on(async { timeout(CONNECT_WITHIN * hosts, connect).await });
         let connected = match connected {
             Ok(connected) => connected.map_err(Failure::Database),
             Err(_) => Err(Failure::Silent),
@@ -189,7 +200,7 @@ impl Link {
         let Some(runtime) = &self.runtime else {
             return Err(Failure::Silent);
         };
-        runtime.block_on(self.client.batch_execute("SET LOCAL statement_timeout = 0"))?;
+        self.run("SET LOCAL statement_timeout = 0")?;
         Ok(runtime.block_on(self.client.batch_execute(sql))?)
     }
 
@@ -240,7 +251,11 @@ fn text(error: &tokio_postgres::Error) -> String {
     format!("{message}; {remedy}")
 }
 
-/// Longest time for a connection, with the look-up of the server's name, encryption and authentication.
+/// Longest time for a connection to one host, with the look-up of its name, encryption and authentication.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Longest time for a connection to one address of a host, so that the next one is tried.
+pub(super) const ADDRESS_WITHIN: Duration = Duration::from_secs(2);
+/// Number of hosts in a connection string that are waited for.
+const MOST_HOSTS: u32 = 4;
 /// Longest time for an answer, and for a lock.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);

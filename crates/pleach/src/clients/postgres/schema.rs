@@ -3,7 +3,7 @@
 //! A newer version says in the column `oldest` which versions of this program may still use its tables.
 
 use super::link::{Failure, Link};
-use crate::clients::{StoreError, raw::signed};
+use crate::clients::StoreError;
 
 /// Prepares a new connection: applies the migrations that the database lacks. `may_be_empty`: makes a store of a database
 /// without tables. Returns the id of the store.
@@ -11,7 +11,7 @@ use crate::clients::{StoreError, raw::signed};
 /// # Errors
 /// If the database is no store, or its tables are too new.
 pub(super) fn prepare(link: &Link, place: &str, may_be_empty: bool) -> Result<String, Failure> {
-    let known = signed(MIGRATIONS.len() as u64);
+    let known = KNOWN;
     // Only a change of the tables needs the lock, so that a transaction of another program does not keep gateways from
     // reading.
     if let Some((id, version, oldest)) = found(link)? {
@@ -71,6 +71,9 @@ pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 pub(super) const CLIENTS_LOCK: i64 = 0x706c_6368;
 /// Number of the advisory lock for byte counters.
 pub(super) const USAGE_LOCK: i64 = CLIENTS_LOCK + 1;
+
+/// Newest version of the tables that this program knows.
+pub(super) const KNOWN: i64 = 1;
 
 /// The statements that make tables of version n + 1 of those of version n, in order; they also set `version` and `oldest`. A
 /// migration never changes after its release.

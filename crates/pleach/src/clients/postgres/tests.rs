@@ -74,6 +74,12 @@ fn the_store_does_what_every_store_does() {
 }
 
 #[test]
+fn the_newest_version_is_that_of_the_last_migration() {
+    let migrations = i64::try_from(schema::MIGRATIONS.len()).expect("few");
+    assert_eq!(migrations, schema::KNOWN);
+}
+
+#[test]
 fn a_server_that_goes_away_is_named_and_found_again() {
     let Some(mut server) = Server::start() else {
         return;
@@ -154,16 +160,49 @@ fn another_store_at_the_same_place_is_not_used_by_a_running_gateway() {
     other
         .batch_execute("UPDATE pleach.store SET id = 'other'")
         .expect("valid SQL");
+    let mut mark = Mark::default();
+    let mut refused = |store: &mut PostgresStore| {
+        let error = store
+            .changes_since(&mut mark)
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("another store"), "{error}");
+        assert_eq!(mark, Mark::default());
+    };
+    // With the connection that it has, and with a new one.
+    refused(&mut store);
+    refused(&mut store);
     drop(other);
     server.stop();
     server.start_again();
-    let error = (0..2).find_map(|_| {
-        store
-            .find(&[1; 32])
-            .err()
-            .filter(|error| error.to_string().contains("another store"))
-    });
-    assert!(error.is_some());
+    refused(&mut store);
+}
+
+#[test]
+fn a_gateway_that_vanishes_within_a_transaction_holds_nobody_up_for_long() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let mut bench = Bench::new(&server, "vanished");
+    let mut vanished = PostgresStore::open(&bench.config).expect("opens");
+    let open = vanished.open.as_mut().expect("connected");
+    open.link.run(BEGIN).expect("begun");
+    let locked = open
+        .link
+        .query("SELECT pg_advisory_xact_lock($1)", &[&CLIENTS_LOCK]);
+    locked.expect("locked");
+    let error = bench
+        .store()
+        .add(&client(1))
+        .expect_err("locked")
+        .to_string();
+    assert!(error.contains("lock timeout"), "{error}");
+    bench
+        .store()
+        .add(&client(1))
+        .expect("the server has ended the transaction");
+    assert!(vanished.find(&[1; 32]).is_err(), "its connection has ended");
+    vanished.find(&[1; 32]).expect("a new connection");
 }
 
 #[test]
@@ -297,7 +336,7 @@ fn a_server_that_says_nothing_costs_bounded_time() {
         .to_string();
     assert!(error.contains("does not answer"), "{error}");
     assert!(
-        clock::now().since(begun) >= CONNECT_WITHIN,
+        clock::now().since(begun) >= link::CONNECT_WITHIN,
         "it had its time"
     );
 }
