@@ -26,6 +26,9 @@ SECONDS = int(os.environ.get("SECONDS_EACH", "30"))
 BEFORE_S, AFTER_S = 1.5, 2.0
 # Length of SRT's usual payload: seven packets of an MPEG transport stream.
 PAYLOAD = 1316
+# The begin of each packet: magic number, number of the packet, time of sending.
+HEAD = struct.Struct("!QQd")
+MAGIC = 0x706C656163682021
 # The tunnel carries the second port as a class with a deadline.
 PORT, CLASS_PORT = 9000, 9001
 GATEWAY = "10.77.0.1"
@@ -67,6 +70,7 @@ class Received(threading.Thread):
         super().__init__(daemon=True)
         self.stream = stream
         self.delays_ms = {}
+        self.is_shifted = False
 
     def run(self):
         left = b""
@@ -74,7 +78,8 @@ class Received(threading.Thread):
             now = time.monotonic()
             left += read
             for at in range(0, len(left) - PAYLOAD + 1, PAYLOAD):
-                number, sent_at = struct.unpack_from("!Qd", left, at)
+                magic, number, sent_at = HEAD.unpack_from(left, at)
+                self.is_shifted |= magic != MAGIC
                 self.delays_ms.setdefault(number, (now - sent_at) * 1000)
             left = left[len(left) - len(left) % PAYLOAD:]
 
@@ -82,13 +87,13 @@ class Received(threading.Thread):
 def send(pipe, mbps):
     """Writes packets at a constant rate for SECONDS. Returns their number."""
     per_s = mbps * 1e6 / 8 / PAYLOAD
-    filler = bytes(PAYLOAD - 16)
+    filler = bytes(PAYLOAD - HEAD.size)
     begun, number = time.monotonic(), 0
     while (elapsed := time.monotonic() - begun) < SECONDS:
         due = int(elapsed * per_s)
         if due > number:
             now = time.monotonic()
-            pipe.write(b"".join(struct.pack("!Qd", n, now) + filler for n in range(number, due)))
+            pipe.write(b"".join(HEAD.pack(MAGIC, n, now) + filler for n in range(number, due)))
             pipe.flush()
             number = due
         time.sleep(0.002)
@@ -109,11 +114,12 @@ def stream(lab, label, address, port, mbps, latency):
     lab.check(receiver, sender)
     count = send(sender.stdin, mbps)
     time.sleep(AFTER_S)
+    lab.check(receiver, sender)
     for process in (sender, receiver):
         process.terminate()
         process.wait(10)
     received.join(10)
-    if any(number >= count for number in received.delays_ms):
+    if received.is_shifted:
         raise Failed(f"{label}: the receiver's output is not what was sent")
     delays = sorted(received.delays_ms.values())
     at = lambda part: round(delays[int(part * (len(delays) - 1))], 1) if delays else None
@@ -147,12 +153,13 @@ def main():
     if os.geteuid() != 0:
         sys.exit("srt: needs root, for the namespaces of the lab's hosts")
     end_at_signal()
-    found = {}
+    found, failed = {}, False
     for name in os.environ.get("CONDITIONS", " ".join(CONDITIONS)).split():
         try:
             found[name] = condition(name)
         except (Failed, OSError, subprocess.TimeoutExpired) as error:
             print(f"{name}: {error}", flush=True)
+            failed = True
             continue
         os.makedirs(OUT, exist_ok=True)
         with open(os.path.join(OUT, "results.json"), "w", encoding="utf-8") as file:
@@ -163,6 +170,8 @@ def main():
         cells = [f"{case['ways'][way]['lost_pct']:.2f} ({case['ways'][way]['p50_ms']})" for way in ways]
         mark = " (not valid)" if case["refused"] else ""
         print(f"| {name}{mark}: {case['mbps']} Mbit/s, {case['latency_ms']} ms | " + " | ".join(cells) + " |")
+    if failed:
+        sys.exit("srt: not all conditions were measured")
 
 
 if __name__ == "__main__":

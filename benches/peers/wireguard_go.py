@@ -4,7 +4,7 @@
 The lab starts this program as it starts pleach: `genkey`, `pubkey`, and `up FILE` with a configuration of pleach. Of the
 configuration only keys, addresses and the first link are used: WireGuard has one path. There is no control socket.
 
-Environment: WIREGUARD_GO, the program (default: target/peers/wireguard-go of this checkout).
+Environment: WIREGUARD_GO_PROGRAM, the program.
 """
 
 import base64
@@ -17,7 +17,7 @@ import time
 import tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-WIREGUARD_GO = os.environ.get("WIREGUARD_GO", os.path.join(ROOT, "target/peers/wireguard-go"))
+WIREGUARD_GO = os.environ.get("WIREGUARD_GO_PROGRAM", "wireguard-go")
 # The keys of both programs are those of X25519 in base64.
 KEYS = os.environ.get("PLEACH_KEYS", os.path.join(ROOT, "target/release/pleach"))
 # WireGuard's headers: 60 bytes over IPv4, 80 over IPv6.

@@ -39,6 +39,9 @@ pub(super) fn gap(results: &Results, facts: &Facts<'_>, event: &Event) -> Option
         .filter(|ping| near.contains(&ping.time_s))
         .filter_map(|ping| Some(ping.time_s * 1e3 + ping.rtt_ms?))
         .collect();
+    // Without an answer after the pause, it is not known when the tunnel worked again.
+    let resumed_ms = event.time_s * 1e3 + pause_ms;
+    answered.iter().find(|at| **at >= resumed_ms)?;
     let steps = answered.windows(2).map(|pair| pair[1] - pair[0]);
     let stopped_ms = steps.reduce(f64::max)?;
     let is_tcp = !facts.bulk.is_empty() && facts.bulk.iter().all(|flow| flow.kind == FlowKind::Tcp);
