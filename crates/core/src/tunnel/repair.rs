@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Repair {
     packets: VecDeque<Numbered>,
-    /// Index of the packet that is examined first, because the packets before it waited for their paths.
+    /// Index of the packet that is examined after the oldest, because the packets between them waited for their paths.
     examined: usize,
     pub(super) budget: Budget,
     pub(super) fec: Sending,
@@ -80,19 +80,20 @@ impl Repair {
         self.fec.release_memory();
     }
 
-    /// Removes and returns a packet for which `is_next` returns true, the oldest if it is among the first
-    /// [`MOST_EXAMINED`]. A call examines so many packets. If none of them is next, the following call examines the
-    /// packets behind them, so that packets which wait for their path do not keep the others back.
-    pub(super) fn take(&mut self, is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
+    /// Removes and returns a packet for which `is_next` returns true: one of the [`MOST_EXAMINED`] oldest, or else one of
+    /// as many others. If it is none of these, the following call examines the oldest again and the packets behind the
+    /// others, so that packets which wait for their path do not keep later ones back.
+    pub(super) fn take(&mut self, mut is_next: impl FnMut(&Numbered) -> bool) -> Option<Numbered> {
         let waiting = self.packets.len();
-        let from = if self.examined < waiting {
-            self.examined
-        } else {
-            0
-        };
+        let oldest = waiting.min(MOST_EXAMINED);
+        if let Some(next) = self.packets.range(..oldest).position(&mut is_next) {
+            return self.packets.remove(next);
+        }
+        let is_within = (oldest..waiting).contains(&self.examined);
+        let from = if is_within { self.examined } else { oldest };
         let to = waiting.min(from + MOST_EXAMINED);
         let Some(next) = self.packets.range(from..to).position(is_next) else {
-            self.examined = if to == waiting { 0 } else { to };
+            self.examined = to;
             return None;
         };
         self.packets.remove(from + next)
@@ -265,9 +266,9 @@ pub(super) fn overdue_at(path: &Path, paths: &PathSet, profile: &Profile) -> Opt
     (is_wanted && is_usable && others.next().is_some()).then_some(overdue_at)
 }
 
-/// Maximum number of packets examined to find the next one to retransmit. Thousands of packets may wait for a path to
+/// Maximum number of the oldest packets, and of the others, examined to find the next one to retransmit. Thousands of packets may wait for a path to
 /// which they are restricted.
-const MOST_EXAMINED: usize = 64;
+const MOST_EXAMINED: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -298,16 +299,18 @@ mod tests {
                 examined += 1;
                 next.global_seq.0 >= first
             });
-            assert!(examined - before <= MOST_EXAMINED);
+            assert!(examined - before <= 2 * MOST_EXAMINED);
             taken.map(|numbered| numbered.global_seq.0)
         };
         assert_eq!(take(&mut repair, 30), Some(30));
-        let late: Vec<u32> = (0..4).filter_map(|_| take(&mut repair, 150)).collect();
-        assert_eq!(late, [150, 151], "after two calls without a packet");
+        let late: Vec<u32> = (0..5).filter_map(|_| take(&mut repair, 150)).collect();
+        assert_eq!(late, [150, 151], "after three calls without a packet");
         assert_eq!(repair.len(), 197);
-        // The oldest packets have their turn again after the last.
-        assert_eq!([0; 2].map(|_| take(&mut repair, 500)), [None; 2]);
-        assert_eq!(take(&mut repair, 0), Some(0));
+        assert_eq!(
+            take(&mut repair, 0),
+            Some(0),
+            "the oldest packets are always examined"
+        );
     }
 
     #[test]
