@@ -115,9 +115,10 @@ def stream(lab, label, address, port, mbps, latency):
     count = send(sender.stdin, mbps)
     time.sleep(AFTER_S)
     lab.check(receiver, sender)
+    # It ends neither with its input nor by a request.
     for process in (sender, receiver):
-        process.terminate()
-        process.wait(10)
+        process.kill()
+        process.wait()
     received.join(10)
     if received.is_shifted:
         raise Failed(f"{label}: the receiver's output is not what was sent")
