@@ -231,6 +231,15 @@ pub(crate) struct Mark {
     last: i64,
 }
 
+impl Mark {
+    /// Whether the store's list of changes, which begins with the number `first`, has all changes from `before` to this
+    /// moment, and not too many.
+    fn lists_all_since(&self, before: &Self, first: i64) -> bool {
+        let is_later = self.store == before.store && self.last > before.last;
+        is_later && first <= before.last + 1 && self.last - before.last <= MOST_CHANGES
+    }
+}
+
 /// Clients that have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {

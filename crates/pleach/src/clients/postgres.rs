@@ -30,8 +30,7 @@ use tokio_postgres::{Config, Statement, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{
-    Changed, ClientStore, MOST_CHANGES, MOST_RUNS, Mark, Members, StoreError, StoredClient,
-    UsageBatch,
+    Changed, ClientStore, MOST_RUNS, Mark, Members, StoreError, StoredClient, UsageBatch,
     decisions::{self, Rows as _},
     raw::{bps, signed},
 };
@@ -292,8 +291,7 @@ impl ClientStore for PostgresStore {
             if now == *mark {
                 return Ok((now, Changed::Keys(Vec::new())));
             }
-            let has_all = now.store == mark.store && now.last > mark.last && first <= mark.last + 1;
-            if !has_all || now.last - mark.last > MOST_CHANGES {
+            if !now.lists_all_since(mark, first) {
                 return Ok((now, Changed::Any));
             }
             let found = open.link.query(

@@ -31,8 +31,8 @@ use pleach_core::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::{
-    Changed, ClientStore, MOST_CHANGES, MOST_RUNS, Mark, Members, StoreError, StoredClient,
-    UsageBatch, decisions,
+    Changed, ClientStore, MOST_RUNS, Mark, Members, StoreError, StoredClient, UsageBatch,
+    decisions,
     raw::{bps, signed},
 };
 use crate::{
@@ -245,7 +245,7 @@ impl ClientStore for SqliteStore {
                     |row| row.get(0),
                 )?,
             };
-            if now.store == mark.store && now.last == mark.last && !is_other {
+            if now == *mark && !is_other {
                 return Ok((now, Changed::Keys(Vec::new())));
             }
             let first: i64 = connection.query_row(
@@ -253,8 +253,7 @@ impl ClientStore for SqliteStore {
                 [],
                 |row| row.get(0),
             )?;
-            let has_all = now.store == mark.store && now.last > mark.last && first <= mark.last + 1;
-            if is_other || !has_all || now.last - mark.last > MOST_CHANGES {
+            if is_other || !now.lists_all_since(mark, first) {
                 return Ok((now, Changed::Any));
             }
             let mut select =

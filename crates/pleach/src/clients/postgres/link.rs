@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 use tokio_postgres::{
-    Client, Config, NoTls, Row, Statement,
+    Client, Config, NoTls, Row, Statement, ToStatement,
     error::{Severity, SqlState},
     types::ToSql,
 };
@@ -163,19 +163,10 @@ impl Link {
         self.wait(self.client.query_one(sql, values))
     }
 
-    /// Returns the row of a query that has at most one.
-    pub(super) fn query_opt(
+    /// Returns the row of a query, which may be prepared, that has at most one.
+    pub(super) fn query_opt<S: ToStatement + ?Sized>(
         &self,
-        sql: &str,
-        values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Option<Row>, Failure> {
-        self.wait(self.client.query_opt(sql, values))
-    }
-
-    /// Returns the row of a prepared query that has at most one.
-    pub(super) fn find(
-        &self,
-        statement: &Statement,
+        statement: &S,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, Failure> {
         self.wait(self.client.query_opt(statement, values))

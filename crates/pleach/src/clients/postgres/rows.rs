@@ -66,7 +66,7 @@ impl Rows for Open {
 
     fn client_of(&mut self, public_key: &[u8; KEY_LEN]) -> Result<Option<StoredClient>, Failure> {
         let key = keys::encode_public(public_key);
-        let found = self.link.find(&self.find, &[&key])?;
+        let found = self.link.query_opt(&self.find, &[&key])?;
         let raw = found.as_ref().map(raw_client).transpose()?;
         Ok(raw.map(RawClient::checked).transpose()?)
     }
