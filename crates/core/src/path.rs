@@ -386,19 +386,10 @@ impl Path {
         quarter.clamp(Duration::from_millis(5), Duration::from_millis(25))
     }
 
-    /// Amount by which the newest reported one-way delay exceeds its minimum. An unused path gets no reports.
-    /// Therefore, if an RTT sample is newer than the last report, its excess over the min RTT is returned if that is
-    /// smaller.
+    /// Amount by which the newest one-way delay exceeds its minimum.
     #[must_use]
     pub fn lateness(&self) -> Duration {
-        let reported = self.model.delay.queue_delay();
-        if self.rtt.sampled_at() <= self.model.delay.sampled_at() {
-            return reported;
-        }
-        let probed = self.rtt.latest().zip(self.rtt.min());
-        probed.map_or(reported, |(latest, min)| {
-            reported.min(latest.saturating_sub(min))
-        })
+        self.model.delay.queue_delay()
     }
 
     /// Queueing delay of a datagram sent now: the standing queue of the last report minus the time since that report.

@@ -523,7 +523,7 @@ impl Tunnel {
                 self.outbound
                     .refresh(now, &mut self.paths, &mut self.placement);
             }
-            self.handle_frames(now, id, body, shared);
+            self.handle_frames(now, id, header.sent_us, body, shared);
             self.tell_rate_control(now);
             if shared.delivered.len() > before {
                 self.on_delivered(now, before, shared);
@@ -623,8 +623,16 @@ impl Tunnel {
         is_any
     }
 
-    /// Handles the frames of an authenticated control datagram that arrived on `id`.
-    fn handle_frames(&mut self, now: Instant, id: PathId, body: &[u8], shared: &mut Shared<'_>) {
+    /// Handles the frames of an authenticated control datagram that arrived on `id`, sent at `sent_us` by the peer's
+    /// clock.
+    fn handle_frames(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        sent_us: u32,
+        body: &[u8],
+        shared: &mut Shared<'_>,
+    ) {
         let mut missing_left = MAX_OUTSTANDING;
         for frame in Frames::new(body) {
             match frame {
@@ -633,7 +641,7 @@ impl Tunnel {
                         path.on_ping(token, size);
                     }
                 }
-                Frame::Pong { token, .. } => self.on_pong(now, id, token),
+                Frame::Pong { token, .. } => self.on_pong(now, id, token, sent_us),
                 Frame::Report { path, report } => self.on_report(now, path, &report, shared),
                 Frame::Link {
                     path,
@@ -729,14 +737,14 @@ impl Tunnel {
         }
     }
 
-    fn on_pong(&mut self, now: Instant, id: PathId, token: u32) {
+    fn on_pong(&mut self, now: Instant, id: PathId, token: u32, answered_us: u32) {
         let profile = *self.placement.profile();
         let sampling = profile.rtt_sampling;
         let gain = sampling.and_then(|sampling| sampling.gain_thousandths);
         let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        match path.on_pong(now, token, gain) {
+        match path.on_pong(now, token, answered_us, gain) {
             Pong::Mtu => self.look_for_narrow(now),
             Pong::Rtt => {
                 self.outbound

@@ -61,7 +61,7 @@ enum Item {
 #[derive(Debug)]
 enum Answer {
     Report(PathReport, Vec<(Seq, u16)>),
-    Pong { token: u32 },
+    Pong { token: u32, answered_us: u32 },
 }
 
 /// A path over a line.
@@ -312,7 +312,9 @@ impl Line {
                 }
                 Item::Ping { token } => {
                     let back = at + self.rtt / 2;
-                    self.answers.push_back((back, Answer::Pong { token }));
+                    let answered_us = at.wire_micros();
+                    self.answers
+                        .push_back((back, Answer::Pong { token, answered_us }));
                 }
                 Item::Tail { path_seq } => self.receiver.on_tail(at, path_seq),
                 Item::Cross => {}
@@ -349,8 +351,8 @@ impl Line {
                 }
                 let _ = self.path.on_report(self.now, &report, &mut self.pool);
             }
-            Answer::Pong { token } => {
-                let pong = self.path.on_pong(self.now, token, None);
+            Answer::Pong { token, answered_us } => {
+                let pong = self.path.on_pong(self.now, token, answered_us, None);
                 assert_ne!(pong, Pong::Mtu);
             }
         }

@@ -145,20 +145,31 @@ impl Path {
         }
     }
 
-    /// Processes the answer to the probe `token`. `rtt_gain_thousandths`: the weight of an RTT sample, if the policy
-    /// sets one.
-    pub fn on_pong(&mut self, now: Instant, token: u32, rtt_gain_thousandths: Option<u16>) -> Pong {
+    /// Processes the answer to the probe `token`, which the peer sent at `answered_us` by its clock. The probe is a
+    /// sample of the RTT and of the one-way delay: a path that carries no data gets no reports, and without probes its
+    /// delay would stay what it was when it last carried data. `rtt_gain_thousandths`: the weight of an RTT sample, if
+    /// the policy sets one.
+    pub fn on_pong(
+        &mut self,
+        now: Instant,
+        token: u32,
+        answered_us: u32,
+        rtt_gain_thousandths: Option<u16>,
+    ) -> Pong {
         if self.mtu.on_pong(now, token) {
             return Pong::Mtu;
         }
-        let Some(rtt) = self.probes.finish(now, token) else {
+        let Some(sent_at) = self.probes.finish(token) else {
             return Pong::Unknown;
         };
+        let rtt = now.since(sent_at);
         if let Some(gain) = rtt_gain_thousandths {
             self.rtt.set_gain(gain);
         }
         if self.health.radio().was_awake(now, rtt) {
             self.rtt.on_sample(now, rtt, Duration::ZERO);
+            let delay = RelativeDelay::from_stamps(sent_at.wire_micros(), answered_us);
+            self.model.delay.on_sample(now, delay);
             self.pace(now);
             let interval = self.feedback_interval();
             self.health
@@ -312,6 +323,25 @@ mod tests {
         report(&mut path, 21, 14_000, 60);
         assert_ne!(known(&path), before);
         assert_eq!(path.loss().received(), 22, "nothing is forgotten");
+    }
+
+    #[test]
+    fn probes_show_that_an_unused_path_is_quick_again() {
+        let now = Instant::from_millis(1_000);
+        let link = Link::named("lte");
+        let mut path = Path::new(now, PathId(0), link, Role::Client, Profile::default());
+        // While the link stood still, its last datagrams were queued for a second.
+        report(&mut path, 0, 1_000, 2_000);
+        assert_eq!(path.delay().min(), Some(RelativeDelay(1_000_000)));
+        for ms in (12_000..13_000).step_by(250) {
+            let sent_at = Instant::from_millis(ms);
+            let token = path.probes.start(sent_at);
+            let answered_us = (sent_at + Duration::from_millis(30)).wire_micros();
+            let now = sent_at + Duration::from_millis(50);
+            assert_eq!(path.on_pong(now, token, answered_us, None), Pong::Rtt);
+        }
+        assert_eq!(path.delay().min(), Some(RelativeDelay(30_000)));
+        assert_eq!(path.lateness(), Duration::ZERO);
     }
 
     #[test]

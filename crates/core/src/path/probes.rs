@@ -1,6 +1,5 @@
 //! Probes in flight, and pings of the peer to answer. Both are bounded; the oldest probe is forgotten first.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::time::Instant;
@@ -33,12 +32,12 @@ impl Probes {
         token
     }
 
-    /// The RTT of the probe `token`; `None` if the probe is unknown, or if this probe or a later one was already
+    /// When the probe `token` was sent; `None` if the probe is unknown, or if this probe or a later one was already
     /// answered.
-    pub fn finish(&mut self, now: Instant, token: u32) -> Option<Duration> {
+    pub fn finish(&mut self, token: u32) -> Option<Instant> {
         let index = self.sent.iter().position(|(sent, _)| *sent == token)?;
         let (_, sent_at) = self.sent.drain(..=index).next_back()?;
-        Some(now.since(sent_at))
+        Some(sent_at)
     }
 
     /// Queues a ping to answer, unless `MAX_OWED` pings are queued.
@@ -69,12 +68,11 @@ mod tests {
         let mut probes = Probes::default();
         let at = |probe: u64| Instant::from_millis(probe * 20);
         let tokens: Vec<u32> = (0..120).map(|probe| probes.start(at(probe))).collect();
-        let finish = |probes: &mut Probes, token: usize| probes.finish(at(120), tokens[token]);
-        assert_eq!(finish(&mut probes, 0), Some(Duration::from_millis(2400)));
-        assert_eq!(finish(&mut probes, 0), None);
-        assert_eq!(finish(&mut probes, 7), Some(Duration::from_millis(2260)));
-        assert_eq!(finish(&mut probes, 5), None, "overtaken");
-        assert_eq!(probes.finish(at(120), 999), None, "never sent");
+        assert_eq!(probes.finish(tokens[0]), Some(at(0)));
+        assert_eq!(probes.finish(tokens[0]), None);
+        assert_eq!(probes.finish(tokens[7]), Some(at(7)));
+        assert_eq!(probes.finish(tokens[5]), None, "overtaken");
+        assert_eq!(probes.finish(999), None, "never sent");
     }
 
     #[test]
@@ -84,7 +82,7 @@ mod tests {
         for _ in 0..MAX_PROBES {
             probes.start(Instant::ZERO);
         }
-        assert_eq!(probes.finish(Instant::ZERO, first), None);
+        assert_eq!(probes.finish(first), None);
         assert_eq!(probes.sent.len(), MAX_PROBES);
     }
 }

@@ -60,7 +60,7 @@ fn only_a_client_describes_links() {
             drops: &mut Drops::default(),
             train_starts: &mut train_starts,
         };
-        tunnel.handle_frames(Instant::ZERO, PathId(0), &body, &mut shared);
+        tunnel.handle_frames(Instant::ZERO, PathId(0), 0, &body, &mut shared);
         let path = tunnel.paths().get(PathId(0)).expect("added");
         assert_eq!(path.link().name == "theirs", is_taken);
         assert_eq!(path.link().role == LinkRole::Never, is_taken);
