@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | startup | 250 % of the maximum delivery rate; with a remembered rate it begins at 70 % of that rate | `control/startup.rs` |
 //! | unpaced | no pacing: the profile does not search for the capacity, and the path has not been saturated | this file |
-//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer | this file |
+//! | probe up | 110 % of the capacity: shows more capacity within a few reports without overflowing a short buffer; up to 250 % while each round shows more | `control/probe_up.rs` |
 //! | cruise | 103 % of the capacity: the standing queue is between `low` and `high` | this file |
 //! | drain | 8 to 40 % below the capacity, until the standing queue is below `low` | `control/drain.rs` |
 //!
@@ -40,6 +40,7 @@ use self::{
     aim::{Aim, Sharing},
     drain::{Drain, Verdict},
     limit::Limit,
+    probe_up::ProbeUp,
     startup::Startup,
 };
 use super::{
@@ -56,6 +57,7 @@ use crate::{
 pub mod aim;
 mod drain;
 mod limit;
+mod probe_up;
 mod recalled;
 mod startup;
 
@@ -77,7 +79,7 @@ pub struct Controller {
 enum State {
     Startup(Startup),
     Unpaced,
-    ProbeUp,
+    ProbeUp(ProbeUp),
     Cruise,
     Drain(Drain),
 }
@@ -87,12 +89,12 @@ impl State {
     const fn allows(&self, next: &Self) -> bool {
         match (self, next) {
             (_, Self::Startup(_) | Self::Unpaced)
-            | (Self::Startup(_) | Self::Unpaced, Self::ProbeUp)
-            | (Self::ProbeUp, Self::Cruise | Self::Drain(_))
-            | (Self::Cruise, Self::ProbeUp | Self::Drain(_))
-            | (Self::Drain(_), Self::Drain(_) | Self::ProbeUp) => true,
+            | (Self::Startup(_) | Self::Unpaced, Self::ProbeUp(_))
+            | (Self::ProbeUp(_), Self::Cruise | Self::Drain(_))
+            | (Self::Cruise, Self::ProbeUp(_) | Self::Drain(_))
+            | (Self::Drain(_), Self::Drain(_) | Self::ProbeUp(_)) => true,
             (Self::Startup(_) | Self::Unpaced, Self::Cruise | Self::Drain(_))
-            | (Self::ProbeUp, Self::ProbeUp)
+            | (Self::ProbeUp(_), Self::ProbeUp(_))
             | (Self::Cruise | Self::Drain(_), Self::Cruise) => false,
         }
     }
@@ -110,6 +112,10 @@ impl Controller {
             mechanisms,
             aim: Aim::default(),
         }
+    }
+
+    fn probe_up(&mut self) {
+        self.enter(State::ProbeUp(ProbeUp::default()));
     }
 
     fn enter(&mut self, next: State) {
@@ -164,7 +170,7 @@ impl Controller {
         if !sample.app_limited {
             model.on_saturated(now);
             if matches!(self.state, State::Unpaced) {
-                self.enter(State::ProbeUp);
+                self.probe_up();
                 self.on_queue(now, signals, model);
             }
         }
@@ -187,7 +193,7 @@ impl Controller {
         }
         self.queued_at = now;
         if !self.is_paced() {
-            self.enter(State::ProbeUp);
+            self.probe_up();
         }
         (was_limited && signals.is_limited).then_some(window.rate)
     }
@@ -198,18 +204,18 @@ impl Controller {
         let (low, high) = (self.low(model), self.high(model));
         let next = match &mut self.state {
             State::Startup(_) | State::Unpaced => return,
-            State::ProbeUp | State::Cruise if queue > high => {
+            State::ProbeUp(_) | State::Cruise if queue > high => {
                 State::Drain(Drain::begin(now, signals.rtt, low, model))
             }
-            State::ProbeUp if queue >= low => State::Cruise,
-            State::Cruise if queue < low => State::ProbeUp,
-            State::ProbeUp | State::Cruise => return,
+            State::ProbeUp(_) if queue >= low => State::Cruise,
+            State::Cruise if queue < low => State::ProbeUp(ProbeUp::default()),
+            State::ProbeUp(_) | State::Cruise => return,
             State::Drain(drain) => {
                 let tests =
                     self.mechanisms.has(Mechanism::DrainTest) && self.aim.sharing != Sharing::Yield;
                 match drain.on_report(now, signals.rtt, low, tests, model) {
                     Verdict::Open => return,
-                    Verdict::Empty | Verdict::NoQueue => State::ProbeUp,
+                    Verdict::Empty | Verdict::NoQueue => State::ProbeUp(ProbeUp::default()),
                     Verdict::Again(drain) => State::Drain(drain),
                 }
             }
@@ -227,11 +233,14 @@ impl Controller {
         let Some(is_flat) = model.rounds.on_report(now, signals, is_long, max, gross) else {
             return;
         };
+        if let State::ProbeUp(probe) = &mut self.state {
+            probe.on_round(max);
+        }
         if let State::Startup(startup) = &mut self.state {
             startup.on_round(is_flat, queue > high * 2);
             if startup.is_flat() || is_long {
                 model.on_saturated(now);
-                self.enter(State::ProbeUp);
+                self.probe_up();
             }
         } else if model.is_outdated(now) {
             self.search_again(model);
@@ -253,7 +262,7 @@ impl Controller {
     pub(super) fn on_known(&mut self, now: Instant, model: &mut Model) {
         model.on_saturated(now);
         if !self.is_paced() {
-            self.enter(State::ProbeUp);
+            self.probe_up();
         }
     }
 
@@ -296,7 +305,7 @@ impl Controller {
                 State::Unpaced if searches => self.enter(State::Startup(Startup::default())),
                 State::Startup(_)
                 | State::Unpaced
-                | State::ProbeUp
+                | State::ProbeUp(_)
                 | State::Cruise
                 | State::Drain(_) => {}
             }
@@ -314,7 +323,7 @@ impl Controller {
     pub(super) fn remembered(&self, rtt: Duration) -> Option<Bitrate> {
         match &self.state {
             State::Startup(startup) => startup.remembered(rtt),
-            State::Unpaced | State::ProbeUp | State::Cruise | State::Drain(_) => None,
+            State::Unpaced | State::ProbeUp(_) | State::Cruise | State::Drain(_) => None,
         }
     }
 
@@ -336,7 +345,7 @@ impl Controller {
         match self.state {
             State::Startup(_) => "startup",
             State::Unpaced => "unpaced",
-            State::ProbeUp => "probe-up",
+            State::ProbeUp(_) => "probe-up",
             State::Cruise => "cruise",
             State::Drain(_) => "drain",
         }
@@ -370,7 +379,7 @@ impl Controller {
         let pace = match &self.state {
             State::Startup(startup) => return startup.pace(rtt, model.max_rate()),
             State::Unpaced => return None,
-            State::ProbeUp => gain(PROBE_UP_PERCENT)?,
+            State::ProbeUp(probe) => gain(probe.gain_percent())?,
             State::Cruise => gain(CRUISE_PERCENT)?,
             State::Drain(drain) => {
                 let known = model.rate.max().filter(|_| model.is_capacity_known(now));
@@ -403,8 +412,6 @@ impl Controller {
 
 /// Time without a queue after which a path counts as not saturated, if the profile does not search for the capacity.
 const SLACK: Duration = Duration::from_secs(1);
-/// Pacing gain of probe up, in percent: additional capacity or a queue becomes visible.
-const PROBE_UP_PERCENT: u64 = 110;
 /// Pacing gain of cruise, in percent.
 const CRUISE_PERCENT: u64 = 103;
 

@@ -116,4 +116,4 @@ const FIRST_WINDOW: Bytes = Bytes::new(24_000);
 const LEAST_FIRST_RTT: Duration = Duration::from_millis(4);
 /// Pacing gain of startup, in percent. It is above 200, because TCP in slow start doubles its rate within an RTT and
 /// the latest sample is older than an RTT.
-const SEARCH_PERCENT: u64 = 250;
+pub(super) const SEARCH_PERCENT: u64 = 250;
