@@ -1,7 +1,8 @@
 //! How long packets may wait in the tunnel queue before it signals congestion, and how many bytes of a flow may wait.
 //!
 //! *Target.* A flow that backs off by 30 %, as CUBIC does (RFC 9438 section 4.6), keeps the paths full only if packets
-//! for 3/7 of an RTT wait here. Flow queueing keeps the waiting packets from delaying other flows. Some policies use a
+//! for 3/7 of an RTT wait here. The sender's RTT contains the time for which packets wait at the receiver for
+//! retransmissions of lost ones. Flow queueing keeps the waiting packets from delaying other flows. Some policies use a
 //! path with a longer delay only for packets that would wait here for long. The target is at least as long as that wait
 //! ([`Scheduler::longest_wait`](crate::sched::Scheduler::longest_wait)). If no path is paced, no standing queue is
 //! needed here, and losses on the paths signal congestion.
@@ -65,6 +66,12 @@ impl Targets {
         let longest = usable().filter(is_used).filter_map(Path::loaded_rtt).max();
         // Senders whose ACKs are delayed measure the longer RTT.
         let longest = longest.unwrap_or_default().max(kept);
+        let longest = longest
+            + usable()
+                .filter(is_used)
+                .map(repair)
+                .max()
+                .unwrap_or_default();
         // Add the time of two full packets, because at low rates each packet is a large part of the queue.
         let rate = sum(usable().filter_map(|path| path.rate().max()));
         let packets = if rate > Bitrate::ZERO {
@@ -89,6 +96,23 @@ impl Targets {
         let patience = longest * 4 + PATIENCE;
         lanes.set_limits(bulk_target + beyond, target + beyond, patience);
     }
+}
+
+/// Returns how much longer a sender's RTT is because packets wait at the receiver for retransmissions of what `path` has
+/// lost.
+fn repair(path: &Path) -> Duration {
+    let known = path.loaded_rtt().zip(path.rate().max());
+    known.map_or(Duration::ZERO, |(rtt, rate)| {
+        repair_time(rtt, rate, path.loss_floor_ppm())
+    })
+}
+
+/// Returns how long packets wait for retransmissions over a path of this RTT, rate and loss ratio: an RTT if the path
+/// loses a packet in each RTT, and the same share of an RTT if it loses one more rarely.
+fn repair_time(rtt: Duration, rate: Bitrate, loss_ppm: u32) -> Duration {
+    let packets = rate.bytes_in(rtt).get() / FULL_PACKET;
+    let lost_ppm = packets.saturating_mul(loss_ppm.into()).min(1_000_000);
+    rtt * u32::try_from(lost_ppm).unwrap_or(1_000_000) / 1_000_000
 }
 
 /// Returns how many bytes of a flow may wait if all its packets are ACKs: the amount that the path with the shortest
@@ -121,6 +145,8 @@ const LEAST_TARGET: Duration = Duration::from_millis(5);
 const LARGEST_TARGET: Duration = Duration::from_millis(150);
 /// Maximum duration for which a flow's queue may use the allowance, because the former rate of a path may never return.
 const LONGEST_ALLOWED: Duration = Duration::from_millis(600);
+/// Size of a full packet in bytes.
+const FULL_PACKET: u64 = 1_500;
 /// Size of two full packets.
 const TARGET_BYTES: Bytes = Bytes::new(3_000);
 /// Maximum transmission time of the waiting ACKs of a flow, a delay that no sender notices.
@@ -131,3 +157,19 @@ const LEAST_LIMIT: Duration = Duration::from_millis(60);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Duration for which the longest wait for paths with longer delays is remembered.
 const LATE_KEPT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_wait_for_retransmissions_for_an_rtt_at_most() {
+        let rtt = Duration::from_millis(100);
+        // 12 Mbit/s: 100 packets in an RTT.
+        let wait = |loss_ppm| repair_time(rtt, Bitrate::from_mbps(12), loss_ppm);
+        assert_eq!(wait(0), Duration::ZERO);
+        assert_eq!(wait(2_500), rtt / 4);
+        assert_eq!(wait(10_000), rtt);
+        assert_eq!(wait(200_000), rtt);
+    }
+}
