@@ -9,6 +9,7 @@ use crate::clients::StoreError;
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
     reading: Option<String>,
+    finding: Option<String>,
     writing: Option<String>,
 }
 
@@ -34,6 +35,14 @@ impl Trouble {
         true
     }
 
+    /// Records the look-up of one client, with its error, at a store that can be read otherwise. Returns whether this
+    /// changes [`Self::text`]. The log names the client instead.
+    pub(super) fn on_find(&mut self, error: Option<&StoreError>) -> bool {
+        let before = self.text();
+        self.finding = error.map(ToString::to_string);
+        self.text() != before
+    }
+
     /// Records an attempt to write, with its error. Returns whether this changes [`Self::text`].
     pub(super) fn on_write(&mut self, error: Option<&StoreError>) -> bool {
         let text = error.map(ToString::to_string);
@@ -56,7 +65,8 @@ impl Trouble {
             let text = self.writing.as_ref()?;
             Some(format!("the bytes of clients cannot be written: {text}"))
         };
-        self.reading.clone().or_else(writing)
+        let reading = self.reading.as_ref().or(self.finding.as_ref());
+        reading.cloned().or_else(writing)
     }
 }
 

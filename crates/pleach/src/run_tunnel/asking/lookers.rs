@@ -1,0 +1,164 @@
+//! Threads that look clients up at the same time, in a store that answers over a network.
+//!
+//! The thread of [`Asking`](super::Asking) decides, and these threads wait for the store. A key is looked up once at a
+//! time, however many initiations of its client arrive meanwhile. Looking up known clients again takes at most
+//! [`MOST_AGAIN`] threads, so new clients need not wait for them.
+//!
+//! Bounds: the questions of new clients are bounded by the caller, further look-ups by [`MOST_AGAIN`], and lists of
+//! changes by one. The threads end with [`Lookers`], after their last answer.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
+
+use anyhow::Context as _;
+use pleach_core::endpoint::enrolment::EnrolmentRequest;
+
+use super::Note;
+use crate::{
+    clients::{Changed, Found, Lookups, Mark, StoreError},
+    keys::KEY_LEN,
+};
+
+/// What a thread has to ask.
+enum Job {
+    Find([u8; KEY_LEN]),
+    List(Mark),
+}
+
+/// What a thread was told.
+pub(super) enum Told {
+    /// The answer about a key.
+    Found([u8; KEY_LEN], Result<Option<Found>, StoreError>),
+    /// The changes since the last list, and the moment of this list.
+    Listed(Result<(Mark, Changed), StoreError>),
+}
+
+/// Who waits for the answer about a key.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// Questions of the engine.
+    pub(super) requests: Vec<EnrolmentRequest>,
+    /// Whether the client was known, and its answer old.
+    pub(super) is_again: bool,
+}
+
+/// The threads, and the questions that they are to answer.
+pub(super) struct Lookers {
+    jobs: Sender<Job>,
+    waiting: BTreeMap<[u8; KEY_LEN], Waiting>,
+    /// Number of keys in `waiting` that are looked up again.
+    again: usize,
+    is_listing: bool,
+}
+
+impl Lookers {
+    /// Starts one thread for each of `lookups`. They tell `notes` what they were told. `None` without lookups.
+    ///
+    /// # Errors
+    /// If a thread cannot be created.
+    pub(super) fn start(
+        lookups: Vec<Box<dyn Lookups>>,
+        notes: &Sender<Note>,
+    ) -> anyhow::Result<Option<Self>> {
+        if lookups.is_empty() {
+            return Ok(None);
+        }
+        let (jobs, todo) = mpsc::channel();
+        let todo = Arc::new(Mutex::new(todo));
+        for mut lookup in lookups {
+            let (todo, notes) = (Arc::clone(&todo), notes.clone());
+            thread::Builder::new()
+                .name("look up".to_owned())
+                .spawn(move || {
+                    while let Some(job) = next(&todo) {
+                        if notes.send(Note::Told(answer(&mut *lookup, job))).is_err() {
+                            return;
+                        }
+                    }
+                })
+                .context("thread for the service of clients")?;
+        }
+        Ok(Some(Self {
+            jobs,
+            waiting: BTreeMap::new(),
+            again: 0,
+            is_listing: false,
+        }))
+    }
+
+    /// Looks up the client of a question.
+    pub(super) fn ask(&mut self, request: EnrolmentRequest) {
+        let key = request.public_key;
+        let waiting = self.waiting.entry(key).or_insert_with(|| {
+            // Fails only when the threads have ended.
+            let _ = self.jobs.send(Job::Find(key));
+            Waiting::default()
+        });
+        waiting.requests.push(request);
+    }
+
+    /// Whether a known client may be looked up again now.
+    pub(super) const fn has_room(&self) -> bool {
+        self.again < MOST_AGAIN
+    }
+
+    /// Looks up a known client again, if it is not being looked up.
+    pub(super) fn ask_again(&mut self, key: [u8; KEY_LEN]) {
+        let waiting = self.waiting.entry(key).or_insert_with(|| {
+            let _ = self.jobs.send(Job::Find(key));
+            Waiting::default()
+        });
+        if !waiting.is_again {
+            waiting.is_again = true;
+            self.again += 1;
+        }
+    }
+
+    /// Asks for changes since `mark`, unless the answer to the last such question is missing.
+    pub(super) fn list(&mut self, mark: &Mark) {
+        if !self.is_listing {
+            self.is_listing = true;
+            let _ = self.jobs.send(Job::List(mark.clone()));
+        }
+    }
+
+    /// Notes that the list of changes has arrived.
+    pub(super) const fn on_listed(&mut self) {
+        self.is_listing = false;
+    }
+
+    /// Returns who has waited for the answer about `key`, which has arrived.
+    pub(super) fn on_found(&mut self, key: &[u8; KEY_LEN]) -> Waiting {
+        let waiting = self.waiting.remove(key).unwrap_or_default();
+        self.again -= usize::from(waiting.is_again);
+        waiting
+    }
+}
+
+/// Waits for the next job. `None` when there will be no more.
+fn next(todo: &Mutex<Receiver<Job>>) -> Option<Job> {
+    // A thread that has panicked did not change the receiver.
+    let todo = todo
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    todo.recv().ok()
+}
+
+fn answer(lookup: &mut dyn Lookups, job: Job) -> Told {
+    match job {
+        Job::Find(key) => Told::Found(key, lookup.find(&key)),
+        Job::List(mut mark) => {
+            let changed = lookup.changes_since(&mut mark);
+            Told::Listed(changed.map(|changed| (mark, changed)))
+        }
+    }
+}
+
+/// Maximum number of known clients that are looked up again at the same time: half of the threads of a service.
+const MOST_AGAIN: usize = 8;
