@@ -18,7 +18,7 @@
 
 mod decisions;
 pub(crate) mod files;
-mod http;
+pub(crate) mod http;
 mod postgres;
 mod raw;
 pub(crate) mod sqlite;

@@ -174,7 +174,7 @@ const MISTAKES: &[Mistake] = mistakes! {
     "service without a token": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:80\"\n[scheduler]",
         "f.toml:9: [clients] token_file: missing required key; remedy: add token_file = \"/etc/pleach/clients.token\"";
     "service with an open token": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:80\"\ntoken_file = \"open.key\"\n[scheduler]",
-        "f.toml:12: [clients] token_file: token file DIR/open.key is open to others (mode 644); remedy: chmod 600 the file, and make a new token if others may have read it";
+        "f.toml:12: [clients] token_file: token file \"open.key\" is open to others (mode 644); remedy: chmod 600 the file, and make a new token if others may have read it";
     "service far away in the clear": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://192.0.2.1/\"\ntoken_file = \"good.key\"\n[scheduler]",
         "f.toml:11: [clients] store: the service is on another host, to which keys must not be sent in the clear; remedy: write https://, and ca_file = \"FILE\" with the certificate of the authority that signed the service's certificate";
     "service of an unknown authority": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"https://clients.example.net\"\ntoken_file = \"good.key\"\n[scheduler]",

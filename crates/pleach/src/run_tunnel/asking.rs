@@ -96,6 +96,8 @@ impl Refused {
 /// A message of the data path to the thread.
 enum Note {
     Ask(Box<EnrolmentRequest>),
+    /// This client was refused, because its name or an address belongs to another one.
+    Clashed([u8; KEY_LEN]),
     /// The gateway stops, or has stopped.
     End,
     /// The engine has forgotten this client.
@@ -179,6 +181,12 @@ impl Asker {
     /// Tells the thread that the engine has forgotten a client.
     pub(super) fn on_forgotten(&self, public_key: [u8; KEY_LEN]) {
         self.tell(Note::Forgotten(public_key));
+    }
+
+    /// Tells the thread that a client was refused, because its name or an address belongs to another one. The answer about
+    /// it is not kept: after a restart, it might take the address before its owner.
+    pub(super) fn on_clash(&self, public_key: [u8; KEY_LEN]) {
+        self.tell(Note::Clashed(public_key));
     }
 
     /// Tells the thread the bytes that were carried since the last call.
@@ -340,6 +348,7 @@ impl Asking {
             let next = self.next_look.min(self.next_write);
             let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
+                Ok(Note::Clashed(key)) => self.forget(&key),
                 Ok(Note::Ask(_) | Note::Forgotten(_) | Note::Told(_)) if is_stopping() => {}
                 Ok(Note::Ask(request)) => self.on_asked(*request),
                 Ok(Note::Told(Told::Found(key, found))) => self.on_found(&key, &found),
@@ -629,18 +638,34 @@ impl Asking {
         match changed {
             Ok(changed) => {
                 self.on_read(None);
+                if self.trouble.on_listed(now) {
+                    self.out.tell(Answer::State(self.trouble.text()));
+                }
                 match changed {
                     Changed::Keys(keys) => self.changed.extend(keys),
                     Changed::Any => self.again.extend(self.known.keys()),
                 }
             }
-            Err(error) => return self.on_read(Some(&error)),
+            Err(error) => {
+                self.on_read(Some(&error));
+                return self.answer_from_memory();
+            }
         }
         let is_due = |known: &Known| known.is_used && known.due_at <= now;
         let due = self.known.iter().filter(|(_, known)| is_due(known));
         self.again.extend(due.map(|(key, _)| *key));
         self.is_paused = false;
         self.ask_again(now);
+    }
+
+    /// Answers the questions that wait for a store that cannot be read.
+    fn answer_from_memory(&mut self) {
+        let lookers = self.lookers.iter_mut();
+        let requests: Vec<_> = lookers.flat_map(Lookers::take_requests).collect();
+        for request in requests {
+            let client = self.ask(&request);
+            self.out.settle(request.ticket, client);
+        }
     }
 
     /// Asks again about some of the clients whose turn it is.
@@ -758,7 +783,7 @@ impl Asking {
                 "a client cannot be looked up: {error}"
             );
         }
-        if self.trouble.on_find(error) {
+        if self.trouble.on_find(clock::now(), error) {
             self.out.tell(Answer::State(self.trouble.text()));
         }
     }

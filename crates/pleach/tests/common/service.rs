@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub(crate) id: String,
     /// Number of the first change that is still in the list.
     pub(crate) first: usize,
+    /// Answers nothing.
+    pub(crate) hangs: bool,
     /// Closes every connection.
     pub(crate) is_away: bool,
     /// Answer to every request for a client whose query contains the first text, instead of the right one.
@@ -154,6 +156,9 @@ fn serve(mut stream: impl Read + Write, state: &Mutex<State>) -> io::Result<()> 
         let delay = lock(state).delay;
         if is_client && !delay.is_zero() {
             thread::park_timeout(delay);
+        }
+        while lock(state).hangs && !lock(state).is_over {
+            thread::park_timeout(Duration::from_millis(50));
         }
         let answer = {
             let mut state = lock(state);

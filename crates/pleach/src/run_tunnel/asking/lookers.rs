@@ -2,7 +2,8 @@
 //!
 //! The thread of [`Asking`](super::Asking) decides, and these threads wait for the store. A key is looked up once at a
 //! time, however many initiations of its client arrive meanwhile. Looking up known clients again takes at most
-//! [`MOST_AGAIN`] threads, so new clients need not wait for them.
+//! [`MOST_AGAIN`] threads, so new clients need not wait for them. One thread asks for changes only, because removals and
+//! the state of the store must not wait for new clients.
 //!
 //! Bounds: the questions of new clients are bounded by the caller, further look-ups by [`MOST_AGAIN`], and lists of
 //! changes by one. The threads end with [`Lookers`], after their last answer.
@@ -10,7 +11,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -24,12 +25,6 @@ use crate::{
     clients::{Changed, Found, Lookups, Mark, StoreError},
     keys::KEY_LEN,
 };
-
-/// What a thread has to ask.
-enum Job {
-    Find([u8; KEY_LEN]),
-    List(Mark),
-}
 
 /// What a thread was told.
 pub(super) enum Told {
@@ -50,7 +45,8 @@ pub(super) struct Waiting {
 
 /// The threads, and the questions that they are to answer.
 pub(super) struct Lookers {
-    jobs: Sender<Job>,
+    keys: Sender<[u8; KEY_LEN]>,
+    lists: Sender<Mark>,
     waiting: BTreeMap<[u8; KEY_LEN], Waiting>,
     /// Number of keys in `waiting` that are looked up again.
     again: usize,
@@ -58,34 +54,27 @@ pub(super) struct Lookers {
 }
 
 impl Lookers {
-    /// Starts one thread for each of `lookups`. They tell `notes` what they were told. `None` without lookups.
+    /// Starts one thread for each of `lookups`. They pass on to `notes` what they were told. `None` without lookups.
     ///
     /// # Errors
     /// If a thread cannot be created.
     pub(super) fn start(
-        lookups: Vec<Box<dyn Lookups>>,
+        mut lookups: Vec<Box<dyn Lookups>>,
         notes: &Sender<Note>,
     ) -> anyhow::Result<Option<Self>> {
-        if lookups.is_empty() {
+        let Some(lister) = lookups.pop() else {
             return Ok(None);
-        }
-        let (jobs, todo) = mpsc::channel();
+        };
+        let (lists, todo) = mpsc::channel();
+        spawn(&Arc::new(Mutex::new(todo)), notes, lister, list)?;
+        let (keys, todo) = mpsc::channel();
         let todo = Arc::new(Mutex::new(todo));
-        for mut lookup in lookups {
-            let (todo, notes) = (Arc::clone(&todo), notes.clone());
-            thread::Builder::new()
-                .name("look up".to_owned())
-                .spawn(move || {
-                    while let Some(job) = next(&todo) {
-                        if notes.send(Note::Told(answer(&mut *lookup, job))).is_err() {
-                            return;
-                        }
-                    }
-                })
-                .context("thread for the service of clients")?;
+        for lookup in lookups {
+            spawn(&todo, notes, lookup, find)?;
         }
         Ok(Some(Self {
-            jobs,
+            keys,
+            lists,
             waiting: BTreeMap::new(),
             again: 0,
             is_listing: false,
@@ -97,7 +86,7 @@ impl Lookers {
         let key = request.public_key;
         let waiting = self.waiting.entry(key).or_insert_with(|| {
             // Fails only when the threads have ended.
-            let _ = self.jobs.send(Job::Find(key));
+            let _ = self.keys.send(key);
             Waiting::default()
         });
         waiting.requests.push(request);
@@ -111,7 +100,7 @@ impl Lookers {
     /// Looks up a known client again, if it is not being looked up.
     pub(super) fn ask_again(&mut self, key: [u8; KEY_LEN]) {
         let waiting = self.waiting.entry(key).or_insert_with(|| {
-            let _ = self.jobs.send(Job::Find(key));
+            let _ = self.keys.send(key);
             Waiting::default()
         });
         if !waiting.is_again {
@@ -124,13 +113,21 @@ impl Lookers {
     pub(super) fn list(&mut self, mark: &Mark) {
         if !self.is_listing {
             self.is_listing = true;
-            let _ = self.jobs.send(Job::List(mark.clone()));
+            let _ = self.lists.send(mark.clone());
         }
     }
 
     /// Notes that the list of changes has arrived.
     pub(super) const fn on_listed(&mut self) {
         self.is_listing = false;
+    }
+
+    /// Returns the questions of the engine that wait for an answer. They do not wait any more.
+    pub(super) fn take_requests(&mut self) -> Vec<EnrolmentRequest> {
+        let waiting = self.waiting.values_mut();
+        waiting
+            .flat_map(|waiting| waiting.requests.drain(..))
+            .collect()
     }
 
     /// Returns who has waited for the answer about `key`, which has arrived.
@@ -141,24 +138,45 @@ impl Lookers {
     }
 }
 
-/// Waits for the next job. `None` when there will be no more.
-fn next(todo: &Mutex<Receiver<Job>>) -> Option<Job> {
+/// Starts a thread that asks for each element of `todo`.
+fn spawn<T: Send + 'static>(
+    todo: &Arc<Mutex<Receiver<T>>>,
+    notes: &Sender<Note>,
+    mut lookup: Box<dyn Lookups>,
+    ask: fn(&mut dyn Lookups, T) -> Told,
+) -> anyhow::Result<()> {
+    let (todo, notes) = (Arc::clone(todo), notes.clone());
+    thread::Builder::new()
+        .name("look up".to_owned())
+        .spawn(move || {
+            while let Some(job) = next(&todo) {
+                if notes.send(Note::Told(ask(&mut *lookup, job))).is_err() {
+                    return;
+                }
+            }
+        })
+        .context("thread for the service of clients")?;
+    Ok(())
+}
+
+/// Waits for the next element. `None` when there will be no more.
+fn next<T>(todo: &Mutex<Receiver<T>>) -> Option<T> {
     // A thread that has panicked did not change the receiver.
-    let todo = todo
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let todo = todo.lock().unwrap_or_else(PoisonError::into_inner);
     todo.recv().ok()
 }
 
-fn answer(lookup: &mut dyn Lookups, job: Job) -> Told {
-    match job {
-        Job::Find(key) => Told::Found(key, lookup.find(&key)),
-        Job::List(mut mark) => {
-            let changed = lookup.changes_since(&mut mark);
-            Told::Listed(changed.map(|changed| (mark, changed)))
-        }
-    }
+fn find(lookup: &mut dyn Lookups, key: [u8; KEY_LEN]) -> Told {
+    Told::Found(key, lookup.find(&key))
+}
+
+fn list(lookup: &mut dyn Lookups, mut mark: Mark) -> Told {
+    let changed = lookup.changes_since(&mut mark);
+    Told::Listed(changed.map(|changed| (mark, changed)))
 }
 
 /// Maximum number of known clients that are looked up again at the same time: half of the threads of a service.
 const MOST_AGAIN: usize = 8;
+
+#[cfg(test)]
+mod tests;
