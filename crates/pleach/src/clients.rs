@@ -21,6 +21,9 @@ pub(crate) mod files;
 pub(crate) mod http;
 mod postgres;
 mod raw;
+#[cfg(test)]
+#[path = "../tests/common/service.rs"]
+pub(crate) mod service;
 pub(crate) mod sqlite;
 #[cfg(test)]
 mod suite;

@@ -444,6 +444,9 @@ impl Asking {
             let client = self.admit(now, request, decided);
             self.out.settle(request.ticket, client);
         }
+        if waiting.is_changed {
+            self.changed.insert(*key);
+        }
         self.ask_again(now);
     }
 
@@ -577,7 +580,8 @@ impl Asking {
 
     /// Keeps an answer that the engine will use.
     fn keep(&mut self, now: Instant, client: StoredClient, life: Duration) {
-        if self.known.len() >= MAX_ANSWERS {
+        let is_new = !self.known.contains_key(&client.public_key);
+        if is_new && self.known.len() >= MAX_ANSWERS {
             let mut unused = self.known.iter().filter(|(_, known)| !known.is_used);
             if let Some(key) = unused.next().map(|(key, _)| *key) {
                 self.known.remove(&key);
@@ -624,7 +628,7 @@ impl Asking {
     /// Applies a list of changes that another thread has got.
     fn on_listed(&mut self, listed: Result<(Mark, Changed), StoreError>) {
         if let Some(lookers) = &mut self.lookers {
-            lookers.on_listed();
+            lookers.on_listed(listed.as_ref().ok().map(|(_, changed)| changed));
         }
         let changed = listed.map(|(mark, changed)| {
             self.mark = mark;

@@ -153,10 +153,6 @@ fn serve(mut stream: impl Read + Write, state: &Mutex<State>) -> io::Result<()> 
     while let Some(head) = head(&mut stream)? {
         let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
         let is_client = target.contains("/clients?");
-        let delay = lock(state).delay;
-        if is_client && !delay.is_zero() {
-            thread::park_timeout(delay);
-        }
         while lock(state).hangs && !lock(state).is_over {
             thread::park_timeout(Duration::from_millis(50));
         }
@@ -180,6 +176,11 @@ fn serve(mut stream: impl Read + Write, state: &Mutex<State>) -> io::Result<()> 
                 |(_, fault)| fault.clone(),
             )
         };
+        // The answer may be outdated when it arrives.
+        let delay = lock(state).delay;
+        if is_client && !delay.is_zero() {
+            thread::park_timeout(delay);
+        }
         stream.write_all(&answer)?;
         stream.flush()?;
     }

@@ -13,15 +13,13 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    clients::suite::{batch, nets},
+    clients::{
+        service::{Service, TOKEN, text},
+        suite::{batch, nets},
+    },
     config::Password,
     keys::SecretKey,
 };
-
-#[path = "../../../tests/common/service.rs"]
-mod service;
-
-use service::{Service, TOKEN, text};
 
 struct Bench {
     service: Service,

@@ -41,6 +41,8 @@ pub(super) struct Waiting {
     pub(super) requests: Vec<EnrolmentRequest>,
     /// Whether the client was known, and its answer old.
     pub(super) is_again: bool,
+    /// Whether the client has changed since it is being looked up, so that the answer may be from before.
+    pub(super) is_changed: bool,
 }
 
 /// The threads, and the questions that they are to answer.
@@ -117,9 +119,24 @@ impl Lookers {
         }
     }
 
-    /// Notes that the list of changes has arrived.
-    pub(super) const fn on_listed(&mut self) {
+    /// Notes that the list of changes has arrived, with its changes.
+    pub(super) fn on_listed(&mut self, changed: Option<&Changed>) {
         self.is_listing = false;
+        match changed {
+            Some(Changed::Any) => {
+                for waiting in self.waiting.values_mut() {
+                    waiting.is_changed = true;
+                }
+            }
+            Some(Changed::Keys(keys)) => {
+                for key in keys {
+                    if let Some(waiting) = self.waiting.get_mut(key) {
+                        waiting.is_changed = true;
+                    }
+                }
+            }
+            None => {}
+        }
     }
 
     /// Returns the questions of the engine that wait for an answer. They do not wait any more.

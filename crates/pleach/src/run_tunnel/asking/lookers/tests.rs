@@ -8,15 +8,13 @@ use pleach_linux::clock;
 use super::super::{Answer, Asker, Refused};
 use super::*;
 use crate::{
-    clients::http::HttpStore,
+    clients::{
+        http::HttpStore,
+        service::{Service, TOKEN, text},
+    },
     config::{HttpConfig, Password, StoreConfig, StorePlace},
     keys,
 };
-
-#[path = "../../../../tests/common/service.rs"]
-mod service;
-
-use service::{Service, TOKEN, text};
 
 struct Bench {
     service: Service,
@@ -92,20 +90,15 @@ impl Bench {
     #[track_caller]
     fn decision(&mut self, number: u16) -> Result<String, Refused> {
         self.ask(number);
-        self.until("a decision", |answer| match answer {
-            Answer::Told { ticket, client } if *ticket == u64::from(number) => {
-                Some(client.clone().map(|client| client.name))
-            }
-            _ => None,
-        })
+        self.until("a decision", |answer| decided(answer, number))
     }
 
     /// Waits until the trouble of the store is, or is not, told.
     #[track_caller]
     fn until_trouble(&mut self, is_there: bool) {
-        self.until("the trouble", |answer| match answer {
-            Answer::State(text) if text.is_some() == is_there => Some(()),
-            _ => None,
+        self.until("the trouble", |answer| {
+            let is_meant = matches!(answer, Answer::State(text) if text.is_some() == is_there);
+            is_meant.then_some(())
         });
     }
 
@@ -116,6 +109,15 @@ impl Bench {
         });
         clock::now()
     }
+}
+
+/// Returns the decision about the client `number`, if `answer` is one.
+fn decided(answer: &Answer, number: u16) -> Option<Result<String, Refused>> {
+    let Answer::Told { ticket, client } = answer else {
+        return None;
+    };
+    let is_meant = *ticket == u64::from(number);
+    is_meant.then(|| client.clone().map(|client| client.name))
 }
 
 fn start(service: &Service, cache: PathBuf) -> Asker {
@@ -159,13 +161,8 @@ fn a_storm_of_questions_is_answered_by_many_threads() {
         bench.ask(number);
     }
     for number in 1..=200 {
-        bench.until("an answer", |answer| match answer {
-            Answer::Told { ticket, client } if *ticket == number => {
-                assert!(client.is_ok(), "{client:?}");
-                Some(())
-            }
-            _ => None,
-        });
+        let decision = bench.until("an answer", |answer| decided(answer, number));
+        assert_eq!(decision, Ok(format!("c{number}")));
     }
     // 13 rounds of 50 ms; one after the other would take 10 s.
     let took = clock::now().since(begin);
@@ -182,13 +179,8 @@ fn a_client_that_repeats_its_initiation_is_looked_up_once() {
         bench.ask(1);
     }
     for _ in 0..10 {
-        assert_eq!(
-            bench.until("an answer", |answer| match answer {
-                Answer::Told { client, .. } => Some(client.is_ok()),
-                _ => None,
-            }),
-            true
-        );
+        let decision = bench.until("an answer", |answer| decided(answer, 1));
+        assert_eq!(decision, Ok("c1".to_owned()));
     }
     assert_eq!(bench.service.state().asked.len(), 1);
 }
@@ -218,6 +210,23 @@ fn removals_are_told_within_seconds_without_a_question_about_each_client() {
     bench.service.state().id = "two".to_owned();
     bench.until_gone(2);
     assert_eq!(bench.decision(3), Ok("c3".to_owned()));
+}
+
+#[test]
+fn a_removal_during_a_look_up_is_not_lost() {
+    let mut bench = Bench::new();
+    bench.put(1);
+    // The first list of changes has come.
+    assert_eq!(bench.decision(2), Err(Refused::Unknown));
+    thread::park_timeout(Duration::from_millis(1500));
+    bench.service.state().delay = Duration::from_secs(2);
+    bench.ask(1);
+    thread::park_timeout(Duration::from_millis(300));
+    bench.service.remove(&text_of(1));
+    let decision = bench.until("the outdated answer", |answer| decided(answer, 1));
+    assert_eq!(decision, Ok("c1".to_owned()));
+    bench.service.state().delay = Duration::ZERO;
+    bench.until_gone(1);
 }
 
 #[test]
@@ -280,13 +289,8 @@ fn a_service_that_hangs_is_noticed_although_all_threads_wait() {
     }
     let begin = clock::now();
     assert_eq!(bench.decision(1), Ok("c1".to_owned()));
-    bench.until("the last of many", |answer| match answer {
-        Answer::Told { ticket: 60, client } => {
-            assert_eq!(client.as_ref().err(), Some(&Refused::Unreadable));
-            Some(())
-        }
-        _ => None,
-    });
+    let last = bench.until("the last of many", |answer| decided(answer, 60));
+    assert_eq!(last, Err(Refused::Unreadable));
     // A list of changes begins within a second, and times out after five. All threads one after the other: 20 s.
     let took = clock::now().since(begin);
     assert!(took < Duration::from_secs(9), "{took:?}");
