@@ -9,20 +9,27 @@
 //! | --- | --- |
 //! | [`sqlite`] | the store in an SQLite file |
 //! | [`postgres`] | the store in a PostgreSQL database |
+//! | [`http`] | a service that is asked by HTTP, and the file with its answers |
 //! | [`decisions`], [`raw`] | what every kind of store decides; rows as they are in a database, and their checks |
+//! | [`tls`] | how connections to stores on other hosts are encrypted |
 //! | [`files`] | the members of a gateway without a store: files of `[invitations]` |
 //!
 //! Format, columns and rules for other programs that write to the store: `docs/clients.md`.
 
 mod decisions;
 pub(crate) mod files;
+pub(crate) mod http;
 mod postgres;
 mod raw;
+#[cfg(test)]
+#[path = "../tests/common/service.rs"]
+pub(crate) mod service;
 pub(crate) mod sqlite;
 #[cfg(test)]
 mod suite;
+mod tls;
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, time::Duration};
 
 use ipnet::IpNet;
 use pleach_core::{
@@ -30,7 +37,7 @@ use pleach_core::{
     session::invitation::Claim,
 };
 
-use self::{postgres::PostgresStore, sqlite::SqliteStore};
+use self::{http::HttpStore, postgres::PostgresStore, sqlite::SqliteStore};
 use crate::{
     config::{GatewayConfig, StorePlace},
     keys::{KEY_LEN, SecretKey},
@@ -64,6 +71,21 @@ impl StoredClient {
             ..self.clone()
         };
         same == *other
+    }
+}
+
+/// What a store says about a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The client.
+    pub(crate) client: StoredClient,
+    /// Time after which the gateway asks again; `None`: the usual time.
+    pub(crate) life: Option<Duration>,
+}
+
+impl From<StoredClient> for Found {
+    fn from(client: StoredClient) -> Self {
+        Self { client, life: None }
     }
 }
 
@@ -101,6 +123,14 @@ pub(crate) enum StoreError {
     /// The operating system returned an error.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Another program manages the clients.
+    #[error(
+        "the service {place} manages the clients of this gateway; add, change and remove them there"
+    )]
+    Managed {
+        /// Address of the service.
+        place: String,
+    },
     /// The schema is newer than this program.
     #[error(
         "{place}: its schema has version {found}, but this program knows versions up to {known}; update pleach on this host"
@@ -220,6 +250,53 @@ pub(crate) trait ClientStore: Members {
     /// # Errors
     /// If the store cannot be read.
     fn usage(&mut self) -> Result<BTreeMap<String, Usage>, StoreError>;
+
+    /// Returns handles by which as many threads ask the store at the same time. Empty if the store is fast, and is asked
+    /// by [`Self::find`] and [`Self::changes_since`].
+    fn lookups(&self) -> Vec<Box<dyn Lookups>> {
+        Vec::new()
+    }
+
+    /// Returns the answers of former runs that are younger than `oldest`, each with its age.
+    ///
+    /// # Errors
+    /// If the answers cannot be read.
+    fn remembered(
+        &mut self,
+        oldest: Duration,
+    ) -> Result<Vec<(StoredClient, Duration)>, StoreError> {
+        let _ = oldest;
+        Ok(Vec::new())
+    }
+
+    /// Remembers answers for later runs; `None`: the store does not know the client any more. Drops answers that are
+    /// older than `oldest`.
+    ///
+    /// # Errors
+    /// If the answers cannot be written. None of them is remembered then.
+    fn remember(
+        &mut self,
+        answers: &BTreeMap<[u8; KEY_LEN], Option<StoredClient>>,
+        oldest: Duration,
+    ) -> Result<(), StoreError> {
+        let _ = (answers, oldest);
+        Ok(())
+    }
+}
+
+/// What one of several threads asks a store, each with a connection of its own.
+pub(crate) trait Lookups: Send {
+    /// As [`ClientStore::find`].
+    ///
+    /// # Errors
+    /// As there.
+    fn find(&mut self, public_key: &[u8; KEY_LEN]) -> Result<Option<Found>, StoreError>;
+
+    /// As [`ClientStore::changes_since`].
+    ///
+    /// # Errors
+    /// As there.
+    fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError>;
 }
 
 /// A moment in the life of a store.
@@ -294,6 +371,8 @@ pub(crate) fn store(
         return Ok(None);
     };
     Ok(Some(match (&config.place, create) {
+        (StorePlace::Http(service), true) => Box::new(HttpStore::create(service)?),
+        (StorePlace::Http(service), false) => Box::new(HttpStore::open(service)?),
         (StorePlace::Postgres(database), true) => Box::new(PostgresStore::create(database)?),
         (StorePlace::Postgres(database), false) => Box::new(PostgresStore::open(database)?),
         (StorePlace::Sqlite(path), true) => Box::new(SqliteStore::create(path)?),

@@ -45,13 +45,15 @@ use toml::{
 
 pub(crate) use budget::AtLimit;
 pub(crate) use carrier::{ClientCarrier, GatewayCarrier, TrustConfig};
-pub(crate) use clients::{PostgresConfig, StorePlace};
+pub(crate) use clients::{HttpConfig, PostgresConfig, StorePlace};
 pub(crate) use equalizer::{EqualizerConfig, LoadedEqualizer};
 pub(crate) use network::is_name;
 #[cfg(feature = "dashboard")]
 pub(crate) use notices::NoticesConfig;
 pub(crate) use proxy::{LoadedProxy, ProxyConfig, StripeConfig};
 pub(crate) use scheduler::SchedulerConfig;
+#[cfg(test)]
+pub(crate) use secret::Password;
 pub(crate) use source::{ConfigError, Note, Place, plain};
 pub(crate) use tunnel::RUN_DIRECTORY;
 #[cfg(feature = "dashboard")]

@@ -158,6 +158,13 @@ impl Kept {
         }
         if let Some(store) = &gateway.store {
             match &store.place {
+                StorePlace::Http(service) => {
+                    if service.has_name() {
+                        self.may_resolve();
+                    }
+                    make_beside(&service.cache, 0o700);
+                    self.may_change_beside(&service.cache);
+                }
                 StorePlace::Postgres(database) if database.has_names => self.may_resolve(),
                 StorePlace::Postgres(_) => {}
                 StorePlace::Sqlite(path) => {

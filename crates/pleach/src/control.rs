@@ -571,7 +571,7 @@ pub(crate) struct ClientStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct StoreReport {
-    /// Kind of the store: `postgres` or `sqlite`.
+    /// Kind of the store: `http`, `postgres` or `sqlite`.
     pub(crate) source: String,
     /// Reason why the store cannot be used at present. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -18,14 +18,13 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use ipnet::IpNet;
 use pleach_core::{
     endpoint::accounts::{Caps, Usage},
     session::invitation::Claim,
 };
-use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::CertificateDer};
 use tokio_postgres::{Config, Statement, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -33,6 +32,7 @@ use super::{
     Changed, ClientStore, MOST_RUNS, Mark, Members, StoreError, StoredClient, UsageBatch,
     decisions::{self, Rows as _},
     raw::{bps, signed},
+    tls,
 };
 use crate::{
     config::PostgresConfig,
@@ -102,7 +102,8 @@ impl PostgresStore {
             .keepalives_idle(KEEPALIVE)
             .keepalives_interval(KEEPALIVE)
             .options(&options);
-        let tls = encryption(&config.authorities).map_err(|error| wrong(error.to_string()))?;
+        let tls = tls::config(&config.authorities).map_err(|error| wrong(error.to_string()))?;
+        let tls = tls.map(MakeRustlsConnect::new);
         settings.ssl_mode(match &tls {
             Some(_) => SslMode::Require,
             None => SslMode::Disable,
@@ -369,26 +370,6 @@ impl ClientStore for PostgresStore {
             Ok(all)
         })
     }
-}
-
-/// Returns how connections to a server are encrypted, whose certificate one of `authorities` has signed; `None` without
-/// authorities.
-fn encryption(
-    authorities: &[CertificateDer<'static>],
-) -> Result<Option<MakeRustlsConnect>, rustls::Error> {
-    if authorities.is_empty() {
-        return Ok(None);
-    }
-    let mut roots = RootCertStore::empty();
-    for certificate in authorities {
-        roots.add(certificate.clone())?;
-    }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Some(MakeRustlsConnect::new(config)))
 }
 
 /// Longest wait for the lock of a transaction: less than a statement may take.

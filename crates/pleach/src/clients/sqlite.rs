@@ -10,6 +10,9 @@
 //!
 //! Every change is one transaction, and on disk when the call returns. Other programs may read and write the file at the
 //! same time; a call waits for them for at most [`BUSY`].
+//!
+//! A gateway that asks a [service](super::http) keeps the answers in such a file, too. It is of another [`Kind`], so that
+//! neither is taken for the other.
 
 mod rows;
 #[cfg(test)]
@@ -44,10 +47,32 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct SqliteStore {
     path: PathBuf,
+    kind: Kind,
     /// The open file, and its device and inode. `None` while the file cannot be opened.
     open: Option<(Connection, (u64, u64))>,
     /// Whether another file was opened at the path since the last question for changes.
     is_other: bool,
+}
+
+/// What the clients in a file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The clients of the gateway. Others may change them.
+    Store,
+    /// Answers of a service. `added_at` of a client is the time of the answer.
+    Answers,
+}
+
+impl Kind {
+    /// Returns the `application_id` of the file: letters in ASCII.
+    const fn application(self) -> i64 {
+        match self {
+            // plch
+            Self::Store => 0x706c_6368,
+            // plca
+            Self::Answers => 0x706c_6361,
+        }
+    }
 }
 
 impl SqliteStore {
@@ -56,6 +81,11 @@ impl SqliteStore {
     /// # Errors
     /// If the file cannot be opened, is damaged, belongs to another program, or has a newer schema.
     pub(crate) fn create(path: &Path) -> Result<Self, StoreError> {
+        Self::create_kind(path, Kind::Store)
+    }
+
+    /// As [`Self::create`], for a file of `kind`.
+    pub(super) fn create_kind(path: &Path, kind: Kind) -> Result<Self, StoreError> {
         if let Some(directory) = path.parent() {
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o700).create(directory);
@@ -66,7 +96,7 @@ impl SqliteStore {
         options.write(true).create(true).truncate(false).mode(0o600);
         let created = options.open(path);
         created.map_err(|error| unavailable(path, &error))?;
-        Self::first(path, true)
+        Self::first(path, kind, true)
     }
 
     /// Opens the store at `path`, which must exist, and applies migrations.
@@ -74,14 +104,20 @@ impl SqliteStore {
     /// # Errors
     /// As [`Self::create`], or if the file is missing.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::first(path, false)
+        Self::open_kind(path, Kind::Store)
     }
 
-    fn first(path: &Path, may_be_empty: bool) -> Result<Self, StoreError> {
+    /// As [`Self::open`], for a file of `kind`.
+    pub(super) fn open_kind(path: &Path, kind: Kind) -> Result<Self, StoreError> {
+        Self::first(path, kind, false)
+    }
+
+    fn first(path: &Path, kind: Kind, may_be_empty: bool) -> Result<Self, StoreError> {
         let found = fs::metadata(path).map_err(|error| unavailable(path, &error))?;
-        let connection = connect(path, may_be_empty)?;
+        let connection = connect(path, kind, may_be_empty)?;
         Ok(Self {
             path: path.to_owned(),
+            kind,
             open: Some((connection, (found.dev(), found.ino()))),
             is_other: true,
         })
@@ -97,7 +133,7 @@ impl SqliteStore {
         if self.open.as_ref().is_none_or(|(_, open)| *open != identity) {
             self.open = None;
             self.is_other = true;
-            let connection = connect(&self.path, false)?;
+            let connection = connect(&self.path, self.kind, false)?;
             self.open = Some((connection, identity));
         }
         match &mut self.open {
@@ -130,6 +166,24 @@ impl SqliteStore {
                 Ok(value)
             });
         result.map_err(|failure| self.error(failure))
+    }
+
+    /// Replaces the answers about the clients with these keys; `None`: the service does not know the client any more. Drops
+    /// answers from before `oldest`, in seconds since 1970, which takes longer with more of them.
+    pub(super) fn replace(
+        &mut self,
+        answers: &BTreeMap<[u8; KEY_LEN], Option<StoredClient>>,
+        oldest: Option<u64>,
+    ) -> Result<(), StoreError> {
+        self.write(|file| {
+            for (key, client) in answers {
+                rows::replace(file, key, client.as_ref())?;
+            }
+            if let Some(oldest) = oldest {
+                file.execute("DELETE FROM clients WHERE added_at < ?1", [signed(oldest)])?;
+            }
+            Ok(())
+        })
     }
 
     fn error(&mut self, failure: Failure) -> StoreError {
@@ -318,11 +372,11 @@ impl ClientStore for SqliteStore {
 
 /// Opens the existing file at `path`, and applies the migrations that it lacks. `may_be_empty`: makes a store of an empty
 /// file.
-fn connect(path: &Path, may_be_empty: bool) -> Result<Connection, StoreError> {
+fn connect(path: &Path, kind: Kind, may_be_empty: bool) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags);
     let mut connection = opened.map_err(|error| database_error(path, &error))?;
-    let migrated = migrate(&mut connection, path, may_be_empty);
+    let migrated = migrate(&mut connection, path, kind, may_be_empty);
     migrated.map_err(|failure| match failure {
         Failure::Database(error) => database_error(path, &error),
         Failure::Store(error) => error,
@@ -330,11 +384,16 @@ fn connect(path: &Path, may_be_empty: bool) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-fn migrate(connection: &mut Connection, path: &Path, may_be_empty: bool) -> Result<(), Failure> {
+fn migrate(
+    connection: &mut Connection,
+    path: &Path,
+    kind: Kind,
+    may_be_empty: bool,
+) -> Result<(), Failure> {
     connection.busy_timeout(BUSY)?;
     let known = signed(MIGRATIONS.len() as u64);
     let (application, version) = identity(connection)?;
-    if application == APPLICATION && version <= known {
+    if application == kind.application() && version <= known {
         // A file with a journal of its own can be moved and copied as one file while nobody writes.
         connection.execute_batch(JOURNAL)?;
         if version == known {
@@ -354,7 +413,7 @@ fn migrate(connection: &mut Connection, path: &Path, may_be_empty: bool) -> Resu
         )
         .into());
     }
-    if application != APPLICATION && !is_new {
+    if application != kind.application() && !is_new {
         let place = shown(path);
         return Err(StoreError::Foreign { place }.into());
     }
@@ -371,7 +430,7 @@ fn migrate(connection: &mut Connection, path: &Path, may_be_empty: bool) -> Resu
     for migration in MIGRATIONS.iter().skip(applied) {
         transaction.execute_batch(migration)?;
     }
-    transaction.pragma_update(None, "application_id", APPLICATION)?;
+    transaction.pragma_update(None, "application_id", kind.application())?;
     transaction.pragma_update(None, "user_version", known)?;
     transaction.commit()?;
     connection.execute_batch(JOURNAL)?;
@@ -411,7 +470,5 @@ fn shown(path: &Path) -> String {
 const MIGRATIONS: [&str; 2] = [include_str!("sqlite/1.sql"), include_str!("sqlite/2.sql")];
 /// How the file is written.
 const JOURNAL: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = FULL;";
-/// Marks the file as a store of clients: `plch` in ASCII.
-const APPLICATION: i64 = 0x706c_6368;
 /// Longest wait for another program that has locked the file.
 const BUSY: Duration = Duration::from_secs(2);

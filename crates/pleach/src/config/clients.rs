@@ -1,10 +1,14 @@
 //! The table `[clients]` of a gateway: where it learns of its clients.
 
+mod http;
+
 use std::{error::Error as _, fmt, net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio_postgres::config::{Host, SslMode};
+
+pub(crate) use http::HttpConfig;
 
 use super::{
     StoreConfig, network,
@@ -16,6 +20,8 @@ use super::{
 /// Where the clients of a gateway are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StorePlace {
+    /// At a service that is asked by HTTP.
+    Http(HttpConfig),
     /// In a PostgreSQL database.
     Postgres(PostgresConfig),
     /// In an SQLite file.
@@ -26,6 +32,7 @@ impl StorePlace {
     /// Returns the source in `[clients]` that has this store.
     pub(crate) const fn source(&self) -> &'static str {
         match self {
+            Self::Http(_) => "http",
             Self::Postgres(_) => "postgres",
             Self::Sqlite(_) => "sqlite",
         }
@@ -54,13 +61,15 @@ impl fmt::Display for PostgresConfig {
 }
 
 /// Reads `[clients]`; `None` if the clients are in the configuration and in the files of `[invitations]`. `addresses`:
-/// the gateway's inner addresses, whose networks the clients of a store have unless `networks` says otherwise.
+/// the gateway's inner addresses, whose networks the clients of a store have unless `networks` says otherwise. `tunnel`:
+/// name of the gateway's tunnel.
 ///
 /// # Errors
 /// The first mistake in the table.
 pub(super) fn read(
     root: &Table<'_>,
     addresses: &[IpNet],
+    tunnel: &str,
 ) -> Result<Option<StoreConfig>, ConfigError> {
     if root.optional("clients").is_none() {
         return Ok(None);
@@ -69,7 +78,9 @@ pub(super) fn read(
         "source",
         "store",
         "password_file",
+        "token_file",
         "ca_file",
+        "cache",
         "networks",
         "answer_life",
         "idle",
@@ -91,19 +102,15 @@ pub(super) fn read(
         }
         Some("sqlite") => StorePlace::Sqlite(root.source().directory().join(sqlite(&table)?)),
         Some("postgres") => StorePlace::Postgres(postgres(&table)?),
-        Some("http") => {
-            return Err(source.wrong(
-                "this version of pleach cannot use this source",
-                "write \"sqlite\" or \"postgres\", or \"file\" for the clients in this file",
-            ));
-        }
+        Some("http") => StorePlace::Http(http::read(&table, tunnel)?),
         _ => {
             return Err(source.expected(
-                "\"file\", \"sqlite\" or \"postgres\"",
-                "write \"sqlite\" for a store in a file, \"postgres\" for one in a database, or \"file\" for the clients in this file",
+                "\"file\", \"sqlite\", \"postgres\" or \"http\"",
+                "write \"sqlite\" for a store in a file, \"postgres\" for one in a database, \"http\" for a service, or \"file\" for the clients in this file",
             ));
         }
     };
+    only_keys_of(&table, place.source())?;
     let networks = table.optional("networks");
     let networks = networks.as_ref().map(network::allowed_ips).transpose()?;
     let time = |key: &str, usual: Duration, longest: Duration| {
@@ -119,15 +126,34 @@ pub(super) fn read(
     }))
 }
 
-/// Reads the path of an SQLite file.
-fn sqlite<'a>(table: &Table<'a>) -> Result<&'a str, ConfigError> {
-    for key in ["password_file", "ca_file"] {
-        if table.optional(key).is_some() {
-            let remedy = "remove it, or write source = \"postgres\"";
-            return Err(table.wrong(key, "not used with source = \"sqlite\"", remedy));
+/// Refuses keys that belong to other sources than `source`.
+fn only_keys_of(table: &Table<'_>, source: &str) -> Result<(), ConfigError> {
+    let sources: [(&str, &[&str]); 4] = [
+        ("password_file", &["postgres"]),
+        ("token_file", &["http"]),
+        ("ca_file", &["postgres", "http"]),
+        ("cache", &["http"]),
+    ];
+    for (key, sources) in sources {
+        if table.optional(key).is_some() && !sources.contains(&source) {
+            let sources = sources.join("\" or \"");
+            return Err(table.wrong(
+                key,
+                format!("not used with source = \"{source}\""),
+                &format!("remove it, or write source = \"{sources}\""),
+            ));
         }
     }
-    let store = table.required("store", "store = \"/var/lib/pleach/gateway/clients.db\"")?;
+    Ok(())
+}
+
+/// Reads the path of an SQLite file.
+fn sqlite<'a>(table: &Table<'a>) -> Result<&'a str, ConfigError> {
+    path_of(&table.required("store", "store = \"/var/lib/pleach/gateway/clients.db\"")?)
+}
+
+/// Returns the path of a file.
+fn path_of<'a>(store: &Value<'a>) -> Result<&'a str, ConfigError> {
     let path = store.text("a file", "write a path as a string")?;
     if path.is_empty() || path.ends_with('/') || path.contains('\0') {
         return Err(store.expected(

@@ -26,7 +26,7 @@ pub(crate) struct Password(Zeroizing<String>);
 
 impl Password {
     /// Returns the password in the text of a file: its first line. `None` if that is empty.
-    pub(super) fn of_file(text: &str) -> Option<Self> {
+    pub(crate) fn of_file(text: &str) -> Option<Self> {
         let line = text.lines().next().filter(|line| !line.is_empty())?;
         Some(Self(Zeroizing::new(line.to_owned())))
     }

@@ -163,8 +163,24 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:9: [invitations] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway\"";
     "invitations to nowhere": GATEWAY, "[scheduler]" => "[invitations]\nstore = \"s\"\nendpoints = []\n[scheduler]",
         "f.toml:11: [invitations] endpoints: expected at least one entry, found an empty list; remedy: write for example [\"203.0.113.5:7700\"]";
-    "clients from a source that does not work yet": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\n[scheduler]",
-        "f.toml:10: [clients] source: this version of pleach cannot use this source; remedy: write \"sqlite\" or \"postgres\", or \"file\" for the clients in this file";
+    "service without an address": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\n[scheduler]",
+        "f.toml:9: [clients] store: missing required key; remedy: add store = \"https://clients.example.net/v1\"";
+    "service of another protocol": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"ftp://clients.example.net\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected an address that begins with https:// or http://, without user, query and fragment; remedy: write for example \"https://clients.example.net/v1\"";
+    "service with a password": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"https://me:hidden@clients.example.net\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected an address that begins with https:// or http://, without user, query and fragment; remedy: write for example \"https://clients.example.net/v1\"";
+    "service with a query": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"https://clients.example.net/?a=b\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected an address that begins with https:// or http://, without user, query and fragment; remedy: write for example \"https://clients.example.net/v1\"";
+    "service without a token": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:80\"\n[scheduler]",
+        "f.toml:9: [clients] token_file: missing required key; remedy: add token_file = \"/etc/pleach/clients.token\"";
+    "service with an open token": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:80\"\ntoken_file = \"open.key\"\n[scheduler]",
+        "f.toml:12: [clients] token_file: token file \"open.key\" is open to others (mode 644); remedy: chmod 600 the file, and make a new token if others may have read it";
+    "service far away in the clear": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://192.0.2.1/\"\ntoken_file = \"good.key\"\n[scheduler]",
+        "f.toml:11: [clients] store: the service is on another host, to which keys must not be sent in the clear; remedy: write https://, and ca_file = \"FILE\" with the certificate of the authority that signed the service's certificate";
+    "service of an unknown authority": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"https://clients.example.net\"\ntoken_file = \"good.key\"\n[scheduler]",
+        "f.toml:11: [clients] store: needs to know which authority signs the service's certificate; remedy: add ca_file = \"FILE\" with the certificate of the authority, or with all that this host trusts (Debian: /etc/ssl/certs/ca-certificates.crt)";
+    "password of a service": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://[::1]:80\"\ntoken_file = \"good.key\"\npassword_file = \"good.key\"\n[scheduler]",
+        "f.toml:13: [clients] password_file: not used with source = \"http\"; remedy: remove it, or write source = \"postgres\"";
     "database without a host": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"dbname=pleach\"\n[scheduler]",
         "f.toml:11: [clients] store: names no host; remedy: write for example \"host=127.0.0.1 dbname=pleach user=pleach\"";
     "database with a password": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=localhost password=hidden\"\n[scheduler]",
@@ -178,9 +194,9 @@ const MISTAKES: &[Mistake] = mistakes! {
     "no connection string": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"/var/lib/x\"\n[scheduler]",
         "f.toml:11: [clients] store: expected a connection string of PostgreSQL; remedy: write for example \"host=127.0.0.1 dbname=pleach user=pleach\"";
     "certificates for a file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\nstore = \"s\"\nca_file = \"ca.pem\"\n[scheduler]",
-        "f.toml:12: [clients] ca_file: not used with source = \"sqlite\"; remedy: remove it, or write source = \"postgres\"";
+        "f.toml:12: [clients] ca_file: not used with source = \"sqlite\"; remedy: remove it, or write source = \"postgres\" or \"http\"";
     "clients from an unknown source": GATEWAY, "[scheduler]" => "[clients]\nsource = \"redis\"\n[scheduler]",
-        "f.toml:10: [clients] source: expected \"file\", \"sqlite\" or \"postgres\", found \"redis\"; remedy: write \"sqlite\" for a store in a file, \"postgres\" for one in a database, or \"file\" for the clients in this file";
+        "f.toml:10: [clients] source: expected \"file\", \"sqlite\", \"postgres\" or \"http\", found \"redis\"; remedy: write \"sqlite\" for a store in a file, \"postgres\" for one in a database, \"http\" for a service, or \"file\" for the clients in this file";
     "store without a path": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\n[scheduler]",
         "f.toml:9: [clients] store: missing required key; remedy: add store = \"/var/lib/pleach/gateway/clients.db\"";
     "store of the clients in the file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"file\"\nstore = \"s\"\n[scheduler]",

@@ -169,7 +169,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let nat = tunnel.optional("nat").as_ref().map_or(Ok(Nat::Off), nat)?;
     let own_key = keys::public_of(&common.private_key);
     let clients = peers::clients(root, &own_key, &mut notes)?;
-    let store = clients::read(root, &common.addresses)?;
+    let store = clients::read(root, &common.addresses, &common.name)?;
     let invitations = peers::invitations(root, store.is_some())?;
     if clients.is_empty() && invitations.is_none() && store.is_none() {
         notes.push(Note {

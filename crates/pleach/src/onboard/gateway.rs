@@ -100,6 +100,17 @@ impl Gateway {
         })
     }
 
+    /// Refuses a change of clients that a service manages.
+    fn may_change_clients(&self) -> anyhow::Result<()> {
+        match self.role.store.as_ref().map(|store| &store.place) {
+            Some(StorePlace::Http(service)) => Err(StoreError::Managed {
+                place: service.to_string(),
+            }
+            .into()),
+            Some(StorePlace::Postgres(_) | StorePlace::Sqlite(_)) | None => Ok(()),
+        }
+    }
+
     /// Opens the clients that are not in the configuration. `None` if there are none.
     fn members(&self) -> anyhow::Result<Option<Box<dyn Members>>> {
         clients::members(&self.role, self.may_create()).map_err(|error| self.told(error))

@@ -165,7 +165,7 @@ impl Admitted {
     /// Refuses a client because of a clash, which is logged once for each client.
     fn on_clash(&mut self, client: &StoredClient, what: &str) {
         self.on_refused(Refused::Clash);
-        self.asker.on_forgotten(client.public_key);
+        self.asker.on_clash(client.public_key);
         if self.logged.len() < MAX_LOGGED && self.logged.insert(client.public_key) {
             tracing::warn!(client = client.name, "client refused: {what}");
         }

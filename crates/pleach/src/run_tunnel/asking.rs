@@ -1,5 +1,8 @@
 //! The thread that asks the store of clients, so that packets do not wait for a database.
 //!
+//! A database on this host or beside it answers in less than a millisecond, so the thread asks it itself. A store that
+//! answers over the Internet is asked by further threads ([`lookers`]), and this one only decides.
+//!
 //! It answers the engine's questions about unknown keys, asks for changes every [`LOOK_EVERY`], asks again about known
 //! clients when an answer is older than `[clients] answer_life`, and writes byte counters. While the store cannot be
 //! read, clients that are connected stay so, and others are served from the last answers, for at most [`STALE`]; clients
@@ -10,6 +13,7 @@
 //! clients in between. Dropping [`Asker`]
 //! ends the thread.
 
+mod lookers;
 mod trouble;
 
 use std::{
@@ -35,13 +39,14 @@ use pleach_core::{
 };
 use pleach_linux::{clock, poll::Waker};
 
+use lookers::{Lookers, Told};
 use trouble::Trouble;
 
 use super::written::Unwritten;
 use crate::{
-    clients::{Changed, ClientStore, Mark, StoreError, StoredClient},
+    clients::{Changed, ClientStore, Found, Mark, StoreError, StoredClient},
     config::StoreConfig,
-    keys::KEY_LEN,
+    keys::{self, KEY_LEN},
     onboard::store::Refusal,
 };
 
@@ -91,8 +96,14 @@ impl Refused {
 /// A message of the data path to the thread.
 enum Note {
     Ask(Box<EnrolmentRequest>),
+    /// This client was refused, because its name or an address belongs to another one.
+    Clashed([u8; KEY_LEN]),
+    /// The gateway stops, or has stopped.
+    End,
     /// The engine has forgotten this client.
     Forgotten([u8; KEY_LEN]),
+    /// What the store has told another thread.
+    Told(Told),
     /// Bytes carried since the last note, by client name.
     Used(BTreeMap<String, Usage>),
 }
@@ -127,14 +138,18 @@ impl Asker {
         let (answer, answers) = mpsc::channel();
         let out = Out {
             answer,
+            taken,
             waker: waker.clone(),
         };
+        let lookers = Lookers::start(store.lookups(), &notes)?;
         let mut asking = Asking::new(clock::now(), store, config, own_key, run, out);
+        asking.lookers = lookers;
+        asking.remember();
         let stop = Arc::<AtomicBool>::default();
         let stopping = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("clients".to_owned())
-            .spawn(move || asking.run(&todo, &taken, &stopping))
+            .spawn(move || asking.run(&todo, &stopping))
             .context("thread for the store of clients")?;
         Ok(Self {
             running: Some((notes, thread)),
@@ -168,6 +183,12 @@ impl Asker {
         self.tell(Note::Forgotten(public_key));
     }
 
+    /// Tells the thread that a client was refused, because its name or an address belongs to another one. The answer about
+    /// it is not kept: after a restart, it might take the address before its owner.
+    pub(super) fn on_clash(&self, public_key: [u8; KEY_LEN]) {
+        self.tell(Note::Clashed(public_key));
+    }
+
     /// Tells the thread the bytes that were carried since the last call.
     pub(super) fn on_used(&self, usage: BTreeMap<String, Usage>) {
         if !usage.is_empty() {
@@ -187,7 +208,8 @@ impl Asker {
         let Some((notes, thread)) = self.running.take() else {
             return;
         };
-        drop(notes);
+        // The thread may have ended.
+        let _ = notes.send(Note::End);
         let until = clock::now() + FINISH_WITHIN;
         loop {
             // The thread holds the other end of the channel until it ends.
@@ -209,9 +231,17 @@ impl Asker {
     }
 }
 
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.tell(Note::End);
+    }
+}
+
 /// The state of the thread.
 struct Asking {
     store: Box<dyn ClientStore>,
+    /// Threads that ask the store; `None` if this one does.
+    lookers: Option<Lookers>,
     networks: Vec<IpNet>,
     answer_life: Duration,
     write_every: Duration,
@@ -230,19 +260,37 @@ struct Asking {
     /// Known clients that are to be asked about again, and the key from which on they have their turn.
     again: BTreeSet<[u8; KEY_LEN]>,
     next_again: [u8; KEY_LEN],
+    /// Whether a known client could not be looked up again since the last list of changes; further ones wait for the next.
+    is_paused: bool,
+    /// Answers that are not remembered yet for later runs. Used with `lookers` only.
+    unkept: BTreeMap<[u8; KEY_LEN], Option<StoredClient>>,
+    /// Whether the last attempt to remember answers has failed.
+    cannot_keep: bool,
     out: Out,
 }
 
 struct Known {
     client: StoredClient,
-    asked_at: Instant,
+    /// When the store is asked again, if the engine has the client.
+    due_at: Instant,
+    /// When the answer is too old to be used while the store cannot be read.
+    stale_at: Instant,
     /// Whether the engine has the client.
     is_used: bool,
+}
+
+/// A client that may be served.
+struct Decided {
+    client: StoredClient,
+    /// For how long the answer holds; `None`: it is an old one, and does not become younger.
+    life: Option<Duration>,
 }
 
 /// Where answers go.
 struct Out {
     answer: Sender<Answer>,
+    /// One element for each question that is not answered.
+    taken: Receiver<()>,
     waker: Waker,
 }
 
@@ -252,6 +300,12 @@ impl Out {
         if self.answer.send(answer).is_ok() {
             self.waker.wake();
         }
+    }
+
+    /// Answers a question of the engine.
+    fn settle(&self, ticket: u64, client: Result<StoredClient, Refused>) {
+        let _ = self.taken.try_recv();
+        self.tell(Answer::Told { ticket, client });
     }
 }
 
@@ -266,6 +320,7 @@ impl Asking {
     ) -> Self {
         Self {
             store,
+            lookers: None,
             networks: config.networks.clone(),
             answer_life: config.answer_life,
             write_every: config.write_every,
@@ -280,23 +335,24 @@ impl Asking {
             changed: BTreeSet::new(),
             again: BTreeSet::new(),
             next_again: [0; KEY_LEN],
+            is_paused: false,
+            unkept: BTreeMap::new(),
+            cannot_keep: false,
             out,
         }
     }
 
-    fn run(&mut self, todo: &Receiver<Note>, taken: &Receiver<()>, stop: &AtomicBool) {
+    fn run(&mut self, todo: &Receiver<Note>, stop: &AtomicBool) {
         loop {
             let now = clock::now();
             let next = self.next_look.min(self.next_write);
             let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
-                Ok(Note::Ask(_) | Note::Forgotten(_)) if is_stopping() => {}
-                Ok(Note::Ask(request)) => {
-                    let client = self.ask(&request);
-                    let _ = taken.try_recv();
-                    let ticket = request.ticket;
-                    self.out.tell(Answer::Told { ticket, client });
-                }
+                Ok(Note::Clashed(key)) => self.forget(&key),
+                Ok(Note::Ask(_) | Note::Forgotten(_) | Note::Told(_)) if is_stopping() => {}
+                Ok(Note::Ask(request)) => self.on_asked(*request),
+                Ok(Note::Told(Told::Found(key, found))) => self.on_found(&key, &found),
+                Ok(Note::Told(Told::Listed(listed))) => self.on_listed(listed),
                 Ok(Note::Forgotten(key)) => {
                     if let Some(known) = self.known.get_mut(&key) {
                         known.is_used = false;
@@ -304,8 +360,9 @@ impl Asking {
                 }
                 Ok(Note::Used(usage)) => self.unwritten.add(usage),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
+                Ok(Note::End) | Err(RecvTimeoutError::Disconnected) => {
                     self.write();
+                    self.keep_for_later();
                     return;
                 }
             }
@@ -325,37 +382,91 @@ impl Asking {
         }
     }
 
-    /// Decides about a client whose key the engine does not know.
-    fn ask(&mut self, request: &EnrolmentRequest) -> Result<StoredClient, Refused> {
-        let (key, now) = (request.public_key, clock::now());
-        let mut decided = self.find(now, &key);
-        if matches!(decided, Err(Refused::Unknown)) {
-            decided = self.enrol(request);
+    /// Takes up the answers of former runs.
+    fn remember(&mut self) {
+        let now = clock::now();
+        let former = match self.store.remembered(STALE) {
+            Ok(former) => former,
+            Err(error) => {
+                tracing::warn!("the answers of the last run are not used: {error}");
+                return;
+            }
+        };
+        for (client, age) in former.into_iter().take(MAX_ANSWERS) {
+            let known = Known {
+                due_at: now,
+                stale_at: now + STALE.saturating_sub(age),
+                is_used: false,
+                client,
+            };
+            self.known.insert(known.client.public_key, known);
         }
-        let client = decided?;
-        if !self.trouble.is_unreadable() {
-            self.keep(now, client.clone());
-        } else if let Some(known) = self.known.get_mut(&key) {
-            // The answer is an old one, and does not become younger.
-            known.is_used = true;
-        }
-        Ok(client)
     }
 
-    /// Looks a client up. While the store cannot be read, returns the last answer: at once, because the next attempt to
-    /// read may take as long as the last one, and other clients wait.
-    fn find(&mut self, now: Instant, key: &[u8; KEY_LEN]) -> Result<StoredClient, Refused> {
-        if self.trouble.is_unreadable() && now < self.next_look {
-            return self.remembered(now, key);
+    /// Decides about a client whose key the engine does not know, now or when the store has answered.
+    fn on_asked(&mut self, request: EnrolmentRequest) {
+        match &mut self.lookers {
+            Some(lookers) if !self.trouble.is_unreadable() => lookers.ask(request),
+            Some(_) | None => {
+                let client = self.ask(&request);
+                self.out.settle(request.ticket, client);
+            }
         }
-        match self.store.find(key) {
-            Ok(Some(client)) => {
-                self.on_read(None);
-                self.routed(client)
+    }
+
+    /// Decides about a client whose key the engine does not know. While the store cannot be read, takes the last answer:
+    /// at once, because the next attempt to read may take as long as the last one, and other clients wait.
+    fn ask(&mut self, request: &EnrolmentRequest) -> Result<StoredClient, Refused> {
+        let (key, now) = (request.public_key, clock::now());
+        let waits = self.lookers.is_some() || now < self.next_look;
+        let decided = if self.trouble.is_unreadable() && waits {
+            self.remembered(now, &key)
+        } else {
+            let found = self.store.find(&key);
+            self.decide(now, &key, &found.map(|client| client.map(Found::from)))
+        };
+        self.admit(now, request, decided)
+    }
+
+    /// Applies the answer of another thread about a client.
+    fn on_found(&mut self, key: &[u8; KEY_LEN], found: &Result<Option<Found>, StoreError>) {
+        let now = clock::now();
+        let Some(lookers) = &mut self.lookers else {
+            return;
+        };
+        let waiting = lookers.on_found(key);
+        if waiting.is_again && !self.update(now, key, found) {
+            self.again.insert(*key);
+            self.is_paused = true;
+        }
+        for request in &waiting.requests {
+            let decided = self.decide(now, key, found);
+            let client = self.admit(now, request, decided);
+            self.out.settle(request.ticket, client);
+        }
+        if waiting.is_changed {
+            self.changed.insert(*key);
+        }
+        self.ask_again(now);
+    }
+
+    /// Decides by the answer of the store about a client.
+    fn decide(
+        &mut self,
+        now: Instant,
+        key: &[u8; KEY_LEN],
+        found: &Result<Option<Found>, StoreError>,
+    ) -> Result<Decided, Refused> {
+        match found {
+            Ok(Some(found)) => {
+                self.on_answer(key, None);
+                let life = Some(found.life.unwrap_or(self.answer_life));
+                let client = self.routed(found.client.clone())?;
+                Ok(Decided { client, life })
             }
             Ok(None) => {
-                self.on_read(None);
-                self.known.remove(key);
+                self.on_answer(key, None);
+                self.forget(key);
                 Err(Refused::Unknown)
             }
             Err(error @ StoreError::BadRow { .. }) => {
@@ -365,19 +476,49 @@ impl Asking {
                 Err(Refused::BadRow)
             }
             Err(error) => {
-                self.on_read(Some(&error));
+                self.on_answer(key, Some(error));
                 self.remembered(now, key)
             }
         }
     }
 
+    /// Enrols a client if the store does not know it, and keeps the answer.
+    fn admit(
+        &mut self,
+        now: Instant,
+        request: &EnrolmentRequest,
+        mut decided: Result<Decided, Refused>,
+    ) -> Result<StoredClient, Refused> {
+        if matches!(decided, Err(Refused::Unknown)) {
+            decided = self.enrol(request).map(|client| Decided {
+                client,
+                life: Some(self.answer_life),
+            });
+        }
+        let Decided { client, life } = decided?;
+        if let Some(life) = life {
+            self.keep(now, client.clone(), life);
+        } else if let Some(known) = self.known.get_mut(&client.public_key) {
+            known.is_used = true;
+        }
+        Ok(client)
+    }
+
     /// Returns the last answer about a client.
-    fn remembered(&self, now: Instant, key: &[u8; KEY_LEN]) -> Result<StoredClient, Refused> {
-        let known = self.known.get(key);
-        let known = known.filter(|known| now.since(known.asked_at) < STALE);
-        known
-            .map(|known| known.client.clone())
-            .ok_or(Refused::Unreadable)
+    fn remembered(&self, now: Instant, key: &[u8; KEY_LEN]) -> Result<Decided, Refused> {
+        let known = self.known.get(key).filter(|known| now < known.stale_at);
+        let known = known.ok_or(Refused::Unreadable)?;
+        Ok(Decided {
+            client: known.client.clone(),
+            life: None,
+        })
+    }
+
+    /// Drops the answer about a client.
+    fn forget(&mut self, key: &[u8; KEY_LEN]) {
+        if self.known.remove(key).is_some() && self.lookers.is_some() {
+            self.unkept.insert(*key, None);
+        }
     }
 
     /// Refuses a client that has an address which is not routed into the tunnel.
@@ -438,40 +579,118 @@ impl Asking {
     }
 
     /// Keeps an answer that the engine will use.
-    fn keep(&mut self, now: Instant, client: StoredClient) {
-        if self.known.len() >= MAX_ANSWERS {
+    fn keep(&mut self, now: Instant, client: StoredClient, life: Duration) {
+        let is_new = !self.known.contains_key(&client.public_key);
+        if is_new && self.known.len() >= MAX_ANSWERS {
             let mut unused = self.known.iter().filter(|(_, known)| !known.is_used);
             if let Some(key) = unused.next().map(|(key, _)| *key) {
                 self.known.remove(&key);
             }
         }
+        if self.lookers.is_some() {
+            self.unkept.insert(client.public_key, Some(client.clone()));
+        }
         let known = Known {
-            asked_at: now,
+            due_at: now + life,
+            stale_at: now + STALE,
             is_used: true,
             client,
         };
         self.known.insert(known.client.public_key, known);
     }
 
+    /// Remembers answers for later runs.
+    fn keep_for_later(&mut self) {
+        if self.unkept.is_empty() {
+            return;
+        }
+        let kept = self.store.remember(&self.unkept, STALE);
+        match &kept {
+            Ok(()) => self.unkept.clear(),
+            Err(error) if !self.cannot_keep => {
+                tracing::warn!("answers about clients cannot be kept for the next start: {error}");
+            }
+            Err(_) => {}
+        }
+        self.cannot_keep = kept.is_err();
+    }
+
     /// Looks for clients that have changed, and for old answers.
     fn look(&mut self, now: Instant) {
-        match self.store.changes_since(&mut self.mark) {
+        if let Some(lookers) = &mut self.lookers {
+            lookers.list(&self.mark);
+            return self.keep_for_later();
+        }
+        let changed = self.store.changes_since(&mut self.mark);
+        self.on_changes(now, changed);
+    }
+
+    /// Applies a list of changes that another thread has got.
+    fn on_listed(&mut self, listed: Result<(Mark, Changed), StoreError>) {
+        if let Some(lookers) = &mut self.lookers {
+            lookers.on_listed(listed.as_ref().ok().map(|(_, changed)| changed));
+        }
+        let changed = listed.map(|(mark, changed)| {
+            self.mark = mark;
+            changed
+        });
+        self.on_changes(clock::now(), changed);
+    }
+
+    /// Asks again about clients that have changed, and about those whose answers are old.
+    fn on_changes(&mut self, now: Instant, changed: Result<Changed, StoreError>) {
+        match changed {
             Ok(changed) => {
                 self.on_read(None);
+                if self.trouble.on_listed(now) {
+                    self.out.tell(Answer::State(self.trouble.text()));
+                }
                 match changed {
                     Changed::Keys(keys) => self.changed.extend(keys),
                     Changed::Any => self.again.extend(self.known.keys()),
                 }
             }
-            Err(error) => return self.on_read(Some(&error)),
+            Err(error) => {
+                self.on_read(Some(&error));
+                return self.answer_from_memory();
+            }
         }
-        let is_old = |known: &Known| now.since(known.asked_at) >= self.answer_life;
-        let known = self.known.iter();
-        let old = known.filter(|(_, known)| known.is_used && is_old(known));
-        self.again.extend(old.map(|(key, _)| *key));
+        let is_due = |known: &Known| known.is_used && known.due_at <= now;
+        let due = self.known.iter().filter(|(_, known)| is_due(known));
+        self.again.extend(due.map(|(key, _)| *key));
+        self.is_paused = false;
+        self.ask_again(now);
+    }
+
+    /// Answers the questions that wait for a store that cannot be read.
+    fn answer_from_memory(&mut self) {
+        let lookers = self.lookers.iter_mut();
+        let requests: Vec<_> = lookers.flat_map(Lookers::take_requests).collect();
+        for request in requests {
+            let client = self.ask(&request);
+            self.out.settle(request.ticket, client);
+        }
+    }
+
+    /// Asks again about some of the clients whose turn it is.
+    fn ask_again(&mut self, now: Instant) {
+        if self.lookers.is_some() {
+            while self.lookers.as_ref().is_some_and(Lookers::has_room)
+                && !self.is_paused
+                && !self.trouble.is_unreadable()
+                && let Some(key) = self.next_key()
+            {
+                if let Some(lookers) = &mut self.lookers {
+                    lookers.ask_again(key);
+                }
+            }
+            return;
+        }
         let until = clock::now() + AGAIN_FOR;
         while let Some(key) = self.next_key() {
-            if !self.ask_again(now, &key) || clock::now() >= until {
+            let found = self.store.find(&key);
+            let is_read = self.update(now, &key, &found.map(|client| client.map(Found::from)));
+            if !is_read || clock::now() >= until {
                 return;
             }
         }
@@ -479,6 +698,15 @@ impl Asking {
 
     /// Returns the next client to be asked about again. All of them have their turn, however many there are.
     fn next_key(&mut self) -> Option<[u8; KEY_LEN]> {
+        while let Some(key) = self.next_changed() {
+            if self.known.contains_key(&key) {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    fn next_changed(&mut self) -> Option<[u8; KEY_LEN]> {
         if let Some(key) = self.changed.pop_first() {
             return Some(key);
         }
@@ -489,32 +717,42 @@ impl Asking {
         Some(key)
     }
 
-    /// Asks again about a client. Tells the data path if the client has changed or exists no more. Returns whether the
-    /// store could be read.
-    fn ask_again(&mut self, now: Instant, key: &[u8; KEY_LEN]) -> bool {
-        let Some(before) = self.known.get(key).map(|known| known.client.clone()) else {
+    /// Applies a new answer about a known client. Tells the data path if the client has changed or exists no more. Returns
+    /// whether the store could be read.
+    fn update(
+        &mut self,
+        now: Instant,
+        key: &[u8; KEY_LEN],
+        found: &Result<Option<Found>, StoreError>,
+    ) -> bool {
+        let Some(known) = self.known.get(key) else {
             return true;
         };
-        match self.store.find(key) {
-            Ok(Some(client)) if self.foreign_net(&client).is_none() => {
-                if client != before {
-                    self.out.tell(Answer::Changed(client.clone()));
+        match found {
+            Ok(Some(found)) if self.foreign_net(&found.client).is_none() => {
+                if found.client != known.client {
+                    self.out.tell(Answer::Changed(found.client.clone()));
                 }
+                let is_used = known.is_used;
+                let life = found.life.unwrap_or(self.answer_life);
+                self.on_answer(key, None);
+                self.keep(now, found.client.clone(), life);
                 if let Some(known) = self.known.get_mut(key) {
-                    (known.client, known.asked_at) = (client, now);
+                    known.is_used = is_used;
                 }
             }
             Ok(_) => {
-                self.known.remove(key);
+                self.on_answer(key, None);
+                self.forget(key);
                 self.out.tell(Answer::Gone(*key));
             }
             Err(error @ StoreError::BadRow { .. }) => {
                 tracing::warn!("client removed: {error}");
-                self.known.remove(key);
+                self.forget(key);
                 self.out.tell(Answer::Gone(*key));
             }
             Err(error) => {
-                self.on_read(Some(&error));
+                self.on_answer(key, Some(error));
                 return false;
             }
         }
@@ -535,10 +773,29 @@ impl Asking {
         }
     }
 
+    /// Records the answer about a client, with its error. Of a store that is asked by other threads, the list of changes
+    /// shows whether it can be read, so that one client of which the store cannot speak does no harm to others.
+    fn on_answer(&mut self, key: &[u8; KEY_LEN], error: Option<&StoreError>) {
+        if self.lookers.is_none() {
+            return self.on_read(error);
+        }
+        if let Some(error) = error
+            && self.is_news(key)
+        {
+            tracing::warn!(
+                client = keys::encode_public(key),
+                "a client cannot be looked up: {error}"
+            );
+        }
+        if self.trouble.on_find(clock::now(), error) {
+            self.out.tell(Answer::State(self.trouble.text()));
+        }
+    }
+
     /// Records an attempt to read, with its error.
     fn on_read(&mut self, error: Option<&StoreError>) {
         if self.trouble.on_read(error) {
-            if error.is_some() {
+            if error.is_some() && self.lookers.is_none() {
                 // A change may have been read that could not be followed up.
                 self.mark = Mark::default();
             }

@@ -29,6 +29,8 @@ mod reload;
 #[path = "../common/rights.rs"]
 mod rights;
 mod rules;
+#[path = "../common/service.rs"]
+mod service;
 mod speedtest;
 mod split_tcp;
 mod status;

@@ -4,7 +4,8 @@ use std::{
     collections::BTreeMap,
     fs,
     io::ErrorKind,
-    net::UdpSocket,
+    net::{TcpListener, UdpSocket},
+    os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -21,6 +22,7 @@ use serde_json::Value;
 use crate::{
     database::Server,
     process::{Client, Daemon, Keys, TUNNEL, feed},
+    service::{self, Service},
     traffic::{Target, tcp},
     world::{INTERRUPTION, PATIENCE, World, ping, run, until, within},
 };
@@ -247,6 +249,86 @@ fn a_database_that_goes_away_disconnects_nobody_and_is_asked_again_when_it_is_ba
     let removed = other.execute("DELETE FROM pleach.clients WHERE name = 'c2'", &[]);
     assert_eq!(removed.expect("valid SQL"), 1);
     gateway.until("the client is disconnected", |status| !is_up(status, "c2"));
+}
+
+#[test]
+fn a_service_is_asked_by_http_and_a_restart_needs_none() {
+    let Some(world) = World::new() else { return };
+    let listener = world.gateway.run(|| Ok(TcpListener::bind("[::1]:0")?));
+    let service = Service::start(listener.expect("a free port"), |stream| stream);
+    let source = format!(
+        "source = \"http\"\nstore = \"{}\"\ntoken_file = \"token\"\ncache = \"answers.db\"",
+        service.store("http")
+    );
+    let provider = Provider::with(&world, &source);
+    let token = provider.dir.join("token");
+    fs::write(&token, service::TOKEN).expect("written");
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("owned");
+    let put = |host: u8, nets: &[&str]| {
+        service.put(&Keys::client(host).public, &format!("c{host}"), nets);
+    };
+    put(2, &["10.77.0.2", "fd77::2"]);
+    let mut gateway = provider.start();
+    let first = Client::default().start(&world, &world.client);
+    first.until_links_up(&["l0", "l1"]);
+    let reaches = |what: &str| {
+        assert!(ping(&world.client, &["10.99.0.2"], PATIENCE), "{what}");
+    };
+    reaches("after the service has named it");
+    let second = other(&world);
+    gateway.until("an unknown client is refused", |status| {
+        refused(status, "unknown") > 0
+    });
+    // Its address belongs to another client.
+    put(3, &["10.77.0.2"]);
+    gateway.until("the clash is counted", |status| {
+        refused(status, "clash") > 0
+    });
+    until("the bytes are counted", || provider.usage("c2")[0] > 0);
+    let listed = provider.does("clients");
+    assert!(
+        listed.contains("c2") && listed.contains("10.77.0.2"),
+        "{listed}"
+    );
+    let add = format!(
+        "add c4 --address 10.77.0.4/32 --public-key {}",
+        Keys::client(4).public
+    );
+    for command in [&add, "invite c4", "remove c2", "cap c2"] {
+        let mut pleach = world.gateway.command(env!("CARGO_BIN_EXE_pleach"));
+        pleach.arg("gateway").args(command.split(' '));
+        let output = pleach.arg("--dir").arg(&provider.dir).output();
+        let output = output.expect("started");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let is_refused = !output.status.success() && errors.contains("service http://[::1]");
+        assert!(is_refused, "{command}: {errors}");
+    }
+
+    // While the service is away, a gateway that has just started serves the clients that it knew.
+    service.state().is_away = true;
+    gateway.until("the trouble is told", |status| {
+        let trouble = status["store"]["trouble"].as_str().unwrap_or_default();
+        trouble.contains("http://[::1]")
+    });
+    reaches("while the service is away");
+    gateway.kill();
+    gateway.start_again();
+    gateway.until("the known client is back", |status| is_up(status, "c2"));
+    reaches("after a restart without the service");
+    put(3, &["10.77.0.3", "fd77::3"]);
+    gateway.until("others are refused", |status| {
+        refused(status, "unreadable") > 0
+    });
+    service.state().is_away = false;
+    second.until_links_up(&["l2"]);
+
+    service.remove(&Keys::client(2).public);
+    let removed_at = clock::now();
+    let status = gateway.until("the client is disconnected", |status| !is_up(status, "c2"));
+    let took = clock::now().since(removed_at);
+    println!("disconnected after {took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(is_up(&status, "c3"), "the other stays: {status}");
 }
 
 #[test]

@@ -43,6 +43,28 @@ pub(super) fn clients(file: &Connection) -> Result<Vec<StoredClient>, Failure> {
     Ok(found)
 }
 
+/// Replaces the client with the public key `public_key` by `client`. A client with the same name makes room for it, too.
+pub(super) fn replace(
+    file: &mut Transaction<'_>,
+    public_key: &[u8; KEY_LEN],
+    client: Option<&StoredClient>,
+) -> Result<(), Failure> {
+    let key = keys::encode_public(public_key);
+    match client {
+        Some(client) => {
+            file.execute(
+                "DELETE FROM clients WHERE public_key = ?1 OR name = ?2",
+                [&key, &client.name],
+            )?;
+            file.insert_client(client, None)
+        }
+        None => {
+            file.execute("DELETE FROM clients WHERE public_key = ?1", [&key])?;
+            Ok(())
+        }
+    }
+}
+
 /// Returns all invitations, by name.
 pub(super) fn invitations(file: &Connection) -> Result<Vec<Invitation>, Failure> {
     let mut select =

@@ -197,7 +197,10 @@ fn a_file_of_the_first_version_is_migrated_with_its_clients() {
     let inserted = decisions::add(&mut transaction, &client(1));
     assert!(inserted.is_ok());
     transaction.commit().expect("committed");
-    let marks = format!("PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 1");
+    let marks = format!(
+        "PRAGMA application_id = {}; PRAGMA user_version = 1",
+        Kind::Store.application()
+    );
     old.execute_batch(&marks).expect("valid SQL");
     drop(old);
     let mut store = SqliteStore::open(&path).expect("migrated");

@@ -88,6 +88,7 @@ pub(super) fn add(options: &Add) -> anyhow::Result<String> {
         )));
     }
     let gateway = Gateway::load(&options.place)?;
+    gateway.may_change_clients()?;
     let mut store = gateway.store()?;
     let networks = gateway.role.store.iter().flat_map(|store| &store.networks);
     let is_foreign = |net: &&IpNet| !networks.clone().any(|own| own.contains(*net));
@@ -134,6 +135,7 @@ pub(super) fn add(options: &Add) -> anyhow::Result<String> {
 pub(super) fn cap(options: &Cap) -> anyhow::Result<String> {
     host::require_root("gateway cap")?;
     let gateway = Gateway::load(&options.place)?;
+    gateway.may_change_clients()?;
     let (name, caps) = (&options.name, options.rates.caps());
     if !gateway.store()?.set_caps(name, caps)? {
         bail!("there is no client {name:?} in the store: `pleach gateway clients` lists them");

@@ -55,6 +55,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
         )));
     }
     let gateway = Gateway::load(&options.place)?;
+    gateway.may_change_clients()?;
     let invitations = gateway.invitations()?;
     let name = &options.name;
     if gateway

@@ -224,6 +224,7 @@ fn csv(usage: &BTreeMap<String, Usage>) -> String {
 pub(super) fn remove(options: &Remove) -> anyhow::Result<String> {
     host::require_root("gateway remove")?;
     let gateway = Gateway::load(&options.place)?;
+    gateway.may_change_clients()?;
     let name = &options.name;
     let found = match gateway.members()? {
         Some(mut store) if crate::config::is_name(name) => {

@@ -24,7 +24,12 @@ impl Bench {
         let store = SqliteStore::create(&dir.path().join("clients.db")).expect("made");
         let (answer, answers) = mpsc::channel();
         let waker = Waker::new().expect("eventfd");
-        let out = Out { answer, waker };
+        let (_, taken) = mpsc::sync_channel(1);
+        let out = Out {
+            answer,
+            taken,
+            waker,
+        };
         let store = Box::new(store);
         let run = "run".to_owned();
         let asking = Asking::new(clock::now(), store, &config, [200; 32], run, out);
