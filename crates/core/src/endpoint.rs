@@ -72,6 +72,7 @@ mod programs;
 pub mod reaching;
 mod reconfiguring;
 pub mod work;
+pub mod workers;
 
 pub use crate::class::FlowQuestion;
 use accounts::Upload;
@@ -83,8 +84,10 @@ use enrolment::Enrolment;
 use expecting::Expecting;
 pub use handshakes::HandshakeCounters;
 use index::IndexTable;
+pub use index::MAX_SESSIONS;
 use kept::Kept;
 use work::WorkQueue;
+use workers::{Handed, Share, Verdict};
 
 /// The configuration of an endpoint.
 #[derive(Debug)]
@@ -219,6 +222,12 @@ pub struct Endpoint {
     limiter: HandshakeLimiter,
     seen: SeenInitiations,
     work: WorkQueue,
+    /// This endpoint's part of the clients.
+    share: Share,
+    /// Initiations for the endpoints of other workers. Bounded by [`work::MAX_WORK`].
+    handed: VecDeque<Handed>,
+    /// What the endpoint of worker 0 has to know. Bounded by [`workers::MAX_VERDICTS`].
+    verdicts: VecDeque<Verdict>,
     handshakes: HandshakeCounters,
     /// Offset from an [`Instant`] to the time of day, in nanoseconds.
     clock_offset: u64,
@@ -370,6 +379,9 @@ impl Endpoint {
             limiter: HandshakeLimiter::new(Limits::default(), entropy::secret(&mut entropy)),
             seen: SeenInitiations::new(),
             work: WorkQueue::default(),
+            share: Share::SOLE,
+            handed: VecDeque::new(),
+            verdicts: VecDeque::new(),
             handshakes: HandshakeCounters::default(),
             clock_offset: 0,
             started_at: now,
@@ -398,7 +410,15 @@ impl Endpoint {
     }
 
     /// Handles an inner packet from the host.
-    pub fn handle_packet(&mut self, now: Instant, mut packet: PacketBuf) {
+    pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf) {
+        if let Some(packet) = self.offer_packet(now, packet) {
+            self.common.drops.add(DropReason::NoRoute, 1);
+            self.common.pool.recycle(packet);
+        }
+    }
+
+    /// Handles an inner packet from the host, or returns it if its destination belongs to no peer.
+    pub fn offer_packet(&mut self, now: Instant, mut packet: PacketBuf) -> Option<PacketBuf> {
         let len = packet.len();
         let found = match packet.parse() {
             Err(_) => Err(DropReason::NotIp),
@@ -422,11 +442,13 @@ impl Endpoint {
                 self.meter_upload(now, peer, before);
                 self.activate(peer);
             }
+            Err(DropReason::NoRoute) => return Some(packet),
             Err(reason) => {
                 self.common.drops.add(reason, 1);
                 self.common.pool.recycle(packet);
             }
         }
+        None
     }
 
     /// Handles a datagram from the network. Its content is unspecified afterwards.
