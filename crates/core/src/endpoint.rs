@@ -14,6 +14,9 @@
 //! 5. [`Endpoint::poll_deliver`];
 //! 6. [`Endpoint::poll_event`], and [`Endpoint::poll_flow_question`] if a class names a program;
 //! 7. wait until [`Endpoint::poll_timeout`].
+//!
+//! Several endpoints can divide the clients of a gateway among them; then initiations and verdicts are passed between them
+//! after step 3 ([`workers`]).
 
 use core::net::{IpAddr, SocketAddr};
 use std::{

@@ -132,9 +132,9 @@ fn each_client_is_served_by_its_worker_and_by_no_other() {
         }
         let now = Instant::from_millis(301);
         client.handle_packet(now, packet([10, 0, 0, *key], [10, 9, 9, 9]));
-        let back = packet([10, 9, 9, 9], [10, 0, 0, *key]);
         for (number, worker) in workers.0.iter_mut().enumerate() {
-            let refused = worker.offer_packet(now, back.clone());
+            let back = packet([10, 9, 9, 9], [10, 0, 0, *key]);
+            let refused = worker.offer_packet(now, back);
             assert_eq!(refused.is_none(), number == owner);
         }
         let mut delivered = 0;
