@@ -283,7 +283,7 @@ fn another_program_cannot_share_the_port_of_a_gateway_with_workers() {
     .start(&world);
     until("the gateway ends", || gateway.has_ended());
     assert!(
-        gateway.log().contains("another program has that port"),
+        gateway.log().contains("cannot listen on [::]:7700"),
         "{}",
         gateway.log()
     );
