@@ -497,13 +497,19 @@ pub(super) fn count(config: &TunnelConfig, cores: NonZeroUsize) -> usize {
     let Role::Gateway(gateway) = &config.role else {
         return 1;
     };
-    gateway.workers.unwrap_or_else(|| {
-        if gateway.store.is_some() || gateway.clients.len() >= MANY_CLIENTS {
-            cores.get().min(MOST_AUTOMATIC)
-        } else {
-            1
-        }
-    })
+    let clients = gateway.clients.len();
+    let automatic = || automatic(gateway.store.is_some(), clients, cores);
+    gateway.workers.unwrap_or_else(automatic)
+}
+
+/// Returns the number of data threads that suits a gateway: one for a household, which needs no more and is served in the
+/// simplest way, otherwise one for each core.
+fn automatic(has_store: bool, clients: usize, cores: NonZeroUsize) -> usize {
+    if has_store || clients >= MANY_CLIENTS {
+        cores.get().min(MOST_AUTOMATIC)
+    } else {
+        1
+    }
 }
 
 /// Number of configured clients from which on a gateway has a data thread for each core without being told so.
@@ -514,6 +520,17 @@ const MOST_AUTOMATIC: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gateway_with_many_clients_uses_all_cores() {
+        let cores = |count| NonZeroUsize::new(count).expect("not zero");
+        assert_eq!(automatic(false, 0, cores(8)), 1);
+        assert_eq!(automatic(false, MANY_CLIENTS - 1, cores(8)), 1);
+        assert_eq!(automatic(false, MANY_CLIENTS, cores(8)), 8);
+        assert_eq!(automatic(true, 0, cores(8)), 8);
+        assert_eq!(automatic(true, 0, cores(1)), 1);
+        assert_eq!(automatic(true, 0, cores(96)), MOST_AUTOMATIC);
+    }
 
     #[test]
     fn the_tickets_of_workers_differ() {
