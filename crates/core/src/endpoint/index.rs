@@ -127,8 +127,8 @@ mod tests {
     fn the_indices_of_a_worker_name_the_worker_and_no_slot_of_another() {
         let mut tables: Vec<IndexTable> = (0..3)
             .map(|number| {
-                let mut table = IndexTable::new(Rng::new(number));
-                table.set_share(Share::new(number as usize, 3));
+                let mut table = IndexTable::new(Rng::new(1));
+                table.set_share(Share::new(number, 3));
                 table
             })
             .collect();

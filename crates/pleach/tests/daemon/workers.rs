@@ -1,6 +1,13 @@
 //! A gateway with several data threads.
 
-use std::{fs, net::UdpSocket, thread, time::Duration};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::UdpSocket,
+    os::unix::net::UnixStream,
+    thread,
+    time::Duration,
+};
 
 use pleach_lab::netns::Netns;
 use serde_json::Value;
@@ -121,6 +128,16 @@ fn passed(status: &Value) -> u64 {
     passed.map(|passed| passed.expect("a number")).sum()
 }
 
+/// Sends a request to the control socket of a daemon, and returns the answer.
+fn request(daemon: &Daemon, request: &str) -> String {
+    let mut socket = UnixStream::connect(&daemon.control).expect("connects");
+    writeln!(socket, "{request}").expect("written");
+    let mut answer = String::new();
+    let read = BufReader::new(socket).read_line(&mut answer);
+    read.expect("readable");
+    answer.trim().to_owned()
+}
+
 /// Packets of each client pass in both directions, whoever begins, over both families.
 fn all_reach(world: &World, members: &[Member]) {
     for member in members {
@@ -227,6 +244,26 @@ fn two_workers_serve_the_clients_of_one_gateway() {
     assert!(gateway.command("reload", &[]).status.success());
     gateway.until("they are back", |status| has_up(status, [3, 3]));
     all_reach(&world, &members[2..4]);
+
+    // Requests reach the clients of both workers.
+    let weigh = |name: &str| gateway.command("weights", &[&format!("{name}=7")]);
+    for (name, link) in [("c4", "l4"), ("c5", "l5")] {
+        let weighed = weigh(link);
+        assert!(
+            weighed.status.success(),
+            "{}",
+            String::from_utf8_lossy(&weighed.stderr)
+        );
+        gateway.until("the link has its weight", |status| {
+            let found = client(status, name).map(|client| &client["links"][0]["weight"]);
+            found == Some(&7.into())
+        });
+    }
+    assert!(!weigh("l9").status.success(), "there is no such link");
+    let removed = request(&gateway, "{\"command\":\"remove-client\",\"name\":\"c6\"}");
+    assert_eq!(removed, "{\"ok\":true}");
+    let status = gateway.until("a client is gone", |status| has_up(status, [3, 2]));
+    assert!(client(&status, "c6").is_none());
 
     // All clients connect anew after a crash, and after a restart.
     gateway.kill();

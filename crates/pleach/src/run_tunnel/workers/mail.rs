@@ -111,8 +111,8 @@ impl Post {
             let Some(packet) = endpoint.offer_packet(now, packet) else {
                 continue;
             };
-            let destination = packet.view().ok().map(|view| view.destination());
-            let owner = destination.and_then(|address| self.routes.worker_of(address));
+            let view = packet.view().ok();
+            let owner = view.and_then(|view| self.routes.worker_of(view.destination()));
             match owner.filter(|owner| *owner != self.share.number()) {
                 Some(owner) => {
                     self.packets[owner].push(packet);

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use pleach_core::{
     endpoint::{Endpoint, accounts::Caps, workers::Share},
     packet::{Ecn, PacketBuf},
+    session::limiter::Limits,
     time::Instant,
     transmit::{Route, TxQueue},
     tunnel::Incoming,
@@ -48,7 +49,6 @@ use crate::{
     },
     trace::TraceFile,
 };
-use pleach_core::session::limiter::Limits;
 
 /// What a thread starts with.
 pub(super) struct Parts {
