@@ -59,7 +59,7 @@ impl Member {
             keys: &self.keys,
             links,
             // Half of the clients use IPv6.
-            endpoint: if self.number % 2 == 0 {
+            endpoint: if self.number.is_multiple_of(2) {
                 Client::default().endpoint
             } else {
                 OUTER_V6
