@@ -14,6 +14,9 @@
 //! 5. [`Endpoint::poll_deliver`];
 //! 6. [`Endpoint::poll_event`], and [`Endpoint::poll_flow_question`] if a class names a program;
 //! 7. wait until [`Endpoint::poll_timeout`].
+//!
+//! Several endpoints can divide the clients of a gateway among them; then initiations and verdicts are passed between them
+//! after step 3 ([`workers`]).
 
 use core::net::{IpAddr, SocketAddr};
 use std::{
@@ -72,6 +75,7 @@ mod programs;
 pub mod reaching;
 mod reconfiguring;
 pub mod work;
+pub mod workers;
 
 pub use crate::class::FlowQuestion;
 use accounts::Upload;
@@ -83,8 +87,10 @@ use enrolment::Enrolment;
 use expecting::Expecting;
 pub use handshakes::HandshakeCounters;
 use index::IndexTable;
+pub use index::MAX_SESSIONS;
 use kept::Kept;
 use work::WorkQueue;
+use workers::{Handed, Share, Verdict};
 
 /// The configuration of an endpoint.
 #[derive(Debug)]
@@ -219,6 +225,12 @@ pub struct Endpoint {
     limiter: HandshakeLimiter,
     seen: SeenInitiations,
     work: WorkQueue,
+    /// This endpoint's part of the clients.
+    share: Share,
+    /// Initiations for the endpoints of other workers. Bounded by [`work::MAX_WORK`].
+    handed: VecDeque<Handed>,
+    /// What the endpoint of worker 0 has to know. Bounded by [`workers::MAX_VERDICTS`].
+    verdicts: VecDeque<Verdict>,
     handshakes: HandshakeCounters,
     /// Offset from an [`Instant`] to the time of day, in nanoseconds.
     clock_offset: u64,
@@ -370,6 +382,9 @@ impl Endpoint {
             limiter: HandshakeLimiter::new(Limits::default(), entropy::secret(&mut entropy)),
             seen: SeenInitiations::new(),
             work: WorkQueue::default(),
+            share: Share::SOLE,
+            handed: VecDeque::new(),
+            verdicts: VecDeque::new(),
             handshakes: HandshakeCounters::default(),
             clock_offset: 0,
             started_at: now,
@@ -398,7 +413,15 @@ impl Endpoint {
     }
 
     /// Handles an inner packet from the host.
-    pub fn handle_packet(&mut self, now: Instant, mut packet: PacketBuf) {
+    pub fn handle_packet(&mut self, now: Instant, packet: PacketBuf) {
+        if let Some(packet) = self.offer_packet(now, packet) {
+            self.common.drops.add(DropReason::NoRoute, 1);
+            self.common.pool.recycle(packet);
+        }
+    }
+
+    /// Handles an inner packet from the host, or returns it if its destination belongs to no peer.
+    pub fn offer_packet(&mut self, now: Instant, mut packet: PacketBuf) -> Option<PacketBuf> {
         let len = packet.len();
         let found = match packet.parse() {
             Err(_) => Err(DropReason::NotIp),
@@ -422,11 +445,13 @@ impl Endpoint {
                 self.meter_upload(now, peer, before);
                 self.activate(peer);
             }
+            Err(DropReason::NoRoute) => return Some(packet),
             Err(reason) => {
                 self.common.drops.add(reason, 1);
                 self.common.pool.recycle(packet);
             }
         }
+        None
     }
 
     /// Handles a datagram from the network. Its content is unspecified afterwards.

@@ -56,6 +56,8 @@ pub struct Options {
     pub clients: u32,
     /// Number of links of each client, at most [`MOST_LINKS`].
     pub links: u8,
+    /// Number of data threads of the gateway; `None` lets it choose.
+    pub workers: Option<u8>,
     /// Duration of the idle phase.
     pub idle: Duration,
     /// Duration of the load phase, which is left out without busy, roaming and restarting clients.
@@ -95,7 +97,7 @@ fn in_namespace(world: &World, options: &Options) -> anyhow::Result<Report> {
     let dir = tempfile::tempdir().context("cannot make a directory for the gateway")?;
     let progress = progress(options.quiet);
     let keys = Keys::draw()?;
-    let empty = baseline(world, &binary, dir.path(), &keys)?;
+    let empty = baseline(world, &binary, dir.path(), &keys, options.workers)?;
     progress.set_message(format!("keys and engines of {} clients", options.clients));
     let shared = Shared {
         gateway_key: keys.public,
@@ -115,6 +117,7 @@ fn in_namespace(world: &World, options: &Options) -> anyhow::Result<Report> {
         &keys,
         public_keys,
         Manner::Plain,
+        options.workers,
     )?;
     gateway.wait()?;
     let configured = gateway.usage()?.anonymous;
@@ -165,10 +168,24 @@ fn check(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Returns the memory of a gateway with one configured client, which does not connect.
-fn baseline(world: &World, binary: &Path, dir: &Path, keys: &Keys) -> anyhow::Result<u64> {
+fn baseline(
+    world: &World,
+    binary: &Path,
+    dir: &Path,
+    keys: &Keys,
+    workers: Option<u8>,
+) -> anyhow::Result<u64> {
     let client = Keys::draw()?.public;
     let clients = [&client].into_iter();
-    let mut gateway = Gateway::start(&world.gateway, binary, dir, keys, clients, Manner::Plain)?;
+    let mut gateway = Gateway::start(
+        &world.gateway,
+        binary,
+        dir,
+        keys,
+        clients,
+        Manner::Plain,
+        workers,
+    )?;
     gateway.wait()?;
     let memory = gateway.usage()?.anonymous;
     gateway.stop()?;

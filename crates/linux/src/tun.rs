@@ -10,7 +10,8 @@
 //! tunnel reads at once and has its own queue after the device, with AQM, so no standing queue builds up there. With
 //! a shorter limit, small packets would be lost whenever the thread is late by a millisecond.
 //!
-//! Limits: there is one queue. The device is removed when the value is dropped.
+//! Usually there is one queue. A gateway with several data threads has a queue for each ([`Tun::create_queues`]). The device
+//! is removed when the value is dropped, or the last of its queues.
 
 use std::{
     io::{self, IoSlice},
@@ -59,17 +60,33 @@ impl Tun {
     /// Returns an error with the remedy in its text if `/dev/net/tun` or the permission is missing, or the name is
     /// taken.
     pub fn create(name: &str, mtu: u16) -> io::Result<Self> {
-        let device = DeviceBuilder::new()
-            .name(name)
-            .mtu(mtu)
-            .enable(false)
-            .with(|options| {
-                // The length of the queue is not set: the kernel's default is right, and setting it needs rights
-                // outside of the user namespace in which a lab without root runs.
-                options.offload(true);
-            })
-            .build_sync()
-            .map_err(|error| explain(name, &error))?;
+        Self::new(build(name, mtu, false)?)
+    }
+
+    /// Creates the device like [`Self::create`], with `count` queues of packets from the host, and returns a value for
+    /// each queue. The device is removed when all of them are dropped.
+    ///
+    /// The host's packets of a flow are read from the queue by which a packet of this flow, in the other direction, was
+    /// written last (`tun_automq_select_queue` in the kernel). Before that, and three seconds after the last write, a
+    /// hash of the flow chooses the queue.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_queues(name: &str, mtu: u16, count: usize) -> io::Result<Vec<Self>> {
+        if count <= 1 {
+            return Ok(vec![Self::create(name, mtu)?]);
+        }
+        let first = Self::new(build(name, mtu, true)?)?;
+        let mut queues = Vec::with_capacity(count);
+        for _ in 1..count {
+            let queue = first.device.try_clone();
+            queues.push(Self::new(queue.map_err(|error| explain(name, &error))?)?);
+        }
+        queues.insert(0, first);
+        Ok(queues)
+    }
+
+    fn new(device: SyncDevice) -> io::Result<Self> {
         device.set_nonblocking(true)?;
         let merge_udp = device.udp_gso();
         Ok(Self {
@@ -175,6 +192,24 @@ impl std::fmt::Debug for Tun {
             .field("ifindex", &self.ifindex)
             .finish_non_exhaustive()
     }
+}
+
+/// Creates the device, with one queue or with the first of several.
+fn build(name: &str, mtu: u16, has_queues: bool) -> io::Result<SyncDevice> {
+    DeviceBuilder::new()
+        .name(name)
+        .mtu(mtu)
+        .enable(false)
+        .with(|options| {
+            // The length of the queue is not set: the kernel's default is right, and setting it needs rights outside of
+            // the user namespace in which a lab without root runs.
+            options.offload(true);
+            if has_queues {
+                options.multi_queue(true);
+            }
+        })
+        .build_sync()
+        .map_err(|error| explain(name, &error))
 }
 
 /// Writes one packet of `count` segments. Returns `Ok(false)` if the kernel refuses it.

@@ -26,6 +26,7 @@ use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSockRef, UdpSocketState};
 use socket2::{Domain, MsgHdr, Protocol, SockAddr, Socket, Type};
 
 mod control;
+mod steering;
 
 use control::Control;
 
@@ -42,6 +43,9 @@ pub struct UdpOptions {
     /// Mark of all datagrams, for rules that keep them out of the tunnel. If the kernel refuses marks, a warning is
     /// logged and no mark is set.
     pub fwmark: Option<u32>,
+    /// Whether other sockets of this user may have the same address and port, if they have this option too. The kernel
+    /// delivers each datagram to one socket of the group (`SO_REUSEPORT`).
+    pub is_shared: bool,
 }
 
 impl UdpOptions {
@@ -53,6 +57,7 @@ impl UdpOptions {
             dual_stack: false,
             device: None,
             fwmark: None,
+            is_shared: false,
         }
     }
 }
@@ -158,6 +163,10 @@ impl UdpSocket {
                 ),
                 marked => marked.map_err(|error| explain(&error, "SO_MARK"))?,
             }
+        }
+        if options.is_shared {
+            let shared = socket.set_reuse_port(true);
+            shared.map_err(|error| explain(&error, "SO_REUSEPORT"))?;
         }
         enlarge_buffers(&socket);
         let bound = socket.bind(&address.into());
@@ -383,6 +392,16 @@ impl UdpSocket {
         }
         self.checksums.set(are_wanted);
         Ok(())
+    }
+
+    /// Lets the kernel deliver the datagrams of sessions to the sockets that share this socket's address, by receiver
+    /// index: the sockets belong to `workers` workers ([`pleach_core::endpoint::workers`]) in the order in which they
+    /// were bound. All other datagrams go to the first socket. Applies to the whole group.
+    ///
+    /// # Errors
+    /// Returns the error of `setsockopt(2)`.
+    pub fn steer(&self, workers: u32) -> io::Result<()> {
+        steering::attach(&self.socket, workers)
     }
 
     /// Sends only single datagrams from now on, as after a refusal.

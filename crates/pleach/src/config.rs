@@ -228,6 +228,9 @@ pub(crate) struct GatewayConfig {
     pub(crate) isolate: bool,
     /// Whether clients may measure their links through the tunnel.
     pub(crate) speedtest: bool,
+    /// Number of data threads, 1 to [`pleach_core::endpoint::workers::MAX_WORKERS`]. `None`: as many as suit the number of
+    /// clients and processor cores.
+    pub(crate) workers: Option<usize>,
     /// Clients with distinct names and keys, and disjoint [`ClientPeer::allowed_ips`].
     pub(crate) clients: Vec<ClientPeer>,
     /// Store that is asked about further clients; `None`: there are none, except by invitation.

@@ -159,6 +159,9 @@ pub(crate) struct StatusReport {
     /// Pauses of the thread that moves packets. Absent except for tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) data_thread: Option<DataThreadStatus>,
+    /// Data threads of a gateway that has several; `data_thread` is then the sum of their pauses, and the longest pause.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) workers: Vec<WorkerStatus>,
     /// TCP connections that a client terminates and carries to the gateway. Absent if `split_tcp` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) split_tcp: Option<SplitTcpStatus>,
@@ -189,6 +192,18 @@ pub(crate) struct DataThreadStatus {
     pub(crate) longest_pause_ms: f64,
     /// Number of lines of the log that were dropped because nobody read the log fast enough.
     pub(crate) log_lines_dropped: u64,
+}
+
+/// State of one of several data threads of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct WorkerStatus {
+    /// Number of clients that the thread serves.
+    pub(crate) clients: u64,
+    /// Number of these clients to which data can be sent.
+    pub(crate) up: u64,
+    /// Number of packets and datagrams that have arrived at this thread and that it has passed to another one.
+    pub(crate) passed: u64,
 }
 
 /// State of one of a client's gateways.

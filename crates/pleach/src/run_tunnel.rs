@@ -13,6 +13,7 @@
 //! - [`portals`]: captive portals that keep a link from the gateway.
 //! - [`rules`], [`programs`]: rules of a client, and the thread that finds the programs of flows.
 //! - [`report`]: the values that `pleach status` shows.
+//! - [`workers`]: the further data threads of a gateway that has several.
 //!
 //! All changes of the host's configuration are undone at the end, or by the next start after a crash
 //! ([`pleach_linux::routes`]).
@@ -21,7 +22,9 @@ mod admitted;
 mod asking;
 pub(crate) mod budgets;
 mod carried;
+mod counted;
 mod data_path;
+mod delivery;
 pub(crate) mod dns;
 mod enrolled;
 mod gateways;
@@ -39,6 +42,7 @@ mod rules;
 mod sockets;
 mod solo;
 mod splitting;
+mod workers;
 mod written;
 
 use std::{num::NonZeroUsize, path::Path};
@@ -46,7 +50,7 @@ use std::{num::NonZeroUsize, path::Path};
 use anyhow::Context as _;
 use ipnet::IpNet;
 use pleach_core::{
-    endpoint::{Endpoint, EndpointConfig, PeerConfig, Side},
+    endpoint::{Endpoint, EndpointConfig, PeerConfig, Side, workers::Share},
     queue::QueueConfig,
     session::{aead::Suite, handshake::NO_PSK, limiter::Limits, secret::Secret},
 };
@@ -72,6 +76,7 @@ use dns::Resolvers;
 pub(crate) use links::is_uplink;
 use reload::Source;
 use rules::Rules;
+use workers::Lanes;
 
 /// Runs the tunnel that `config`, read from `file`, describes until SIGTERM or SIGINT. SIGHUP reads the file again.
 /// `trace`: file for the decisions of the engine.
@@ -101,7 +106,8 @@ pub(crate) fn run(
     if let Err(error) = split_tcp::recover(&config.name) {
         tracing::debug!(%error, "redirected connections of an earlier run");
     }
-    let tun = Tun::create(&config.name, plan.mtu)
+    let share = Share::new(0, workers::count(&config, cores()));
+    let queues = Tun::create_queues(&config.name, plan.mtu, share.count())
         .with_context(|| format!("tunnel {}: device", config.name))?;
     setup
         .apply(&plan)
@@ -123,18 +129,21 @@ pub(crate) fn run(
     log_lines::in_background();
     let _ = poll::set_precise_timers();
     let mut endpoint = Endpoint::new(
-        endpoint_config(&config, plan.mtu),
+        endpoint_config(&config, plan.mtu, share),
         KernelEntropy::open().context("random numbers of the kernel")?,
         clock::now(),
     );
-    if let Some(path) = trace {
-        endpoint.observe(&TraceFile::threaded(path)?);
+    endpoint.set_share(share);
+    let trace = trace.map(TraceFile::threaded).transpose()?;
+    if let Some(trace) = &trace {
+        endpoint.observe(trace);
     }
     endpoint.set_time_of_day(clock::now(), clock::unix_nanos());
-    endpoint.set_handshake_limits(Limits::for_cores(cores()));
+    endpoint.set_handshake_limits(Limits::for_cores(cores().get()));
     let name = config.name.clone();
     let source = Source::new(file)?;
-    let result = DataPath::start(config, source, endpoint, tun, setup, signals, finder)
+    let lanes = Lanes { queues, trace };
+    let result = DataPath::start(config, source, endpoint, lanes, setup, signals, finder)
         .and_then(DataPath::run);
     drop(resolvers);
     let setup = result?;
@@ -216,7 +225,8 @@ fn psk(key: Option<&SecretKey>) -> Secret {
     key.map_or_else(|| Secret::from(NO_PSK), |key| key.expose().into())
 }
 
-fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
+/// Returns the configuration of the engine of a worker.
+fn endpoint_config(config: &TunnelConfig, mtu: u16, share: Share) -> EndpointConfig {
     let side = match &config.role {
         Role::Client(client) => {
             let gateway = &client.gateways[0];
@@ -235,6 +245,7 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
             clients: gateway
                 .clients
                 .iter()
+                .filter(|client| share.owner_of(&client.public_key) == share.number())
                 .map(|client| PeerConfig {
                     name: client.name.clone(),
                     public_key: client.public_key,
@@ -262,8 +273,8 @@ fn endpoint_config(config: &TunnelConfig, mtu: u16) -> EndpointConfig {
 }
 
 /// Returns the number of processor cores that this process may use.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+fn cores() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 /// Whether the CPU has AES instructions, without which AES-GCM is slow.

@@ -230,14 +230,12 @@ impl Endpoint {
     ) -> Result<(), DropReason> {
         let claim = initiation.claim.filter(|_| self.enrolment.is_open);
         if claim.is_none() && !self.enrolment.asks {
-            if !arrival.is_proved {
-                self.limiter.on_wasted(now);
-            }
+            self.on_wasted(now, &arrival);
             return Err(DropReason::HandshakeInvalid);
         }
         if !arrival.is_proved {
             // A sender that hides its address gets no memory and no disk access.
-            self.limiter.on_wasted(now);
+            self.on_wasted(now, &arrival);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         let most = if self.enrolment.asks {

@@ -15,6 +15,8 @@
 //! 7. The peer's token buckets: one for fresh initiations and a smaller one for all others. Then three X25519
 //!    operations compute the answer.
 //!
+//! If the sender belongs to another [worker](super::workers), that worker's endpoint continues after step 5.
+//!
 //! The peer's session does not change until a datagram is decrypted with the new keys.
 //!
 //! [`SeenInitiations`]: crate::session::seen::SeenInitiations
@@ -100,6 +102,7 @@ impl Endpoint {
             route: incoming.route,
             is_proved,
             id: EphemeralId::of(&view),
+            is_handed: false,
             datagram: datagram.to_vec(),
         };
         if self.seen.is_full() {
@@ -163,6 +166,11 @@ impl Endpoint {
             }
             return Err(DropReason::HandshakeInvalid);
         };
+        let owner = self.share.owner_of(&initiation.remote_static);
+        if owner != self.share.number() {
+            self.hand_over(arrival, initiation, owner);
+            return Ok(());
+        }
         match self.by_key.get(&initiation.remote_static) {
             Some(&index) => self.on_identified(now, arrival, index, initiation),
             None => self.on_stranger(now, arrival, initiation),
@@ -180,9 +188,7 @@ impl Endpoint {
         if initiation.hello.protocol_version != PROTOCOL_VERSION {
             // The version mismatch is reported at once, before the other checks of the initiation.
             let version = initiation.hello.protocol_version;
-            if !arrival.is_proved {
-                self.limiter.on_wasted(now);
-            }
+            self.on_wasted(now, &arrival);
             return Err(self.refuse(index, HandshakeError::Version(version)));
         }
         let start_time = self.time_at(self.started_at);
@@ -190,14 +196,12 @@ impl Endpoint {
         let time = initiation.hello.time.unwrap_or(0);
         let is_fresh = time > peer.newest && time >= start_time;
         if peer.recent.contains(arrival.id) {
-            if !arrival.is_proved {
-                self.limiter.on_wasted(now);
-            }
+            self.on_wasted(now, &arrival);
             self.handshakes.replayed += 1;
             return Err(DropReason::HandshakeReplayed);
         }
         if !arrival.is_proved && !is_fresh {
-            self.limiter.on_wasted(now);
+            self.on_wasted(now, &arrival);
             return self.turn_away_arrival(&arrival, Admission::ProveAddress);
         }
         // An attacker can add a proof of its own address to recorded initiations. They must not use up the budget of
@@ -209,9 +213,7 @@ impl Endpoint {
             (&mut peer.not_fresh, limits.not_fresh)
         };
         if let Err(wait) = allowance.take(now, rate) {
-            if !arrival.is_proved {
-                self.limiter.on_wasted(now);
-            }
+            self.on_wasted(now, &arrival);
             return self.turn_away_arrival(&arrival, Admission::ComeBack(wait));
         }
         if !arrival.is_proved && peer.tunnel.sessions().has_unconfirmed() {
@@ -292,7 +294,7 @@ impl Endpoint {
         if !peer.sources.contains(&Some(source)) {
             peer.sources.rotate_right(1);
             let former = peer.sources[0].replace(source);
-            self.limiter.on_known(source, former);
+            self.on_known(source, former);
         }
     }
 
@@ -313,6 +315,9 @@ impl Endpoint {
         arrival: &Arrival,
         admission: Admission,
     ) -> Result<(), DropReason> {
+        if arrival.is_handed {
+            return self.return_arrival(arrival, admission);
+        }
         self.turn_away(
             arrival.route,
             arrival.is_proved,

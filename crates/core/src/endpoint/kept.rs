@@ -14,6 +14,8 @@ pub struct Kept {
     bytes: u64,
     /// Whether there is only one peer, which may use all memory.
     is_of_one: bool,
+    /// Number of workers besides this one, each with an equal part of the memory.
+    other_workers: u64,
 }
 
 impl Kept {
@@ -23,7 +25,21 @@ impl Kept {
         Self {
             bytes: 0,
             is_of_one,
+            other_workers: 0,
         }
+    }
+
+    /// Sets the number of [workers](super::workers), each with an equal part of the memory.
+    pub(super) fn set_workers(&mut self, count: usize) {
+        self.other_workers = u64::try_from(count).unwrap_or(1).saturating_sub(1);
+    }
+
+    /// Returns the maximum for all peers together, in bytes: of several workers for each its part of [`TOTAL_BYTES`], but
+    /// at least as much as two peers may use.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let part = TOTAL_BYTES / (self.other_workers + 1);
+        part.max(2 * PEER_BYTES)
     }
 
     /// Returns the maximum for one peer, in bytes.
@@ -48,7 +64,7 @@ impl Kept {
             return TOTAL_BYTES;
         }
         let others = self.bytes.saturating_sub(own);
-        let left = TOTAL_BYTES.saturating_sub(others) / 2;
+        let left = self.total().saturating_sub(others) / 2;
         left.min(PEER_BYTES)
     }
 
@@ -66,6 +82,16 @@ pub const TOTAL_BYTES: u64 = 256 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_worker_has_a_part_that_is_enough_for_a_peer() {
+        for (workers, total) in [(1, TOTAL_BYTES), (2, TOTAL_BYTES / 2), (64, 2 * PEER_BYTES)] {
+            let mut kept = Kept::of(false);
+            kept.set_workers(workers);
+            assert_eq!(kept.total(), total);
+            assert_eq!(kept.limit(0), PEER_BYTES);
+        }
+    }
 
     #[test]
     fn peers_that_want_all_have_equal_parts_and_leave_one_for_the_next() {

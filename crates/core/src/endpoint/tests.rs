@@ -12,6 +12,7 @@ mod hostile;
 mod reaching;
 mod reconfiguring;
 mod under_load;
+mod workers;
 
 pub(super) const GATEWAY: &str = "192.0.2.1:7700";
 pub(super) const CLIENT: &str = "198.51.100.1:4000";

@@ -71,6 +71,8 @@ pub(super) struct Arrival {
     pub(super) is_proved: bool,
     /// Identifies the initiation after it has been authenticated.
     pub(super) id: EphemeralId,
+    /// Whether the endpoint of another worker has admitted it.
+    pub(super) is_handed: bool,
     pub(super) datagram: Vec<u8>,
 }
 

@@ -46,6 +46,10 @@ pub const MAX_INDEX: u32 = 0x00ff_ffff;
 
 const KIND_DATA: u8 = 4;
 const KIND_CONTROL: u8 = 5;
+/// Kinds of the datagrams of a session: the first byte.
+pub const TRANSPORT_KINDS: [u8; 2] = [KIND_DATA, KIND_CONTROL];
+/// Position of the receiver index, which has three bytes.
+pub const RECEIVER_INDEX_AT: usize = 3;
 const FLAG_OUT_OF_TURN: u8 = 1;
 const FLAG_COPY: u8 = 2;
 const FLAG_KEPT: u8 = 4;

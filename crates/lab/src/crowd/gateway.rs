@@ -92,7 +92,8 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// Writes the configuration of a gateway for `clients`, given by their public keys, and starts it.
+    /// Writes the configuration of a gateway for `clients`, given by their public keys, and starts it. `workers`: number of
+    /// its data threads; `None` lets it choose.
     pub(crate) fn start<'a>(
         host: &Netns,
         binary: &Path,
@@ -100,13 +101,15 @@ impl Gateway {
         keys: &Keys,
         clients: impl Iterator<Item = &'a [u8; 32]>,
         manner: Manner,
+        workers: Option<u8>,
     ) -> anyhow::Result<Self> {
         let mut daemon = Daemon::new("gateway", "up", binary, dir);
         daemon.is_log_stalled = manner == Manner::Soak;
         let remember = manner == Manner::Soak;
+        let workers = workers.map_or_else(|| "\"auto\"".to_owned(), |count| count.to_string());
         let mut text = format!(
             "mode = \"gateway\"\n\n[tunnel]\nname = \"pleach0\"\naddress = [\"{INNER_GATEWAY}/10\"]\n\
-             private_key = \"{}\"\ncontrol = {:?}\nlisten = \"{GATEWAY}:{PORT}\"\nnat = false\nremember = {remember}\n\n\
+             private_key = \"{}\"\ncontrol = {:?}\nlisten = \"{GATEWAY}:{PORT}\"\nnat = false\nremember = {remember}\nworkers = {workers}\n\n\
              [scheduler]\npolicy = \"adaptive\"\n",
             STANDARD.encode(keys.private.expose()),
             daemon.control,

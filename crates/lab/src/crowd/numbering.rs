@@ -10,8 +10,7 @@
 
 use core::net::Ipv4Addr;
 
-/// Maximum number of clients of a crowd. A gateway has 65 534 indices of sessions, and a client has two sessions for half of the
-/// time, while its keys change.
+/// Maximum number of clients of a crowd. Larger crowds were not tried; the addresses permit 65 534.
 pub const MOST_CLIENTS: u32 = 40_000;
 /// Maximum number of links of a client.
 pub const MOST_LINKS: u8 = 8;

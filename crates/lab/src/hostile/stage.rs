@@ -68,6 +68,7 @@ impl<'a> Stage<'a> {
             &keys,
             public,
             cast.manner,
+            Some(1),
         )?;
         gateway.wait()?;
         let far_end = FarEnd::start(&world.gateway)?;

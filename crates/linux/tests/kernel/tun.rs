@@ -9,7 +9,7 @@ use std::{
 };
 
 use pleach_core::{
-    packet::{PacketBuf, Pool},
+    packet::{PacketBuf, Pool, ones_complement_sum},
     rng::Rng,
 };
 use pleach_linux::{
@@ -270,4 +270,63 @@ fn writing_to_a_device_that_is_down_drops_and_counts() {
     let packets = [PacketBuf::from(vec![0x45; 60]), PacketBuf::from(vec![0; 3])];
     let outcome = tun.write_batch(&packets).expect("the device lives");
     assert_eq!((outcome.written, outcome.dropped), (0, 2));
+}
+
+/// Returns a UDP packet of 32 bytes to `10.97.0.1`, without a UDP checksum.
+fn datagram(from: [u8; 4], ports: [u16; 2]) -> PacketBuf {
+    let mut packet = [0; 32];
+    packet[..10].copy_from_slice(&[0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17]);
+    packet[12..16].copy_from_slice(&from);
+    packet[16..20].copy_from_slice(&[10, 97, 0, 1]);
+    let sum = !ones_complement_sum(&[&packet[..20]]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet[20..22].copy_from_slice(&ports[0].to_be_bytes());
+    packet[22..24].copy_from_slice(&ports[1].to_be_bytes());
+    packet[24..26].copy_from_slice(&12_u16.to_be_bytes());
+    PacketBuf::from(packet.to_vec())
+}
+
+#[test]
+fn answers_are_read_from_the_queue_that_has_written_the_question() {
+    let Some(here) = Namespace::new() else {
+        return;
+    };
+    let make = || Tun::create_queues("plLtunq", 1400, 3).expect("root makes TUNs");
+    let mut queues = here.run(make);
+    here.ip("address add 10.97.0.1/24 dev plLtunq");
+    here.ip("link set plLtunq up");
+    let bind = || std::net::UdpSocket::bind("10.97.0.1:5000").expect("binds");
+    let host = here.run(bind);
+    let timeout = Some(Duration::from_secs(10));
+    host.set_read_timeout(timeout).expect("set");
+    let (mut pool, mut packets) = (Pool::new(512, 1500), Vec::new());
+    for port in 6000..6030 {
+        let writer = usize::from(port) % 3;
+        // Another flow of the same address is written by another queue.
+        for (port, writer) in [(port, writer), (port + 100, (writer + 1) % 3)] {
+            let packet = datagram([10, 97, 0, 2], [port, 5000]);
+            let written = queues[writer].write_batch(&[packet]).expect("written");
+            assert_eq!(written.written, 1);
+            let (_, from) = host.recv_from(&mut [0; 64]).expect("arrives");
+            host.send_to(&[7; 40], from).expect("sent");
+            let mut readers = Vec::new();
+            until("the answer arrives", || {
+                for (number, queue) in queues.iter_mut().enumerate() {
+                    while queue.read_batch(&mut pool, &mut packets).is_ok() {}
+                    for packet in packets.drain(..) {
+                        let is_answer = packet.len() == 68;
+                        readers.extend(is_answer.then_some(number));
+                        pool.recycle(packet);
+                    }
+                }
+                !readers.is_empty()
+            });
+            assert_eq!(readers, [writer], "{port}");
+        }
+    }
+    let last = queues.pop();
+    drop(queues);
+    assert!(here.try_ip("link show plLtunq"), "a queue is left");
+    drop(last);
+    here.until_gone("plLtunq");
 }

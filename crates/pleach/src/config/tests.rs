@@ -318,7 +318,13 @@ const MISTAKES: &[Mistake] = mistakes! {
     "split TCP sometimes": CLIENT, "[scheduler]" => "split_tcp = \"sometimes\"\n[scheduler]",
         "f.toml:8: [tunnel] split_tcp: expected \"auto\", \"on\" or \"off\", found \"sometimes\"; remedy: write \"auto\" to split TCP connections if the RTTs of the links differ much, or \"off\"";
     "kill switch at a gateway": GATEWAY, "nat = true" => "kill_switch = true",
-        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `split_tcp` (others here: name, address, confine, private_key, private_key_file, control, mtu, compression, parity, remember, listen, nat, isolate, speedtest)";
+        "f.toml:8: [tunnel] kill_switch: unknown key; remedy: the nearest known key is `split_tcp` (others here: name, address, confine, private_key, private_key_file, control, mtu, compression, parity, remember, listen, nat, isolate, speedtest, workers)";
+    "no data thread": GATEWAY, "nat = true" => "workers = 0",
+        "f.toml:8: [tunnel] workers: expected \"auto\" or a number from 1 to 64, found 0; remedy: write \"auto\", or as many data threads as the machine has processor cores";
+    "too many data threads": GATEWAY, "nat = true" => "workers = 65",
+        "f.toml:8: [tunnel] workers: expected \"auto\" or a number from 1 to 64, found 65; remedy: write \"auto\", or as many data threads as the machine has processor cores";
+    "data threads of a client": CLIENT, "mtu = 1400" => "mtu = 1400\nworkers = 2",
+        "f.toml:8: [tunnel] workers: a client has one data thread; remedy: remove it; it is a setting of gateways";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",
         "f.toml:10: [scheduler] target_delay: expected a duration from \"1ms\" to \"10s\", found \"20\"; remedy: write for example \"20ms\"";
     "target delay too long": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"11s\"",

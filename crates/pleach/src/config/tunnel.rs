@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pleach_core::{class::Class, sec::Code};
+use pleach_core::{class::Class, endpoint::workers::MAX_WORKERS, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
@@ -56,8 +56,10 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "state",
             "gateway_return",
             "portal_check",
+            "workers",
         ],
     )?;
+    one_worker(&tunnel)?;
     let mut notes = Vec::new();
     let name = network::tunnel_name(&tunnel.required("name", "name = \"pleach0\"")?)?;
     let links = peers::links(root)?;
@@ -160,6 +162,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "nat",
             "isolate",
             "speedtest",
+            "workers",
         ],
     )?;
     let mut notes = Vec::new();
@@ -185,6 +188,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         nat,
         isolate: switch(&tunnel, "isolate", true)?,
         speedtest: switch(&tunnel, "speedtest", true)?,
+        workers: workers(&tunnel)?,
         clients,
         store,
         invitations,
@@ -297,6 +301,41 @@ fn common(
         view: view::read(root)?,
         confine: switch(tunnel, "confine", true)?,
     })
+}
+
+/// Reads the number of data threads of a gateway; `None` for `"auto"`, and if the key is missing.
+///
+/// # Errors
+/// If the value is anything else than `"auto"` or a number from 1 to [`MAX_WORKERS`].
+fn workers(tunnel: &Table<'_>) -> Result<Option<usize>, ConfigError> {
+    let Some(value) = tunnel.optional("workers") else {
+        return Ok(None);
+    };
+    if value.as_text() == Some("auto") {
+        return Ok(None);
+    }
+    let number = value
+        .as_integer()
+        .and_then(|number| usize::try_from(number).ok());
+    let number = number.filter(|number| (1..=MAX_WORKERS).contains(number));
+    number.map(Some).ok_or_else(|| {
+        value.expected(
+            "\"auto\" or a number from 1 to 64",
+            "write \"auto\", or as many data threads as the machine has processor cores",
+        )
+    })
+}
+
+/// Refuses several data threads at a client.
+fn one_worker(tunnel: &Table<'_>) -> Result<(), ConfigError> {
+    match workers(tunnel)? {
+        None | Some(1) => Ok(()),
+        Some(_) => Err(tunnel.wrong(
+            "workers",
+            "a client has one data thread",
+            "remove it; it is a setting of gateways",
+        )),
+    }
 }
 
 /// Reads a boolean; returns `usual` if the key is missing.

@@ -16,6 +16,9 @@ pub(crate) struct CrowdOptions {
     /// Number of links of each client
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_LINKS)))]
     links: u8,
+    /// Number of data threads of the gateway; without it, the gateway chooses
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    workers: Option<u8>,
     /// Time for which all clients are idle while the gateway's memory and processor time are measured
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     idle: Duration,
@@ -55,6 +58,7 @@ pub(crate) fn run(options: &CrowdOptions) -> anyhow::Result<String> {
         binary: None,
         clients: options.clients,
         links: options.links,
+        workers: options.workers,
         idle: options.idle,
         load: options.load,
         busy: options.busy,

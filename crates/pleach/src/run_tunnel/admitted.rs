@@ -22,8 +22,10 @@ use pleach_core::{
 
 use super::{
     asking::{Answer, Asker, Refused},
+    counted::Counted,
     data_path::DataPath,
     psk,
+    workers::Question,
 };
 use crate::{
     clients::{self, StoredClient},
@@ -43,8 +45,8 @@ pub(super) struct Admitted {
     idle: Duration,
     next_count: Instant,
     next_idle: Instant,
-    /// Counters of the engine's peers as they were last told to the thread.
-    counted: BTreeMap<[u8; KEY_LEN], Usage>,
+    /// Counters of the own engine's peers as they were last told to the thread.
+    counted: Counted,
     trouble: Option<String>,
     refused: BTreeMap<Refused, u64>,
     evicted: u64,
@@ -84,7 +86,7 @@ impl Admitted {
             idle: settings.idle,
             next_count: now + COUNT_EVERY,
             next_idle: now + IDLE_EVERY,
-            counted: BTreeMap::new(),
+            counted: Counted::default(),
             trouble: None,
             refused: BTreeMap::new(),
             evicted: 0,
@@ -145,17 +147,14 @@ impl Admitted {
         }
     }
 
-    /// Tells the thread the bytes that all peers of the engine have carried since the last call.
+    /// Tells the thread the bytes that all peers of the own engine have carried since the last call.
     fn count(&mut self, endpoint: &Endpoint) {
-        let mut all = BTreeMap::new();
-        let mut counted = BTreeMap::new();
-        for (peer, usage) in endpoint.usage() {
-            let before = self.counted.get(&peer.public_key).copied();
-            all.extend(used(&peer.name, usage, before.unwrap_or_default()));
-            counted.insert(peer.public_key, usage);
-        }
-        self.counted = counted;
-        self.asker.on_used(all);
+        self.asker.on_used(self.counted.count(endpoint));
+    }
+
+    /// Tells the thread the bytes that clients of another worker have carried.
+    pub(super) fn on_used(&self, used: BTreeMap<String, Usage>) {
+        self.asker.on_used(used);
     }
 
     fn on_refused(&mut self, refused: Refused) {
@@ -189,14 +188,16 @@ impl Admitted {
         Some(client)
     }
 
-    /// Returns the clients from which nothing was received for longer than `idle`.
-    fn idle_clients(&self, now: Instant, endpoint: &Endpoint) -> Vec<[u8; KEY_LEN]> {
-        let is_idle = |(key, known): &(&[u8; KEY_LEN], &Client)| {
-            let heard = endpoint.last_heard(key).unwrap_or(known.admitted_at);
-            now.since(heard.max(known.admitted_at)) >= self.idle
-        };
-        let idle = self.clients.iter().filter(is_idle);
-        idle.map(|(key, _)| *key).collect()
+    /// Returns the clients that were admitted so long ago that they may be idle.
+    fn may_be_idle(&self, now: Instant) -> Vec<[u8; KEY_LEN]> {
+        let is_old = |(_, known): &(&[u8; KEY_LEN], &Client)| self.is_over(now, known.admitted_at);
+        let old = self.clients.iter().filter(is_old);
+        old.map(|(key, _)| *key).collect()
+    }
+
+    /// Whether `since` is as long ago as a client may be idle.
+    fn is_over(&self, now: Instant, since: Instant) -> bool {
+        now.since(since) >= self.idle
     }
 }
 
@@ -227,6 +228,7 @@ impl DataPath {
 
     /// Makes a client that the store has named a peer of the engine, or refuses it.
     fn admit(&mut self, now: Instant, ticket: u64, client: Result<StoredClient, Refused>) {
+        let question = Question::of(ticket);
         let owner = client
             .as_ref()
             .ok()
@@ -234,37 +236,37 @@ impl DataPath {
         let is_configured = client
             .as_ref()
             .is_ok_and(|client| self.is_configured(client));
-        let Some(admitted) = &mut self.admitted else {
-            return;
-        };
         let client = match client {
             // A reload has added it since the question. It is known when it asks again.
             Ok(_) if is_configured => {
-                let _ = self.endpoint.settle_enrolment(now, ticket, None);
+                self.refuse(now, question);
                 return;
             }
             Ok(client) if owner.is_none() => client,
             Ok(client) => {
                 let what = "another client has its name; rename one of the two";
-                admitted.on_clash(&client, what);
-                // A refusal cannot clash.
-                let _ = self.endpoint.settle_enrolment(now, ticket, None);
+                self.admitted
+                    .iter_mut()
+                    .for_each(|all| all.on_clash(&client, what));
+                self.refuse(now, question);
                 return;
             }
             Err(refused) => {
-                admitted.on_refused(refused);
-                let _ = self.endpoint.settle_enrolment(now, ticket, None);
+                self.admitted
+                    .iter_mut()
+                    .for_each(|all| all.on_refused(refused));
+                self.refuse(now, question);
                 return;
             }
         };
         let peer = peer(&client, &self.config.scheduler);
-        match self.endpoint.settle_enrolment(now, ticket, Some(peer)) {
-            Ok(()) => {
-                let key = client.public_key;
-                if self.endpoint.set_caps(now, &key, client.caps) {
-                    admitted.insert(now, client);
-                }
-            }
+        let settled = self.settle(now, question, Some(peer), client.caps);
+        let Some(admitted) = &mut self.admitted else {
+            return;
+        };
+        match settled {
+            Ok(true) => admitted.insert(now, client),
+            Ok(false) => {}
             Err(clash) => {
                 let what = format!("{clash}; give every inner address to one client only");
                 admitted.on_clash(&client, &what);
@@ -302,9 +304,9 @@ impl DataPath {
             return;
         };
         if known.client.is_same_peer(&client) {
-            self.endpoint.set_caps(now, &client.public_key, client.caps);
             tracing::info!(client = client.name, caps = ?client.caps, "changed in the store");
-            known.client = client;
+            known.client = client.clone();
+            self.set_caps(now, &client.public_key, client.caps);
         } else {
             tracing::info!(
                 client = client.name,
@@ -322,12 +324,11 @@ impl DataPath {
     ) -> Option<StoredClient> {
         let admitted = self.admitted.as_mut()?;
         let client = admitted.remove(public_key)?;
-        let before = admitted.counted.remove(public_key).unwrap_or_default();
-        if let Some(usage) = self.endpoint.usage_of(public_key) {
-            admitted.asker.on_used(used(&client.name, usage, before));
-        }
-        self.endpoint.remove_client(now, public_key);
+        let counted = &mut admitted.counted;
+        let used = counted.forget(&self.endpoint, public_key, &client.name);
+        admitted.asker.on_used(used);
         admitted.asker.on_forgotten(*public_key);
+        self.remove_by_key(now, public_key);
         Some(client)
     }
 
@@ -349,12 +350,33 @@ impl DataPath {
         }
         if admitted.next_idle <= now {
             admitted.next_idle = now + IDLE_EVERY;
-            let idle = admitted.idle_clients(now, &self.endpoint);
-            for key in idle {
-                if let Some(client) = self.forget_client(now, &key) {
-                    tracing::debug!(client = client.name, "idle, forgotten");
-                    self.admitted.iter_mut().for_each(|all| all.evicted += 1);
-                }
+            let (old, idle) = (admitted.may_be_idle(now), admitted.idle);
+            self.look_for_idle(now, old, idle);
+        }
+    }
+
+    /// Forgets the clients of `keys` from which nothing was received for `idle`. Other workers are asked about theirs.
+    fn look_for_idle(&mut self, now: Instant, keys: Vec<[u8; KEY_LEN]>, idle: Duration) {
+        let own = match &self.crew {
+            None => keys,
+            Some(crew) => crew.find_idle(now - idle, keys),
+        };
+        let heard = |key: &[u8; KEY_LEN]| self.endpoint.last_heard(key);
+        let is_idle = |key: &[u8; KEY_LEN]| heard(key).is_none_or(|at| now.since(at) >= idle);
+        let own: Vec<_> = own.into_iter().filter(is_idle).collect();
+        self.forget_idle(now, &own);
+    }
+
+    /// Forgets clients that a worker has found to be idle.
+    pub(super) fn forget_idle(&mut self, now: Instant, keys: &[[u8; KEY_LEN]]) {
+        for key in keys {
+            let is_old = self.admitted.as_ref().is_some_and(|all| {
+                let known = all.clients.get(key);
+                known.is_some_and(|known| all.is_over(now, known.admitted_at))
+            });
+            if is_old && let Some(client) = self.forget_client(now, key) {
+                tracing::debug!(client = client.name, "idle, forgotten");
+                self.admitted.iter_mut().for_each(|all| all.evicted += 1);
             }
         }
     }
@@ -365,28 +387,6 @@ impl DataPath {
             admitted.count(&self.endpoint);
             admitted.asker.finish();
         }
-    }
-}
-
-/// Returns the bytes that the client `name` has carried since `before`, if any.
-fn used(name: &str, now: Usage, before: Usage) -> BTreeMap<String, Usage> {
-    let more = since(now, before);
-    let is_any = more != Usage::default();
-    is_any
-        .then(|| (name.to_owned(), more))
-        .into_iter()
-        .collect()
-}
-
-/// Returns the bytes carried since `before`. A peer whose counters are lower was added anew.
-fn since(now: Usage, before: Usage) -> Usage {
-    let is_anew = now.up_bytes < before.up_bytes || now.down_bytes < before.down_bytes;
-    if is_anew {
-        return now;
-    }
-    Usage {
-        up_bytes: now.up_bytes - before.up_bytes,
-        down_bytes: now.down_bytes - before.down_bytes,
     }
 }
 

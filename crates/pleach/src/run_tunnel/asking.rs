@@ -31,7 +31,6 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use pleach_core::{
     endpoint::{
-        Endpoint,
         accounts::Usage,
         enrolment::{EnrolmentRequest, MAX_ASKED},
     },
@@ -165,17 +164,10 @@ impl Asker {
         &self.waker
     }
 
-    /// Passes the engine's questions to the thread. If the thread has ended or has too many questions, the clients are
-    /// refused, and try again.
-    pub(super) fn hand_over(&self, endpoint: &mut Endpoint, now: Instant) {
-        while let Some(request) = endpoint.poll_enrolment() {
-            let ticket = request.ticket;
-            let has_room = self.slots.try_send(()).is_ok();
-            if !has_room || !self.tell(Note::Ask(Box::new(request))) {
-                // A refusal cannot clash.
-                let _ = endpoint.settle_enrolment(now, ticket, None);
-            }
-        }
+    /// Passes a question of an engine to the thread. Returns whether it will be answered: the thread may have ended, or
+    /// have too many questions.
+    pub(super) fn ask(&self, request: EnrolmentRequest) -> bool {
+        self.slots.try_send(()).is_ok() && self.tell(Note::Ask(Box::new(request)))
     }
 
     /// Tells the thread that the engine has forgotten a client.

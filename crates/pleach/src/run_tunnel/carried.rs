@@ -25,7 +25,7 @@ use pleach_core::{
 use pleach_linux::{clock, poll::Waker};
 use zeroize::Zeroizing;
 
-use super::names;
+use super::{names, workers::Post};
 use crate::{
     config::{ClientConfig, GatewayCarrier, HostName, LinkConfig, TrustConfig, TunnelConfig},
     control::LinkStatus,
@@ -443,8 +443,8 @@ pub(super) fn listen(
     })
 }
 
-/// Passes datagrams that a gateway has received over TCP to the engine.
-pub(super) fn receive(server: &mut Server, endpoint: &mut Endpoint) {
+/// Passes datagrams that a gateway has received over TCP to the engine, or to the worker of their session.
+pub(super) fn receive(server: &mut Server, endpoint: &mut Endpoint, mut post: Option<&mut Post>) {
     server.clear();
     for _ in 0..EVENTS_PER_ROUND {
         let Some((remote, mut received)) = server.poll() else {
@@ -455,7 +455,10 @@ pub(super) fn receive(server: &mut Server, endpoint: &mut Endpoint) {
             remote,
             local: None,
         };
-        hand_over(endpoint, route, &mut received);
+        match &mut post {
+            None => hand_over(endpoint, route, &mut received),
+            Some(post) => sort(post, endpoint, route, &mut received),
+        }
     }
     server.waker().wake();
 }
@@ -467,6 +470,24 @@ fn hand_over(endpoint: &mut Endpoint, route: Route, received: &mut pleach_carrie
     };
     let now = clock::now();
     received.for_each(|datagram| endpoint.handle_datagram(now, &incoming, datagram));
+}
+
+fn sort(
+    post: &mut Post,
+    endpoint: &mut Endpoint,
+    route: Route,
+    received: &mut pleach_carrier::Received,
+) {
+    let incoming = Incoming {
+        route,
+        is_congested: false,
+    };
+    let now = clock::now();
+    received.for_each(|datagram| {
+        if !post.pass(&incoming, datagram) {
+            endpoint.handle_datagram(now, &incoming, datagram);
+        }
+    });
 }
 
 /// Default port of the carrier.

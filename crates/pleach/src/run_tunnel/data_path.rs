@@ -4,6 +4,7 @@
 //! run the engine's timers; write the packets that the engine delivers to the TUN device; send until the engine has no
 //! more packets to send. No step blocks, except the wait for events.
 
+mod crew;
 mod gateways;
 mod services;
 
@@ -18,7 +19,7 @@ use std::{
 use anyhow::Context as _;
 use pleach_carrier::server::Server;
 use pleach_core::{
-    endpoint::{Endpoint, Event, Reach},
+    endpoint::{Endpoint, Event, Reach, accounts::Caps},
     ids::PathId,
     packet::{Ecn, PacketBuf},
     path::{health::State, link::Link},
@@ -42,6 +43,7 @@ use super::{
     admitted::Admitted,
     budgets::Budgets,
     carried::{self, CARRIED, Links, Place, Task},
+    delivery,
     enrolled::{self, Enroller},
     gateways::Gateways,
     handshaker::Handshaker,
@@ -57,6 +59,7 @@ use super::{
     sockets::{LinkSocket, Sent, Traits},
     solo::Solo,
     splitting::Splitting,
+    workers::{Crew, Inquiry, Lanes, Order, Purpose, Question},
 };
 use crate::{
     config::{Role, TunnelConfig},
@@ -86,6 +89,8 @@ pub(super) struct DataPath {
     handshaker: Handshaker,
     /// Enrolment thread of a gateway with invitations.
     enroller: Option<Enroller>,
+    /// The other data threads of a gateway that has several.
+    pub(super) crew: Option<Crew>,
     /// Clients of a gateway's store, if it has one.
     pub(super) admitted: Option<Admitted>,
     resume: ResumeTimer,
@@ -139,18 +144,22 @@ impl DataPath {
         config: TunnelConfig,
         source: Source,
         endpoint: Endpoint,
-        tun: Tun,
+        lanes: Lanes,
         setup: Setup,
         signals: Signals,
         finder: Option<Finder>,
     ) -> anyhow::Result<Self> {
         let config = Arc::new(config);
+        let Lanes { mut queues, trace } = lanes;
+        let engines = queues.len();
+        let tun = queues.drain(..1).next().context("no TUN device")?;
         let poller = Poller::new().context("epoll")?;
         poller.add(&tun, TUN)?;
         poller.add(&signals, SIGNALS)?;
         let waker = Waker::new()?;
         poller.add(&waker, CONTROL)?;
-        let handshaker = Handshaker::start(super::cores()).context("threads for handshakes")?;
+        let handshaker =
+            Handshaker::start(super::cores().get(), engines).context("threads for handshakes")?;
         poller.add(handshaker.waker(), HANDSHAKES)?;
         let resume = ResumeTimer::start().context("timer")?;
         poller.add(&resume, RESUME)?;
@@ -184,6 +193,7 @@ impl DataPath {
             },
             handshaker,
             enroller: None,
+            crew: None,
             admitted: None,
             resume,
             clones,
@@ -211,7 +221,10 @@ impl DataPath {
             this.memory = Some(Memory::load(clock::now(), dir, &config.name));
         }
         match &config.role {
-            Role::Gateway(gateway) => this.start_gateway(&config, gateway)?,
+            Role::Gateway(gateway) => {
+                let lanes = Lanes { queues, trace };
+                this.start_gateway(&config, gateway, lanes)?;
+            }
             Role::Client(client) => this.start_client(&config, client, finder)?,
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -291,6 +304,7 @@ impl DataPath {
                         self.resume.clear();
                         // Another program may have set the clock since the last call.
                         self.endpoint.set_time_of_day(now, clock::unix_nanos());
+                        self.order_all(|| Order::TimeOfDay);
                     }
                     NAMES => {
                         if let Err(error) = self.settle_names(now) {
@@ -305,6 +319,7 @@ impl DataPath {
                     RELOAD => self.settle_reload(now),
                     CLONE => self.look_at_clones(now),
                     CARRIER => self.receive_carried(now),
+                    CREW => self.read_mail(now)?,
                     Token(token) => {
                         if event.writable {
                             self.flush(token, now);
@@ -320,11 +335,10 @@ impl DataPath {
             if let Some(programs) = &mut self.rules.programs {
                 programs.hand_over(&mut self.endpoint);
             }
-            if let Some(enroller) = &self.enroller {
-                enroller.hand_over(&mut self.endpoint, now);
-            }
-            if let Some(admitted) = &self.admitted {
-                admitted.asker().hand_over(&mut self.endpoint, now);
+            self.ask_about_strangers(now);
+            if let Some(crew) = &mut self.crew {
+                crew.hand_over(&mut self.endpoint);
+                crew.post().flush();
             }
             self.endpoint.handle_timeout(now);
             if let Some(splitting) = &mut self.splitting {
@@ -352,6 +366,7 @@ impl DataPath {
         // Resets of split connections reach the applications only while the host has the tunnel's address.
         drop(self.splitting.take());
         self.remember(clock::now());
+        self.dismiss_crew(clock::now());
         if let Some(budgets) = &self.budgets {
             // The host's thread may be writing the same file, so this write is a later job of the same thread.
             let saving = budgets.saving();
@@ -375,6 +390,11 @@ impl DataPath {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
             }
+            if let Some(crew) = &mut self.crew {
+                let post = crew.post();
+                post.sort(now, &mut self.endpoint, &mut self.packets);
+                continue;
+            }
             for packet in self.packets.drain(..) {
                 self.endpoint.handle_packet(now, packet);
             }
@@ -389,6 +409,7 @@ impl DataPath {
         let (endpoint, link) = (&mut self.endpoint, socket.link);
         let mut carried = self.carried.as_mut();
         let mut gateways = self.gateways.as_mut();
+        let mut post = self.crew.as_mut().map(Crew::post);
         let is_gateway = self.watch.is_none();
         let received = socket.socket.recv(&mut self.rx, |message| {
             let incoming = Incoming {
@@ -411,6 +432,11 @@ impl DataPath {
                 {
                     continue;
                 }
+                if let Some(post) = &mut post
+                    && post.pass(&incoming, datagram)
+                {
+                    continue;
+                }
                 endpoint.handle_datagram(now, &incoming, datagram);
             }
         });
@@ -423,23 +449,8 @@ impl DataPath {
 
     /// Writes the packets that the engine delivers to the TUN device.
     fn deliver(&mut self) -> io::Result<()> {
-        while let Some(packet) = self.endpoint.poll_deliver() {
-            self.packets.push(packet);
-        }
-        let mut start = 0;
-        while start < self.packets.len() {
-            let outcome = self.tun.write_batch(&self.packets[start..])?;
-            if outcome.written + outcome.dropped == 0 {
-                // The device accepts no packet at present.
-                self.undelivered += (self.packets.len() - start) as u64;
-                break;
-            }
-            self.undelivered += outcome.dropped as u64;
-            start += outcome.written + outcome.dropped;
-        }
-        for packet in self.packets.drain(..) {
-            self.endpoint.pool().recycle(packet);
-        }
+        let (endpoint, tun) = (&mut self.endpoint, &mut self.tun);
+        self.undelivered += delivery::deliver(endpoint, tun, &mut self.packets)?;
         Ok(())
     }
 
@@ -521,59 +532,11 @@ impl DataPath {
         while let Ok(request) = self.control.requests.try_recv() {
             match request {
                 ControlRequest::Status(reply) => {
-                    let identity = report::Identity {
-                        is_client: matches!(self.config.role, Role::Client(_)),
-                        name: &self.config.name,
-                        policy: self.config.scheduler.policy.name(),
+                    let inquiry = Inquiry {
+                        status: self.status(now),
+                        purpose: Purpose::Status(reply),
                     };
-                    let device_of = |path: &PathStatus| {
-                        let link = self.links.iter().find(|link| link.id == path.id);
-                        link.map_or(String::new(), |link| link.device.clone())
-                    };
-                    let status = report::status(
-                        &identity,
-                        &self.endpoint,
-                        device_of,
-                        &[
-                            ("send_refused", self.refused),
-                            ("tun_refused", self.undelivered),
-                            ("tun_malformed", self.tun.malformed_reads()),
-                        ],
-                    );
-                    let budgets = match (&self.config.role, &self.budgets) {
-                        (Role::Client(client), Some(budgets)) => budgets.report(&client.links),
-                        (Role::Client(_) | Role::Gateway(_), _) => BTreeMap::new(),
-                    };
-                    let gateways = self.gateways.as_ref();
-                    let mut status = StatusReport {
-                        budgets,
-                        incompatible: self.incompatible.clone(),
-                        restored_tables: Some(self.host.restored_tables()),
-                        data_thread: Some(self.pauses.status()),
-                        split_tcp: self.splitting.as_ref().map(Splitting::status),
-                        gateways: gateways.map_or_else(Vec::new, |all| all.status(now)),
-                        store: self.admitted.as_ref().map(Admitted::report),
-                        ..status
-                    };
-                    self.mark_carriers(&mut status);
-                    self.rules.report(&self.config, &self.endpoint, &mut status);
-                    if let Some(portals) = &self.portals {
-                        portals.explain(&mut status);
-                    }
-                    if let (Role::Client(client), Some(budgets)) =
-                        (&self.config.role, &self.budgets)
-                    {
-                        budgets.explain(&client.links, &mut status.links);
-                    }
-                    if self.host.is_idle() {
-                        self.host.run(move |host| {
-                            status.drops.extend(host.dropped());
-                            reply.send(Ok(status));
-                        });
-                    } else {
-                        // While a job takes long, the status is sent without the counters of nftables.
-                        reply.send(Ok(status));
-                    }
+                    self.inquire(now, 0, Box::new(inquiry));
                 }
                 ControlRequest::Only(link, reply) => self.use_only(now, link, reply),
                 ControlRequest::Reload(reply) => self.source.read(Some(reply)),
@@ -582,9 +545,72 @@ impl DataPath {
                     self.remove_client(now, &name, reply);
                 }
                 ControlRequest::Set(set, reply) => reply.send(self.set_rule(now, &set)),
-                ControlRequest::Weights(weights, reply) => self.set_weights(now, &weights, reply),
+                ControlRequest::Weights(weights, reply) => {
+                    if self.crew.is_none() {
+                        let known = self.link_names();
+                        reply.send(self.set_weights(now, &known, &weights));
+                        continue;
+                    }
+                    let inquiry = Inquiry {
+                        status: self.status(now),
+                        purpose: Purpose::Weights(weights, reply),
+                    };
+                    self.inquire(now, 0, Box::new(inquiry));
+                }
             }
         }
+    }
+
+    /// Returns the status of this end; of a gateway with several workers, the part of worker 0.
+    fn status(&self, now: Instant) -> StatusReport {
+        let identity = report::Identity {
+            is_client: matches!(self.config.role, Role::Client(_)),
+            name: &self.config.name,
+            policy: self.config.scheduler.policy.name(),
+        };
+        let device_of = |path: &PathStatus| {
+            let link = self.links.iter().find(|link| link.id == path.id);
+            link.map_or(String::new(), |link| link.device.clone())
+        };
+        let status = report::status(
+            &identity,
+            &self.endpoint,
+            device_of,
+            &[
+                ("send_refused", self.refused),
+                ("tun_refused", self.undelivered),
+                ("tun_malformed", self.tun.malformed_reads()),
+            ],
+        );
+        let budgets = match (&self.config.role, &self.budgets) {
+            (Role::Client(client), Some(budgets)) => budgets.report(&client.links),
+            (Role::Client(_) | Role::Gateway(_), _) => BTreeMap::new(),
+        };
+        let gateways = self.gateways.as_ref();
+        let mut status = StatusReport {
+            budgets,
+            incompatible: self.incompatible.clone(),
+            restored_tables: Some(self.host.restored_tables()),
+            data_thread: Some(self.pauses.status()),
+            split_tcp: self.splitting.as_ref().map(Splitting::status),
+            gateways: gateways.map_or_else(Vec::new, |all| all.status(now)),
+            store: self.admitted.as_ref().map(Admitted::report),
+            ..status
+        };
+        if let Some(crew) = &self.crew {
+            status.workers.push(crew.status(&self.endpoint));
+            let refused = crew.refused();
+            status.drops.insert("worker_refused".to_owned(), refused);
+        }
+        self.mark_carriers(&mut status);
+        self.rules.report(&self.config, &self.endpoint, &mut status);
+        if let Some(portals) = &self.portals {
+            portals.explain(&mut status);
+        }
+        if let (Role::Client(client), Some(budgets)) = (&self.config.role, &self.budgets) {
+            budgets.explain(&client.links, &mut status.links);
+        }
+        status
     }
 
     /// Discards all keys if this machine has become a copy of another machine.
@@ -592,6 +618,7 @@ impl DataPath {
         if self.clones.as_ref().is_some_and(CloneWatch::take) {
             tracing::warn!("this machine was cloned or restored: all sessions start anew");
             self.endpoint.handle_clone(now);
+            self.order_all(|| Order::Cloned);
         }
     }
 
@@ -631,7 +658,7 @@ impl DataPath {
         let key = self.admitted.as_ref().and_then(|all| all.key_of(name));
         let is_removed = match key {
             Some(key) => self.forget_client(now, &key).is_some(),
-            None => self.endpoint.remove_peer(now, name),
+            None => self.remove_by_name(now, name),
         };
         if is_removed {
             tracing::info!(client = name, "removed");
@@ -641,36 +668,46 @@ impl DataPath {
 
     /// Passes the results of enrolment claims to the engine.
     fn settle_enrolments(&mut self, now: Instant) {
-        let Some(enroller) = &self.enroller else {
-            return;
-        };
-        enroller.waker().clear();
-        while let Some((ticket, client)) = enroller.collect() {
+        if let Some(enroller) = &self.enroller {
+            enroller.waker().clear();
+        }
+        while let Some((ticket, client)) = self.enroller.as_ref().and_then(Enroller::collect) {
             let peer = client.map(|client| enrolled::peer(client, &self.config.scheduler));
-            if let Err(clash) = self.endpoint.settle_enrolment(now, ticket, peer) {
+            let settled = self.settle(now, Question::of(ticket), peer, Caps::default());
+            if let Err(clash) = settled {
                 tracing::warn!("enrolled client refused: {clash}");
             }
             self.source.on_clients_changed();
         }
     }
 
-    fn set_weights(&mut self, now: Instant, weights: &BTreeMap<String, u32>, reply: Reply<()>) {
-        let known = self.link_names();
+    /// Sets the weights of links, at all workers. `known`: the names of all links.
+    ///
+    /// # Errors
+    /// If a link is not known. No weight is changed.
+    fn set_weights(
+        &mut self,
+        now: Instant,
+        known: &[String],
+        weights: &BTreeMap<String, u32>,
+    ) -> Result<(), String> {
         if let Some(unknown) = weights.keys().find(|name| !known.contains(name)) {
-            return reply.send(Err(format!(
+            return Err(format!(
                 "no link is called {unknown}; there is: {}",
                 known.join(", ")
-            )));
+            ));
         }
         for (name, weight) in weights {
             self.endpoint
                 .update_links(now, name, |link| link.weight = *weight);
         }
-        reply.send(Ok(()));
+        self.order_all(|| Order::Weights(weights.clone()));
+        Ok(())
     }
 
-    /// Stores the present estimates of all paths.
+    /// Stores the present estimates of all paths. Other workers tell theirs later.
     fn remember(&mut self, now: Instant) {
+        self.order_all(|| Order::Remember);
         let Some(memory) = &mut self.memory else {
             return;
         };
@@ -710,49 +747,62 @@ impl DataPath {
 
     fn tell_events(&mut self, now: Instant) {
         while let Some(event) = self.endpoint.poll_event() {
-            match event {
-                Event::Peer { name, is_up: true } => {
-                    self.incompatible.remove(&name);
-                    tracing::info!(peer = name, "connected");
+            self.tell_event(now, 0, event);
+        }
+    }
+
+    /// Handles an event of a worker's engine.
+    fn tell_event(&mut self, now: Instant, worker: usize, event: Event) {
+        match event {
+            Event::Peer { name, is_up: true } => {
+                self.incompatible.remove(&name);
+                tracing::info!(peer = name, "connected");
+            }
+            Event::Peer { name, is_up: false } => {
+                tracing::info!(peer = name, "disconnected");
+                if let Some(gateways) = &mut self.gateways {
+                    gateways.hurry(now);
                 }
-                Event::Peer { name, is_up: false } => {
-                    tracing::info!(peer = name, "disconnected");
-                    if let Some(gateways) = &mut self.gateways {
-                        gateways.hurry(now);
-                    }
-                }
-                Event::Incompatible { name, version } => {
-                    tracing::warn!(
-                        peer = name,
-                        version,
-                        "the peer speaks another version of the protocol: update the older end"
-                    );
-                    self.incompatible.insert(name, version);
-                }
-                Event::Found {
-                    peer,
-                    path,
-                    link,
-                    remote,
-                } => self.recall(now, peer, path, link, remote),
-                Event::Mtu { peer, link, mtu } => {
-                    tracing::info!(peer, link, mtu, "the path takes packets of so many bytes");
-                }
-                Event::Path { peer, link, state } => {
-                    tracing::info!(peer, link, ?state, "path");
-                    self.on_path(now, &link, state);
-                }
-                Event::Reached { path } => {
-                    if let Some(carried) = &mut self.carried {
-                        carried.on_udp_answer(now, path.0);
-                    }
+            }
+            Event::Incompatible { name, version } => {
+                tracing::warn!(
+                    peer = name,
+                    version,
+                    "the peer speaks another version of the protocol: update the older end"
+                );
+                self.incompatible.insert(name, version);
+            }
+            Event::Found {
+                peer,
+                path,
+                link,
+                remote,
+            } => self.recall(now, worker, path, remote, (peer, link)),
+            Event::Mtu { peer, link, mtu } => {
+                tracing::info!(peer, link, mtu, "the path takes packets of so many bytes");
+            }
+            Event::Path { peer, link, state } => {
+                tracing::info!(peer, link, ?state, "path");
+                self.on_path(now, &link, state);
+            }
+            Event::Reached { path } => {
+                if let Some(carried) = &mut self.carried {
+                    carried.on_udp_answer(now, path.0);
                 }
             }
         }
     }
 
-    /// Passes the stored estimates of a path's network to the engine.
-    fn recall(&mut self, now: Instant, peer: String, id: PathId, link: String, remote: IpAddr) {
+    /// Passes the stored estimates of a path's network to the engine of `worker`. `names`: of the peer and the link.
+    fn recall(
+        &mut self,
+        now: Instant,
+        worker: usize,
+        id: PathId,
+        remote: IpAddr,
+        names: (String, String),
+    ) {
+        let (peer, link) = names;
         let network = match &self.config.role {
             Role::Gateway(_) => memory::provider(remote),
             Role::Client(_) => {
@@ -770,7 +820,21 @@ impl DataPath {
             .as_ref()
             .and_then(|memory| memory.find(now, &key));
         if let Some((carries, age)) = found {
-            self.endpoint.recall(now, &key.peer, id, &carries);
+            match &self.crew {
+                Some(crew) if worker != 0 => {
+                    let peer = key.peer.clone();
+                    let path = id;
+                    crew.order(
+                        worker,
+                        Order::Recall {
+                            peer,
+                            path,
+                            carries,
+                        },
+                    );
+                }
+                _ => self.endpoint.recall(now, &key.peer, id, &carries),
+            }
             tracing::debug!(
                 peer = key.peer,
                 link = key.link,
@@ -921,7 +985,8 @@ impl DataPath {
             carried.receive(&mut self.endpoint, now);
         }
         if let Some(carrier) = &mut self.carrier {
-            carried::receive(carrier, &mut self.endpoint);
+            let post = self.crew.as_mut().map(Crew::post);
+            carried::receive(carrier, &mut self.endpoint, post);
         }
     }
 
@@ -1050,6 +1115,7 @@ const CARRIER: Token = Token(10);
 const PORTALS: Token = Token(11);
 const CLIENTS: Token = Token(12);
 const PROGRAMS: Token = Token(13);
+const CREW: Token = Token(14);
 const FIRST_SOCKET: u64 = 16;
 
 /// Number of super-packets read from the TUN device before the other sockets are served: 700 packets of a bulk flow.

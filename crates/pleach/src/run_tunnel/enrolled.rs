@@ -10,13 +10,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use pleach_core::{
-    endpoint::{
-        Endpoint, PeerConfig,
-        accounts::Caps,
-        enrolment::{EnrolmentRequest, MAX_KEPT},
-    },
-    time::Instant,
+use pleach_core::endpoint::{
+    PeerConfig,
+    accounts::Caps,
+    enrolment::{EnrolmentRequest, MAX_KEPT},
 };
 use pleach_linux::{clock, poll::Waker};
 
@@ -118,15 +115,10 @@ impl Enroller {
         &self.waker
     }
 
-    /// Passes the engine's claims to the thread. If the thread has ended, the claims are refused.
-    pub(super) fn hand_over(&self, endpoint: &mut Endpoint, now: Instant) {
-        while let Some(request) = endpoint.poll_enrolment() {
-            let ticket = request.ticket;
-            if self.requests.try_send(request).is_err() {
-                // A refusal cannot clash.
-                let _ = endpoint.settle_enrolment(now, ticket, None);
-            }
-        }
+    /// Passes a claim to the thread. Returns whether it will be answered: the thread may have ended, or have too many
+    /// claims.
+    pub(super) fn ask(&self, request: EnrolmentRequest) -> bool {
+        self.requests.try_send(request).is_ok()
     }
 
     /// Returns the next result: the ticket of the claim and the enrolled client, or `None` in its place if the claim

@@ -13,6 +13,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use pleach_core::{
+    endpoint::Endpoint,
     path::memory::{MOST_AGE, PathMemory},
     time::Instant,
     units::Bitrate,
@@ -115,6 +116,31 @@ impl Memory {
             }
         }
     }
+}
+
+/// Returns the estimates of the paths of a gateway's clients that are worth storing, with their keys.
+pub(super) fn of_clients(now: Instant, endpoint: &Endpoint) -> Vec<(Key, PathMemory)> {
+    let memories: Vec<_> = endpoint.memories(now).collect();
+    if memories.is_empty() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (peer, status) in endpoint.status() {
+        let own = memories.iter().filter(|(name, ..)| *name == peer.name);
+        for (_, id, carries) in own {
+            let path = status.paths.iter().find(|path| path.id == *id);
+            let Some((path, remote)) = path.and_then(|path| Some((path, path.remote?))) else {
+                continue;
+            };
+            let key = Key {
+                peer: peer.name.clone(),
+                link: path.name.clone(),
+                network: provider(remote.ip()),
+            };
+            found.push((key, *carries));
+        }
+    }
+    found
 }
 
 /// Returns the network of a client's address, as a gateway identifies it: a prefix as large as one provider's, because

@@ -31,6 +31,7 @@ use super::{
     data_path::DataPath,
     enrolled,
     links::{self, ClientLink},
+    workers::Order,
 };
 use crate::{
     config::{
@@ -268,6 +269,13 @@ impl DataPath {
             let classes = self.rules.classes(&config);
             self.endpoint
                 .reconfigure(now, &classes, |peer| scheduler_of(&config, &peer.name));
+            if let Some(crew) = &self.crew {
+                let config = Arc::new(config.clone());
+                crew.order_all(|| Order::Reconfigure {
+                    config: Arc::clone(&config),
+                    classes: classes.clone(),
+                });
+            }
         }
         self.config = Arc::new(config);
         self.update_translated();
@@ -368,21 +376,17 @@ impl DataPath {
         }
         let admitted = self.admitted.as_ref();
         let is_stored = |known: &PeerConfig| admitted.is_some_and(|all| all.has(&known.public_key));
-        let gone: Vec<String> = self
-            .endpoint
-            .status()
-            .filter(|(known, _)| {
-                !is_stored(known) && !wanted.iter().any(|wanted| is_same(known, wanted))
-            })
-            .map(|(known, _)| known.name.clone())
-            .collect();
+        let is_gone = |known: &PeerConfig| {
+            !is_stored(known) && !wanted.iter().any(|wanted| is_same(known, wanted))
+        };
+        let gone = self.names_of_clients(is_gone);
         for name in &gone {
-            self.endpoint.remove_peer(now, name);
+            self.remove_by_name(now, name);
         }
         self.count_clients();
         for client in wanted {
             let name = client.name.clone();
-            if self.endpoint.add_client(client) {
+            if self.add_client(client) {
                 applied.push(if gone.contains(&name) {
                     format!("client {name} changed, it connects anew")
                 } else {
@@ -392,8 +396,8 @@ impl DataPath {
         }
         for client in &gateway.clients {
             let key = &client.public_key;
-            let before = self.endpoint.caps(key);
-            self.endpoint.set_caps(now, key, client.caps);
+            let before = self.caps(key);
+            self.set_caps(now, key, client.caps);
             let is_known = old.iter().any(|old| old.public_key == *key);
             if is_known && before != Some(client.caps) {
                 applied.push(format!("caps of client {} changed", client.name));
@@ -420,7 +424,8 @@ fn tell(result: Result<ReloadReport, String>, reply: Option<Reply<ReloadReport>>
     }
 }
 
-fn peer(client: &ClientPeer, scheduler: &SchedulerConfig) -> PeerConfig {
+/// Returns the engine's peer for a client of the configuration.
+pub(super) fn peer(client: &ClientPeer, scheduler: &SchedulerConfig) -> PeerConfig {
     let psk = client.preshared_key.as_ref();
     PeerConfig {
         name: client.name.clone(),
@@ -432,7 +437,7 @@ fn peer(client: &ClientPeer, scheduler: &SchedulerConfig) -> PeerConfig {
 }
 
 /// Returns the scheduler for packets to the peer `name`.
-fn scheduler_of(config: &TunnelConfig, name: &str) -> SchedulerConfig {
+pub(super) fn scheduler_of(config: &TunnelConfig, name: &str) -> SchedulerConfig {
     let mut own = own_schedulers(config).into_iter();
     let own = own.find(|(client, _)| *client == name);
     own.map_or_else(
@@ -517,6 +522,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
             ("[tunnel] nat", old.nat != wanted.nat),
             ("[tunnel] isolate", old.isolate != wanted.isolate),
             ("[tunnel] speedtest", old.speedtest != wanted.speedtest),
+            ("[tunnel] workers", old.workers != wanted.workers),
             ("[clients]", old.store != wanted.store),
             ("[invitations]", old.invitations != wanted.invitations),
         ]),

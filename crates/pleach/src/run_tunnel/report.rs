@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use pleach_core::{
-    endpoint::{Endpoint, kept},
+    endpoint::Endpoint,
     path::health::State,
     trace::IdleReason,
     tunnel::{PathStatus, TunnelStatus},
@@ -135,7 +135,7 @@ fn bounds(endpoint: &Endpoint) -> BoundsReport {
     });
     BoundsReport {
         kept_bytes: endpoint.kept().bytes(),
-        limit_bytes: kept::TOTAL_BYTES,
+        limit_bytes: endpoint.kept().total(),
         peer_limit_bytes: endpoint.kept().peer_limit(),
         peers: peers
             .filter(|(_, bounds)| *bounds != PeerBounds::default())

@@ -1,4 +1,4 @@
-//! The daemon's UDP sockets: one at a gateway, two for each link at a client.
+//! The daemon's UDP sockets: one for each data thread at a gateway, two for each link at a client.
 
 use std::{
     io,
@@ -55,11 +55,38 @@ impl LinkSocket {
     /// # Errors
     /// As [`UdpSocket::bind`].
     pub(super) fn listen(address: SocketAddr, traits: Traits) -> io::Result<Self> {
-        Self::bind(&UdpOptions {
-            dual_stack: address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            fwmark: Some(traits.fwmark),
-            ..UdpOptions::new(address)
-        })
+        Self::bind(&gateway_options(address, traits))
+    }
+
+    /// Opens the sockets of a gateway with `count` workers, which share the address. The kernel delivers the datagrams of
+    /// a session to the socket of its worker, and all others to the first one.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`].
+    pub(super) fn listen_shared(
+        address: SocketAddr,
+        traits: Traits,
+        count: usize,
+    ) -> io::Result<Vec<Self>> {
+        // Another program of the same user could share the port. A socket that does not share it shows this.
+        drop(Self::listen(address, traits)?);
+        let options = UdpOptions {
+            is_shared: true,
+            ..gateway_options(address, traits)
+        };
+        // The kernel numbers the sockets in the order in which they are bound.
+        let sockets: Vec<Self> = (0..count)
+            .map(|_| Self::bind(&options))
+            .collect::<io::Result<_>>()?;
+        if let (Some(first), Ok(count)) = (sockets.first(), u32::try_from(count))
+            && let Err(error) = first.socket.steer(count)
+        {
+            tracing::warn!(
+                %error,
+                "the kernel does not deliver datagrams by session: most of them change the thread, which takes more processor time"
+            );
+        }
+        Ok(sockets)
     }
 
     /// Opens a client's socket for one link and address family, bound to `source` if the link's route needs it.
@@ -189,6 +216,15 @@ impl LinkSocket {
                 Err(Sent::Refused)
             }
         }
+    }
+}
+
+/// Returns the options of a gateway's socket.
+fn gateway_options(address: SocketAddr, traits: Traits) -> UdpOptions {
+    UdpOptions {
+        dual_stack: address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        fwmark: Some(traits.fwmark),
+        ..UdpOptions::new(address)
     }
 }
 

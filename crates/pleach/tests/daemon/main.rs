@@ -40,4 +40,5 @@ mod top;
 mod traces;
 mod traffic;
 mod uplinks;
+mod workers;
 mod world;

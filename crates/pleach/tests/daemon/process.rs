@@ -32,7 +32,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    fn new() -> Self {
+    /// Makes a new pair.
+    pub(crate) fn new() -> Self {
         let private = pleach(&["genkey"], "");
         let public = pleach(&["pubkey"], &private);
         Self {
@@ -218,6 +219,8 @@ pub(crate) struct Gateway<'a> {
     pub(crate) policy: &'a str,
     /// For each client: last part of its inner addresses, keys, pre-shared key.
     pub(crate) clients: Vec<(u8, &'a Keys, Option<&'a str>)>,
+    /// Further lines of `[tunnel]`.
+    pub(crate) more_tunnel: &'a str,
     /// Further tables of the file.
     pub(crate) more: &'a str,
 }
@@ -233,6 +236,7 @@ impl Default for Gateway<'_> {
             split_tcp: false,
             policy: "earliest-arrival",
             clients: vec![(2, Keys::client(2), None)],
+            more_tunnel: "",
             more: "",
         }
     }
@@ -251,11 +255,12 @@ impl Gateway<'_> {
             tunnel_table(self.tunnel, self.network, 1, keys, self.policy).replace(
                 "[scheduler]",
                 &format!(
-                    "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\nsplit_tcp = \"{}\"\n[scheduler]",
+                    "listen = \"[::]:{}\"\nnat = {}\nisolate = {}\nsplit_tcp = \"{}\"\n{}[scheduler]",
                     self.port,
                     self.nat,
                     self.isolate,
-                    if self.split_tcp { "on" } else { "off" }
+                    if self.split_tcp { "on" } else { "off" },
+                    self.more_tunnel
                 )
             )
         );

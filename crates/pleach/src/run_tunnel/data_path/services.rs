@@ -12,7 +12,7 @@ use pleach_linux::{
 };
 
 use super::{
-    CARRIER, CLIENTS, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, PORTALS, PROGRAMS, WATCH,
+    CARRIER, CLIENTS, CREW, DataPath, ENROLMENTS, FIRST_SOCKET, NAMES, PORTALS, PROGRAMS, WATCH,
 };
 use crate::{
     config::{ClientConfig, GatewayConfig, Role, TunnelConfig},
@@ -29,6 +29,7 @@ use crate::{
         programs::Programs,
         sockets::LinkSocket,
         splitting::Splitting,
+        workers::{Crew, Lanes, Start},
     },
     speedtest,
     split_tcp::{
@@ -45,11 +46,20 @@ impl DataPath {
     /// only logged.
     pub(super) fn start_gateway(
         &mut self,
-        config: &TunnelConfig,
+        config: &Arc<TunnelConfig>,
         gateway: &GatewayConfig,
+        lanes: Lanes,
     ) -> anyhow::Result<()> {
-        let socket = LinkSocket::listen(gateway.listen, self.traits())?;
-        self.add_socket(FIRST_SOCKET, socket)?;
+        let workers = lanes.queues.len() + 1;
+        let mut sockets = if lanes.queues.is_empty() {
+            vec![LinkSocket::listen(gateway.listen, self.traits())?]
+        } else {
+            LinkSocket::listen_shared(gateway.listen, self.traits(), workers)?
+        };
+        let others = sockets.split_off(1);
+        for socket in sockets {
+            self.add_socket(FIRST_SOCKET, socket)?;
+        }
         for client in &gateway.clients {
             self.endpoint
                 .set_caps(clock::now(), &client.public_key, client.caps);
@@ -79,6 +89,19 @@ impl DataPath {
                 Err(error) => tracing::warn!("no link is carried over TCP: {error:#}"),
             }
         }
+        if !lanes.queues.is_empty() {
+            let crew = Crew::start(Start {
+                config,
+                gateway,
+                mtu: self.inner_mtu(),
+                sockets: others,
+                queues: lanes.queues,
+                handshaker: &self.handshaker,
+                trace: lanes.trace,
+            })?;
+            self.poller.add(crew.waker(), CREW)?;
+            self.crew = Some(crew);
+        }
         if gateway.speedtest
             && let Err(error) = speedtest::responder::start(&config.name)
         {
@@ -87,7 +110,12 @@ impl DataPath {
         if config.split_tcp != SplitTcp::Off {
             self.serve_split_tcp();
         }
-        tracing::info!(listen = %gateway.listen, clients = gateway.clients.len(), "gateway ready");
+        tracing::info!(
+            listen = %gateway.listen,
+            clients = gateway.clients.len(),
+            workers,
+            "gateway ready"
+        );
         Ok(())
     }
 
