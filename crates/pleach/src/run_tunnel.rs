@@ -7,6 +7,7 @@
 //! - [`handshaker`]: the threads that compute handshakes.
 //! - [`enrolled`]: the thread that enrols invited clients.
 //! - [`asking`], [`admitted`]: the thread that asks a store of clients, and the clients that it has named.
+//! - [`fleet`]: clients of a gateway among several ones that share a store.
 //! - [`gateways`]: which of its gateways a client uses.
 //! - [`host`]: the thread that changes the host's configuration.
 //! - [`links`]: the links of a client.
@@ -24,6 +25,7 @@ mod carried;
 mod data_path;
 pub(crate) mod dns;
 mod enrolled;
+mod fleet;
 mod gateways;
 mod handshaker;
 mod host;
@@ -127,14 +129,16 @@ pub(crate) fn run(
         KernelEntropy::open().context("random numbers of the kernel")?,
         clock::now(),
     );
-    if let Some(path) = trace {
-        endpoint.observe(&TraceFile::threaded(path)?);
+    let trace = trace.map(TraceFile::threaded).transpose()?;
+    if let Some(trace) = &trace {
+        endpoint.observe(trace);
     }
     endpoint.set_time_of_day(clock::now(), clock::unix_nanos());
     endpoint.set_handshake_limits(Limits::for_cores(cores()));
     let name = config.name.clone();
     let source = Source::new(file)?;
     let result = DataPath::start(config, source, endpoint, tun, setup, signals, finder)
+        .map(|path| path.traced(trace))
         .and_then(DataPath::run);
     drop(resolvers);
     let setup = result?;

@@ -31,7 +31,7 @@ use pleach_core::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::{
-    Changed, ClientStore, MOST_RUNS, Mark, Members, StoreError, StoredClient, UsageBatch,
+    Changed, ClientStore, MOST_RUNS, Mark, Members, Places, StoreError, StoredClient, UsageBatch,
     decisions,
     raw::{bps, signed},
 };
@@ -313,6 +313,11 @@ impl ClientStore for SqliteStore {
             })?;
             Ok(found.collect::<Result<_, _>>()?)
         })
+    }
+
+    /// The file is on the disk of one gateway.
+    fn places(&mut self) -> Option<&mut dyn Places> {
+        None
     }
 }
 

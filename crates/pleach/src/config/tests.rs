@@ -179,6 +179,14 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:11: [clients] store: expected a connection string of PostgreSQL; remedy: write for example \"host=127.0.0.1 dbname=pleach user=pleach\"";
     "certificates for a file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\nstore = \"s\"\nca_file = \"ca.pem\"\n[scheduler]",
         "f.toml:12: [clients] ca_file: not used with source = \"sqlite\"; remedy: remove it, or write source = \"postgres\"";
+    "fleet of a client": CLIENT, "[scheduler]" => "[fleet]\n[scheduler]",
+        "f.toml:8: [fleet]: not used with mode = \"client\"; remedy: remove it, or correct the mode";
+    "fleet without a database": GATEWAY, "[scheduler]" => "[fleet]\nname = \"gw1\"\nhome = [\"10.77.0.0/25\"]\n[scheduler]",
+        "f.toml:9: [fleet]: the gateways of a fleet share their clients in a database; remedy: add a table [clients] with source = \"postgres\", or remove [fleet]";
+    "fleet without a name": GATEWAY, "[scheduler]" => "[fleet]\n[scheduler]",
+        "f.toml:9: [fleet] name: missing required key; remedy: add name = \"gw1\"";
+    "home of no client": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=localhost user=x\"\n[fleet]\nname = \"gw1\"\nhome = [\"10.78.0.0/24\"]\n[scheduler]",
+        "f.toml:14: [fleet] home: no client can have an address of 10.78.0.0/24; remedy: add a network that contains it to [clients] networks, which is the same at all gateways, or correct it";
     "clients from an unknown source": GATEWAY, "[scheduler]" => "[clients]\nsource = \"redis\"\n[scheduler]",
         "f.toml:10: [clients] source: expected \"file\", \"sqlite\" or \"postgres\", found \"redis\"; remedy: write \"sqlite\" for a store in a file, \"postgres\" for one in a database, or \"file\" for the clients in this file";
     "store without a path": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\n[scheduler]",

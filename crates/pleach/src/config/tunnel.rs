@@ -9,7 +9,7 @@ use pleach_core::{class::Class, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    carrier, classes, clients, gateways, network, peers, proxy, rules,
+    carrier, classes, clients, fleet, gateways, network, peers, proxy, rules,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note, Place},
@@ -23,7 +23,11 @@ use crate::{keys, portal::CheckUrl, split_tcp::SplitTcp};
 /// # Errors
 /// The first mistake in the file.
 pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
-    refuse_other_mode(root, "client", &["client", "clients", "invitations"])?;
+    refuse_other_mode(
+        root,
+        "client",
+        &["client", "clients", "invitations", "fleet"],
+    )?;
     root.allow(&[
         "mode",
         "tunnel",
@@ -138,6 +142,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "carrier",
         "class",
         "invitations",
+        "fleet",
         "dashboard",
         "metrics",
         "notices",
@@ -171,6 +176,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let clients = peers::clients(root, &own_key, &mut notes)?;
     let store = clients::read(root, &common.addresses)?;
     let invitations = peers::invitations(root, store.is_some())?;
+    let fleet = fleet::read(root, store.as_ref(), nat, &mut notes)?;
     if clients.is_empty() && invitations.is_none() && store.is_none() {
         notes.push(Note {
             place: root.source().whole(),
@@ -188,6 +194,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         clients,
         store,
         invitations,
+        fleet,
     });
     let classes = classes::read(root, None)?;
     Ok(Loaded {

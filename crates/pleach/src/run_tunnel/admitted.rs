@@ -76,9 +76,10 @@ impl Admitted {
         let random = SecretKey::random().context("random numbers of the kernel")?;
         let run = HEXLOWER.encode(&random.expose()[..16]);
         let own_key = keys::public_of(&config.private_key);
+        let fleet = gateway.fleet.as_ref().map(|fleet| fleet.name.clone());
         Ok(Some(Self {
             source: settings.place.source(),
-            asker: Asker::start(store, settings, own_key, run)?,
+            asker: Asker::start(store, settings, own_key, run, fleet)?,
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
             idle: settings.idle,
@@ -111,6 +112,12 @@ impl Admitted {
     /// Returns the key of the client of the store with the name `name`.
     pub(super) fn key_of(&self, name: &str) -> Option<[u8; KEY_LEN]> {
         self.names.get(name).copied()
+    }
+
+    /// Returns the client of the store with the name `name`.
+    pub(super) fn client_of(&self, name: &str) -> Option<&StoredClient> {
+        let known = self.clients.get(self.names.get(name)?)?;
+        Some(&known.client)
     }
 
     /// Returns the clients of the store that have the name, the key or an address of `peer`.
@@ -209,6 +216,7 @@ impl DataPath {
         while let Some(answer) = self.admitted.as_ref().and_then(|all| all.asker.collect()) {
             match answer {
                 Answer::Changed(client) => self.change_client(now, client),
+                Answer::Departed(keys) => self.on_departed(now, &keys),
                 Answer::Gone(key) => {
                     if let Some(client) = self.forget_client(now, &key) {
                         tracing::info!(client = client.name, "removed from the store");
@@ -322,6 +330,9 @@ impl DataPath {
     ) -> Option<StoredClient> {
         let admitted = self.admitted.as_mut()?;
         let client = admitted.remove(public_key)?;
+        // An event about a removed client may be left out.
+        self.on_client(&client.name, false);
+        let admitted = self.admitted.as_mut()?;
         let before = admitted.counted.remove(public_key).unwrap_or_default();
         if let Some(usage) = self.endpoint.usage_of(public_key) {
             admitted.asker.on_used(used(&client.name, usage, before));
@@ -346,7 +357,11 @@ impl DataPath {
         if admitted.next_count <= now {
             admitted.next_count = now + COUNT_EVERY;
             admitted.count(&self.endpoint);
+            self.look_for_returned(now);
         }
+        let Some(admitted) = &mut self.admitted else {
+            return;
+        };
         if admitted.next_idle <= now {
             admitted.next_idle = now + IDLE_EVERY;
             let idle = admitted.idle_clients(now, &self.endpoint);

@@ -1,7 +1,8 @@
 //! The thread that asks the store of clients, so that packets do not wait for a database.
 //!
 //! It answers the engine's questions about unknown keys, asks for changes every [`LOOK_EVERY`], asks again about known
-//! clients when an answer is older than `[clients] answer_life`, and writes byte counters. While the store cannot be
+//! clients when an answer is older than `[clients] answer_life`, and writes byte counters. In a fleet it also writes which
+//! clients have connected, and asks which ones have left for another gateway ([`arrivals`]). While the store cannot be
 //! read, clients that are connected stay so, and others are served from the last answers, for at most [`STALE`]; clients
 //! without an answer are refused.
 //!
@@ -10,6 +11,7 @@
 //! clients in between. Dropping [`Asker`]
 //! ends the thread.
 
+mod arrivals;
 mod trouble;
 
 use std::{
@@ -35,6 +37,7 @@ use pleach_core::{
 };
 use pleach_linux::{clock, poll::Waker};
 
+use arrivals::Arrivals;
 use trouble::Trouble;
 
 use super::written::Unwritten;
@@ -50,6 +53,8 @@ use crate::{
 pub(super) enum Answer {
     /// A known client has changed.
     Changed(StoredClient),
+    /// These clients have connected to another gateway of the fleet.
+    Departed(Vec<[u8; KEY_LEN]>),
     /// A client of the store exists no more.
     Gone([u8; KEY_LEN]),
     /// The store can be read or written again (`None`), or cannot (the reason).
@@ -90,6 +95,8 @@ impl Refused {
 
 /// A message of the data path to the thread.
 enum Note {
+    /// This client has connected, at a time of day in milliseconds since 1970.
+    Arrived([u8; KEY_LEN], u64),
     Ask(Box<EnrolmentRequest>),
     /// The engine has forgotten this client.
     Forgotten([u8; KEY_LEN]),
@@ -111,7 +118,8 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`.
+    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`, and with the name `fleet` in a
+    /// fleet.
     ///
     /// # Errors
     /// If the thread or an eventfd cannot be created.
@@ -120,6 +128,7 @@ impl Asker {
         config: &StoreConfig,
         own_key: [u8; KEY_LEN],
         run: String,
+        fleet: Option<String>,
     ) -> anyhow::Result<Self> {
         let waker = Waker::new()?;
         let (notes, todo) = mpsc::channel();
@@ -130,6 +139,7 @@ impl Asker {
             waker: waker.clone(),
         };
         let mut asking = Asking::new(clock::now(), store, config, own_key, run, out);
+        asking.arrivals = fleet.map(Arrivals::new);
         let stop = Arc::<AtomicBool>::default();
         let stopping = Arc::clone(&stop);
         let thread = thread::Builder::new()
@@ -166,6 +176,11 @@ impl Asker {
     /// Tells the thread that the engine has forgotten a client.
     pub(super) fn on_forgotten(&self, public_key: [u8; KEY_LEN]) {
         self.tell(Note::Forgotten(public_key));
+    }
+
+    /// Tells the thread that a client has connected, at the time of day `at_ms`, in milliseconds since 1970.
+    pub(super) fn on_arrived(&self, public_key: [u8; KEY_LEN], at_ms: u64) {
+        self.tell(Note::Arrived(public_key, at_ms));
     }
 
     /// Tells the thread the bytes that were carried since the last call.
@@ -221,6 +236,8 @@ struct Asking {
     mark: Mark,
     trouble: Trouble,
     unwritten: Unwritten,
+    /// Clients that have connected; `None` outside of a fleet.
+    arrivals: Option<Arrivals>,
     /// Refused clients that the log has named. Bounded by [`MAX_LOGGED`].
     logged: BTreeSet<[u8; KEY_LEN]>,
     next_look: Instant,
@@ -274,6 +291,7 @@ impl Asking {
             mark: Mark::default(),
             trouble: Trouble::default(),
             unwritten: Unwritten::new(run),
+            arrivals: None,
             logged: BTreeSet::new(),
             next_look: now,
             next_write: now + config.write_every,
@@ -288,9 +306,16 @@ impl Asking {
         loop {
             let now = clock::now();
             let next = self.next_look.min(self.next_write);
+            let arrivals = self.arrivals.as_ref().and_then(Arrivals::due);
+            let next = arrivals.map_or(next, |due| due.min(next));
             let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
-                Ok(Note::Ask(_) | Note::Forgotten(_)) if is_stopping() => {}
+                Ok(Note::Arrived(..) | Note::Ask(_) | Note::Forgotten(_)) if is_stopping() => {}
+                Ok(Note::Arrived(key, at_ms)) => {
+                    if let Some(arrivals) = &mut self.arrivals {
+                        arrivals.add(now, key, at_ms);
+                    }
+                }
                 Ok(Note::Ask(request)) => {
                     let client = self.ask(&request);
                     let _ = taken.try_recv();
@@ -314,8 +339,12 @@ impl Asking {
                 continue;
             }
             // The intervals begin at the end, because another program may lock the store for seconds.
+            if arrivals.is_some_and(|due| now >= due) {
+                self.write_arrivals(now);
+            }
             if now >= self.next_look {
                 self.look(now);
+                self.ask_for_departed();
                 self.next_look = clock::now() + LOOK_EVERY;
             }
             if now >= self.next_write {
@@ -532,6 +561,36 @@ impl Asking {
                 return;
             }
             self.unwritten.on_written();
+        }
+    }
+
+    /// Writes which clients have connected. While the store cannot be read, they wait for the next look.
+    fn write_arrivals(&mut self, now: Instant) {
+        let Some(arrivals) = &mut self.arrivals else {
+            return;
+        };
+        if self.trouble.is_unreadable() {
+            return arrivals.wait_until(self.next_look + LOOK_EVERY / 2);
+        }
+        if let Some(places) = self.store.places() {
+            let written = arrivals.write(now, places);
+            arrivals.tell(written.as_ref().err());
+        }
+    }
+
+    /// Asks which clients have left this gateway for another one.
+    fn ask_for_departed(&mut self) {
+        let Some(arrivals) = &mut self.arrivals else {
+            return;
+        };
+        if self.trouble.is_unreadable() {
+            return;
+        }
+        let departed = self.store.places().map(|places| arrivals.departed(places));
+        match departed.unwrap_or(Ok(Vec::new())) {
+            Ok(keys) if keys.is_empty() => {}
+            Ok(keys) => self.out.tell(Answer::Departed(keys)),
+            Err(error) => tracing::debug!(%error, "clients that have left for another gateway"),
         }
     }
 
