@@ -240,6 +240,8 @@ pub struct Endpoint {
     connector: Option<Connector>,
     /// Latest reach question without an answer: the path of the link over which it was sent, and its nonce.
     asked: Option<(PathId, [u8; 16])>,
+    /// At a gateway: whether it asks its clients to use another gateway.
+    is_draining: bool,
     common: Common,
     events: VecDeque<Event>,
     /// Memory used by the packets of all peers.
@@ -391,6 +393,7 @@ impl Endpoint {
             last_time: 0,
             connector,
             asked: None,
+            is_draining: false,
             common: Common::new(pool),
             events: VecDeque::new(),
             kept: Kept::of(role == Role::Client),

@@ -168,6 +168,27 @@ impl Netlink {
         self.runtime.block_on(request.execute()).map_err(to_io)
     }
 
+    /// Adds a route to `destination` over link `ifindex` to the main table, with the protocol number [`HOST_PROTOCOL`].
+    /// It precedes the routes of routing daemons. Replaces an equal route.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel.
+    pub fn add_host_route(&self, destination: IpNet, ifindex: u32) -> io::Result<()> {
+        let message = host_route(destination)?.output_interface(ifindex).build();
+        let request = self.handle.route().add(message).replace();
+        self.runtime.block_on(request.execute()).map_err(to_io)
+    }
+
+    /// Removes the route of [`Self::add_host_route`] to `destination`. Does nothing if there is none.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel.
+    pub fn delete_host_route(&self, destination: IpNet) -> io::Result<()> {
+        let message = host_route(destination)?.build();
+        let request = self.handle.route().del(message);
+        absent_is_none(self.runtime.block_on(request.execute())).map(|_| ())
+    }
+
     /// Adds a route to `table` by which all packets of a family are delivered to this host itself. Replaces an equal
     /// route. `loopback` is the index of the loopback device.
     ///
@@ -417,7 +438,18 @@ impl std::fmt::Debug for Netlink {
 }
 
 /// Marks rules with a [`Selector`] as ours. The number is the letter "p".
-const OWNER: RuleAttribute = RuleAttribute::Protocol(RouteProtocol::Other(0x70));
+const OWNER: RuleAttribute = RuleAttribute::Protocol(RouteProtocol::Other(HOST_PROTOCOL));
+
+/// Returns the common part of the messages about a route to `destination` that routing daemons learn.
+fn host_route(destination: IpNet) -> io::Result<RouteMessageBuilder<IpAddr>> {
+    let destination = destination.trunc();
+    let message = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(destination.addr(), destination.prefix_len())
+        .map_err(io::Error::other)?
+        .protocol(RouteProtocol::Other(HOST_PROTOCOL))
+        .priority(HOST_METRIC);
+    Ok(message)
+}
 
 fn has_destination(route: &RouteMessage) -> bool {
     let mut attributes = route.attributes.iter();
@@ -488,5 +520,10 @@ fn absent_is_none<T>(answer: Result<T, rtnetlink::Error>) -> io::Result<Option<T
     }
 }
 
+/// Protocol number (`rtm_protocol`) of the routes that routing daemons are to learn: the letter "p". No number below 192
+/// that other programs use (`/etc/iproute2/rt_protos`) is the same.
+pub const HOST_PROTOCOL: u8 = 0x70;
+/// Metric of these routes: below 32, that of BIRD.
+const HOST_METRIC: u32 = 16;
 /// Metric of a route that is used only if there is no other route.
 const LAST_METRIC: u32 = u32::MAX - 1;

@@ -47,10 +47,11 @@
 //! Limit: at most 49 different prefix lengths per family.
 
 mod forwarding;
+mod hosts;
 pub(crate) mod rules;
 mod tables;
 
-use std::{io, path::Path};
+use std::{collections::BTreeSet, io, path::Path};
 
 use ipnet::IpNet;
 
@@ -111,6 +112,8 @@ pub struct Setup {
     dir: StateDir,
     state: TunnelState,
     addresses: Vec<IpNet>,
+    /// Destinations of the routes of [`Self::add_host_routes`].
+    hosts: BTreeSet<IpNet>,
     netlink: Netlink,
     /// Devices from which the host forwarded packets before tunnels ran: IPv4, IPv6.
     others: [Others; 2],
@@ -176,6 +179,7 @@ impl Setup {
             dir,
             state,
             addresses: Vec::new(),
+            hosts: BTreeSet::new(),
             netlink,
             others: [Others::All, Others::All],
             rules: None,
@@ -404,9 +408,10 @@ impl Setup {
         // The kill switch is marked as open first. If removing the table fails, the next start then does not mistake
         // the remaining table for a kill switch.
         let opened = self.set_closed(false);
+        let left = self.delete_all_host_routes();
         let cleared = clear(&self.dir, &self.name, &self.state, &self.netlink);
         let deleted = self.delete_addresses();
-        opened.and(cleared).and(deleted)
+        opened.and(left).and(cleared).and(deleted)
     }
 
     fn delete_addresses(&self) -> io::Result<()> {

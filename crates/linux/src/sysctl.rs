@@ -97,6 +97,10 @@ fn is_for_all(key: &str) -> bool {
 }
 
 fn write_unless_gone(key: &str, value: &str) -> io::Result<()> {
+    // In a container the settings often have the wanted values, and may not be written.
+    if read(key).is_ok_and(|present| present == value) {
+        return Ok(());
+    }
     match write(key, value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,

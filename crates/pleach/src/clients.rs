@@ -251,6 +251,11 @@ pub(crate) trait ClientStore: Members {
     /// If the store cannot be read.
     fn usage(&mut self) -> Result<BTreeMap<String, Usage>, StoreError>;
 
+    /// Returns the part of the store that says where clients are; `None` if only one gateway can use the store.
+    fn places(&mut self) -> Option<&mut dyn Places> {
+        None
+    }
+
     /// Returns handles by which as many threads ask the store at the same time. Empty if the store is fast, and is asked
     /// by [`Self::find`] and [`Self::changes_since`].
     fn lookups(&self) -> Vec<Box<dyn Lookups>> {
@@ -297,6 +302,35 @@ pub(crate) trait Lookups: Send {
     /// # Errors
     /// As there.
     fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError>;
+}
+
+/// The part of a store that says at which of several gateways each client has connected last.
+///
+/// A gateway writes where its clients are, and asks for those that have left it. Nothing is pushed to other gateways.
+pub(crate) trait Places {
+    /// Writes that clients have connected to `gateway`, each at a time in milliseconds since 1970. If `is_late`, these
+    /// times are long ago, and a client that has connected elsewhere later stays there; otherwise they are the latest news.
+    ///
+    /// # Errors
+    /// If the store cannot be changed.
+    fn arrive(
+        &mut self,
+        gateway: &str,
+        arrived: &BTreeMap<[u8; KEY_LEN], u64>,
+        is_late: bool,
+    ) -> Result<(), StoreError>;
+
+    /// Returns the clients that were at `gateway` and have connected to another one since the last call.
+    ///
+    /// # Errors
+    /// If the store cannot be changed.
+    fn departed(&mut self, gateway: &str) -> Result<Vec<[u8; KEY_LEN]>, StoreError>;
+
+    /// Returns for each client that ever connected its gateway, and since when, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    fn all(&mut self) -> Result<BTreeMap<[u8; KEY_LEN], (String, u64)>, StoreError>;
 }
 
 /// A moment in the life of a store.

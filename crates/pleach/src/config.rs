@@ -10,6 +10,7 @@ mod carrier;
 mod classes;
 mod clients;
 mod equalizer;
+mod fleet;
 mod gateways;
 mod network;
 #[cfg(feature = "dashboard")]
@@ -237,6 +238,17 @@ pub(crate) struct GatewayConfig {
     pub(crate) store: Option<StoreConfig>,
     /// How further clients are enrolled by invitation; `None`: no further clients are enrolled.
     pub(crate) invitations: Option<InvitationsConfig>,
+    /// Place of this gateway among those that share a store; `None`: it sets no routes to single clients.
+    pub(crate) fleet: Option<FleetConfig>,
+}
+
+/// The gateway's `[fleet]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FleetConfig {
+    /// Name of this gateway in the store; unique in the fleet.
+    pub(crate) name: String,
+    /// Inner networks that lead to this gateway as a whole, each inside a network of the store.
+    pub(crate) home: Vec<IpNet>,
 }
 
 /// The gateway's `[clients]` with a store.

@@ -11,6 +11,7 @@
 //! | `{"command":"reload"}` | a [`ReloadReport`] |
 //! | `{"command":"set","set":{"app":"curl","link":"dsl"}}` | `{"ok":true}`, proxies and clients only |
 //! | `{"command":"remove-client","name":"home"}` | `{"ok":true}`, gateways only |
+//! | `{"command":"drain","on":true}` | `{"ok":true}`, gateways only |
 //! | an unknown or failed request | `{"error":"…"}` |
 //!
 //! - `only`: for `millis` ms, or until a request with `"link":null`, the other links of the client are standby links.
@@ -19,6 +20,7 @@
 //!   match `app`, `port`, `destination` and (clients only) `protocol` take `link`. With `strict` they take no other
 //!   link. Clients drop them if `action` is `block`. The value `auto` of `link` removes the rule.
 //! - `remove-client`: succeeds also if no client has this name.
+//! - `drain`: until a request with `"on":false` or a restart, the gateway asks its clients to use another gateway.
 //!
 //! [`server`] passes requests to the data path through a channel. The commands use [`client`].
 
@@ -31,12 +33,17 @@ use pleach_core::units::Bytes;
 use pleach_proxy::budget::{BudgetReport, Standing};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use client::{find_socket, only, reload, remove_client, set, set_weights, status};
+pub(crate) use client::{
+    drain, find_socket, only, reload, remove_client, set, set_weights, status,
+};
 
 /// A request as it is sent over the socket.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 enum Request {
+    Drain {
+        on: bool,
+    },
     Only {
         link: Option<String>,
         #[serde(default)]
@@ -58,6 +65,8 @@ enum Request {
 /// A request for the data path. If it is dropped without an answer, the client gets an error.
 #[derive(Debug)]
 pub(crate) enum ControlRequest {
+    /// Asks the clients of a gateway to use another gateway, or no longer.
+    Drain(bool, Reply<()>),
     /// Requests the status.
     Status(Reply<StatusReport>),
     /// Uses only this link of the client for this duration. `None`: uses all links again.
@@ -174,6 +183,12 @@ pub(crate) struct StatusReport {
     /// Store of clients of a gateway. Absent without a store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<StoreReport>,
+    /// Place of a gateway among several ones that share a store. Absent without `[fleet]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fleet: Option<FleetReport>,
+    /// Whether a gateway asks its clients to use another gateway (`pleach gateway drain`). Absent if it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) draining: bool,
     /// Number of packets dropped by this end, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     /// Number of times that the tunnel's nftables table was restored after another program had removed it. Absent
@@ -599,6 +614,18 @@ pub(crate) struct StoreReport {
     pub(crate) forgotten: u64,
     /// Number of times that a client was disconnected because the store had removed it.
     pub(crate) removed: u64,
+}
+
+/// A gateway among several ones that share a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
+pub(crate) struct FleetReport {
+    /// Name of the gateway.
+    pub(crate) name: String,
+    /// Number of clients that are connected to this gateway, without those that have changed to another one.
+    pub(crate) connected: u64,
+    /// Number of these clients that have addresses outside of the gateway's home networks, to which it has set routes.
+    pub(crate) away_from_home: u64,
 }
 
 /// Counters of the packets that this end has sent in a traffic class.

@@ -111,7 +111,7 @@ fn answer(daemon: &mut Daemon, now: Instant, request: ControlRequest) {
                 "an equalizer reads its file at the start only: restart it".to_owned(),
             ));
         }
-        ControlRequest::RemoveClient(_, reply) => {
+        ControlRequest::Drain(_, reply) | ControlRequest::RemoveClient(_, reply) => {
             reply.send(Err("this is an equalizer, no gateway".to_owned()));
         }
         ControlRequest::Set(_, reply) => {

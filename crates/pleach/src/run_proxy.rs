@@ -268,7 +268,7 @@ fn answer(daemon: &Daemon, name: &str, source: (&ProxyConfig, &Path), request: C
             let done = reload(daemon, config, file);
             reply.send(done.map_err(|error| format!("{error:#}")));
         }
-        ControlRequest::RemoveClient(_, reply) => {
+        ControlRequest::Drain(_, reply) | ControlRequest::RemoveClient(_, reply) => {
             reply.send(Err("this is a proxy, no gateway".to_owned()));
         }
         ControlRequest::Set(set, reply) => {

@@ -7,6 +7,7 @@
 //! - [`handshaker`]: the threads that compute handshakes.
 //! - [`enrolled`]: the thread that enrols invited clients.
 //! - [`asking`], [`admitted`]: the thread that asks a store of clients, and the clients that it has named.
+//! - [`fleet`]: clients of a gateway among several ones that share a store.
 //! - [`gateways`]: which of its gateways a client uses.
 //! - [`host`]: the thread that changes the host's configuration.
 //! - [`links`]: the links of a client.
@@ -27,6 +28,7 @@ mod data_path;
 mod delivery;
 pub(crate) mod dns;
 mod enrolled;
+mod fleet;
 mod gateways;
 mod handshaker;
 mod host;
@@ -142,8 +144,12 @@ pub(crate) fn run(
     endpoint.set_handshake_limits(Limits::for_cores(cores().get()));
     let name = config.name.clone();
     let source = Source::new(file)?;
-    let lanes = Lanes { queues, trace };
+    let lanes = Lanes {
+        queues,
+        trace: trace.clone(),
+    };
     let result = DataPath::start(config, source, endpoint, lanes, setup, signals, finder)
+        .map(|path| path.traced(trace))
         .and_then(DataPath::run);
     drop(resolvers);
     let setup = result?;

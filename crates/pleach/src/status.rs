@@ -20,6 +20,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
     push_sentences(&mut text, report, |_| None);
     push_gateways(&mut text, report);
     push_store(&mut text, report);
+    push_fleet(&mut text, report);
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
@@ -117,6 +118,27 @@ fn push_gateways(text: &mut String, report: &StatusReport) {
         text.push_str(&line.replace(char::is_control, ""));
         text.push('\n');
     }
+}
+
+/// Appends a sentence about a gateway of a fleet, and one if the gateway drains.
+fn push_fleet(text: &mut String, report: &StatusReport) {
+    let mut line = String::new();
+    if let Some(fleet) = &report.fleet {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            line,
+            "  Gateway {} of a fleet has {} clients, {} of them away from home.",
+            fleet.name, fleet.connected, fleet.away_from_home
+        );
+    }
+    if report.draining {
+        let left = report.clients.iter().filter(|client| client.up).count();
+        let _ = writeln!(
+            line,
+            "  It is draining: clients are asked to use another gateway, {left} are left."
+        );
+    }
+    text.push_str(&line);
 }
 
 /// Appends a sentence about a gateway's store of clients if it cannot be used.

@@ -24,17 +24,43 @@ pub fn question(gateway: &[u8; 32], nonce: &[u8; 16]) -> [u8; REACH_LEN] {
     datagram(KIND_REACH_QUESTION, gateway, QUESTION, nonce)
 }
 
-/// Returns the nonce of the question that `answer` answers; `None` if it is no answer from a sender that knows the
-/// public key `gateway`.
+/// The answer of a gateway to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Nonce of the question.
+    pub nonce: [u8; 16],
+    /// Whether the gateway asks its clients to use another gateway if they can.
+    pub is_draining: bool,
+}
+
+/// Returns the answer in the datagram `answer`; `None` if it is no answer from a sender that knows the public key
+/// `gateway`. Whether the gateway drains is not covered by the MAC: who can change it on the way can also drop the answer,
+/// and either makes the client use another of its gateways at most.
 #[must_use]
-pub fn answered(answer: &[u8], gateway: &[u8; 32]) -> Option<[u8; 16]> {
-    let is_answer = answer.first() == Some(&KIND_REACH_ANSWER);
-    is_answer
-        .then(|| read(answer, gateway, ANSWER).ok())
-        .flatten()
+pub fn answered(answer: &[u8], gateway: &[u8; 32]) -> Option<Answer> {
+    if answer.first() != Some(&KIND_REACH_ANSWER) {
+        return None;
+    }
+    let nonce = read(answer, gateway, ANSWER).ok()?;
+    Some(Answer {
+        nonce,
+        is_draining: answer[FLAGS_AT] & DRAINING != 0,
+    })
 }
 
 impl Endpoint {
+    /// Sets whether this gateway asks its clients to use another gateway; off at the start. Clients without another gateway
+    /// are served as before.
+    pub fn set_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
+    }
+
+    /// Whether this gateway [asks](Self::set_draining) its clients to use another gateway.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
     /// Returns a question for the gateway, to be sent over UDP by the link `id`; `None` at a gateway. An answer to the
     /// latest question causes [`Event::Reached`].
     pub fn reach_question(&mut self, id: PathId) -> Option<[u8; REACH_LEN]> {
@@ -55,7 +81,10 @@ impl Endpoint {
         }
         let public = *self.keys.public();
         let nonce = read(datagram, &public, QUESTION)?;
-        let answer = self::datagram(KIND_REACH_ANSWER, &public, ANSWER, &nonce);
+        let mut answer = self::datagram(KIND_REACH_ANSWER, &public, ANSWER, &nonce);
+        if self.is_draining {
+            answer[FLAGS_AT] |= DRAINING;
+        }
         self.reply(incoming.route, answer.to_vec());
         Ok(())
     }
@@ -100,3 +129,7 @@ fn read(datagram: &[u8], public: &[u8; 32], label: &[u8; 8]) -> Result<[u8; 16],
 
 const QUESTION: &[u8; 8] = b"reach---";
 const ANSWER: &[u8; 8] = b"reached-";
+/// Position of the flags of an answer, which older versions ignore.
+const FLAGS_AT: usize = 2;
+/// Flag of a gateway that drains.
+const DRAINING: u8 = 1;

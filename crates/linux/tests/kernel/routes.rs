@@ -166,6 +166,38 @@ fn apply_then_undo_restores_everything() {
 }
 
 #[test]
+fn routes_to_single_clients_precede_those_of_routing_daemons_and_are_undone() {
+    let Some((host, _peer)) = host() else { return };
+    let base = tempfile::tempdir().expect("tempdir");
+    settle(&host);
+    let before = configuration(&host);
+    let (mut setup, tun) = host.run(|| apply(base.path(), "plLtun"));
+    // A routing daemon says that the client is elsewhere.
+    host.ip("route add 10.9.0.7/32 via 192.0.2.2 proto bird metric 32");
+    let nets = ["10.9.0.7/32", "fd79::7/128"].map(|net| net.parse().expect("literal"));
+    setup.add_host_routes(&nets).expect("added");
+    setup.add_host_routes(&nets).expect("again");
+    let v4 = host.ip("-4 route show proto 112");
+    assert!(
+        v4.starts_with("10.9.0.7 dev plLtun") && v4.contains("metric 16"),
+        "{v4}"
+    );
+    let v6 = host.ip("-6 route show proto 112");
+    assert!(v6.starts_with("fd79::7 dev plLtun metric 16"), "{v6}");
+    assert!(host.ip("route get 10.9.0.7").contains("dev plLtun"));
+    setup.delete_host_routes(&nets[..1]).expect("removed");
+    setup.delete_host_routes(&nets[..1]).expect("again");
+    assert!(host.ip("route get 10.9.0.7").contains("dev lan"));
+    host.ip("route del 10.9.0.7/32 via 192.0.2.2 proto bird metric 32");
+    host.run(|| setup.undo().expect("undoes"));
+    assert_eq!(host.ip("-6 route show proto 112"), "");
+    drop(tun);
+    host.until_gone("plLtun");
+    settle(&host);
+    assert_eq!(configuration(&host), before);
+}
+
+#[test]
 fn a_second_tunnel_keeps_what_it_needs() {
     let Some((host, _peer)) = host() else { return };
     let base = tempfile::tempdir().expect("tempdir");

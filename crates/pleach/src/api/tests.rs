@@ -24,9 +24,9 @@ use crate::{
     config::{Listen, Token, ViewConfig},
     control::{
         ApplicationStatus, BudgetStatus, ClassStatus, ClientStatus, ConnectionStatus,
-        ControlRequest, GatewayStatus, LinkState, LinkStatus, ParityReport, ReloadReport,
-        RepairStatus, RuleStatus, SplitStatus, SplitterStatus, StatusReport, StoreReport,
-        server::ControlServer,
+        ControlRequest, FleetReport, GatewayStatus, LinkState, LinkStatus, ParityReport,
+        ReloadReport, RepairStatus, RuleStatus, SplitStatus, SplitterStatus, StatusReport,
+        StoreReport, server::ControlServer,
     },
 };
 
@@ -140,6 +140,11 @@ fn sample() -> StatusReport {
         repair: Some(RepairStatus::default()),
         drops: BTreeMap::from([("replayed".to_owned(), 4)]),
         restored_tables: Some(1),
+        fleet: Some(FleetReport {
+            name: "gw1".to_owned(),
+            connected: 3,
+            away_from_home: 1,
+        }),
         store: Some(StoreReport {
             source: "sqlite".to_owned(),
             trouble: None,
@@ -170,7 +175,7 @@ impl Daemon {
         thread::spawn(move || {
             for request in requests {
                 match request {
-                    ControlRequest::RemoveClient(_, reply) => {
+                    ControlRequest::Drain(_, reply) | ControlRequest::RemoveClient(_, reply) => {
                         reply.send(Err("this is no gateway".to_owned()));
                     }
                     ControlRequest::Only(_, reply) => reply.send(Ok(())),

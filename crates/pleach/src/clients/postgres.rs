@@ -13,6 +13,7 @@
 //! details, which may contain rows with keys.
 
 mod link;
+mod places;
 mod rows;
 mod schema;
 #[cfg(test)]
@@ -29,7 +30,7 @@ use tokio_postgres::{Config, Statement, config::SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{
-    Changed, ClientStore, MOST_RUNS, Mark, Members, StoreError, StoredClient, UsageBatch,
+    Changed, ClientStore, MOST_RUNS, Mark, Members, Places, StoreError, StoredClient, UsageBatch,
     decisions::{self, Rows as _},
     raw::{bps, signed},
     tls,
@@ -369,6 +370,10 @@ impl ClientStore for PostgresStore {
             }
             Ok(all)
         })
+    }
+
+    fn places(&mut self) -> Option<&mut dyn Places> {
+        Some(self)
     }
 }
 

@@ -195,6 +195,14 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:11: [clients] store: expected a connection string of PostgreSQL; remedy: write for example \"host=127.0.0.1 dbname=pleach user=pleach\"";
     "certificates for a file": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\nstore = \"s\"\nca_file = \"ca.pem\"\n[scheduler]",
         "f.toml:12: [clients] ca_file: not used with source = \"sqlite\"; remedy: remove it, or write source = \"postgres\" or \"http\"";
+    "fleet of a client": CLIENT, "[scheduler]" => "[fleet]\n[scheduler]",
+        "f.toml:8: [fleet]: not used with mode = \"client\"; remedy: remove it, or correct the mode";
+    "fleet without a database": GATEWAY, "[scheduler]" => "[fleet]\nname = \"gw1\"\nhome = [\"10.77.0.0/25\"]\n[scheduler]",
+        "f.toml:9: [fleet]: the gateways of a fleet share their clients in a database; remedy: add a table [clients] with source = \"postgres\", or remove [fleet]";
+    "fleet without a name": GATEWAY, "[scheduler]" => "[fleet]\n[scheduler]",
+        "f.toml:9: [fleet] name: missing required key; remedy: add name = \"gw1\"";
+    "home of no client": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"host=localhost user=x\"\n[fleet]\nname = \"gw1\"\nhome = [\"10.78.0.0/24\"]\n[scheduler]",
+        "f.toml:14: [fleet] home: no client can have an address of 10.78.0.0/24; remedy: add a network that contains it to [clients] networks, which is the same at all gateways, or correct it";
     "clients from an unknown source": GATEWAY, "[scheduler]" => "[clients]\nsource = \"redis\"\n[scheduler]",
         "f.toml:10: [clients] source: expected \"file\", \"sqlite\", \"postgres\" or \"http\", found \"redis\"; remedy: write \"sqlite\" for a store in a file, \"postgres\" for one in a database, \"http\" for a service, or \"file\" for the clients in this file";
     "store without a path": GATEWAY, "[scheduler]" => "[clients]\nsource = \"sqlite\"\n[scheduler]",
@@ -323,6 +331,8 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:8: [tunnel] workers: expected \"auto\" or a number from 1 to 64, found 0; remedy: write \"auto\", or as many data threads as the machine has processor cores";
     "too many data threads": GATEWAY, "nat = true" => "workers = 65",
         "f.toml:8: [tunnel] workers: expected \"auto\" or a number from 1 to 64, found 65; remedy: write \"auto\", or as many data threads as the machine has processor cores";
+    "data threads in a fleet": GATEWAY, "nat = true" => "workers = 2\n[clients]\nsource = \"postgres\"\nstore = \"host=localhost user=x\"\n[fleet]\nname = \"gw1\"\nhome = [\"10.77.0.0/25\"]",
+        "f.toml:8: [tunnel] workers: a gateway of a fleet has one data thread in this version; remedy: remove it, or remove [fleet]; more gateways serve more clients as well";
     "data threads of a client": CLIENT, "mtu = 1400" => "mtu = 1400\nworkers = 2",
         "f.toml:8: [tunnel] workers: a client has one data thread; remedy: remove it; it is a setting of gateways";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",

@@ -9,7 +9,7 @@ use pleach_core::{class::Class, endpoint::workers::MAX_WORKERS, sec::Code};
 
 use super::{
     ClientConfig, GatewayConfig, Loaded, Nat, Role, SchedulerConfig, TunnelConfig, ViewConfig,
-    carrier, classes, clients, gateways, network, peers, proxy, rules,
+    carrier, classes, clients, fleet, gateways, network, peers, proxy, rules,
     scheduler::{self, sec},
     secret,
     source::{ConfigError, Note, Place},
@@ -23,7 +23,11 @@ use crate::{keys, portal::CheckUrl, split_tcp::SplitTcp};
 /// # Errors
 /// The first mistake in the file.
 pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
-    refuse_other_mode(root, "client", &["client", "clients", "invitations"])?;
+    refuse_other_mode(
+        root,
+        "client",
+        &["client", "clients", "invitations", "fleet"],
+    )?;
     root.allow(&[
         "mode",
         "tunnel",
@@ -59,7 +63,11 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "workers",
         ],
     )?;
-    one_worker(&tunnel)?;
+    one_worker(
+        &tunnel,
+        "a client has one data thread",
+        "remove it; it is a setting of gateways",
+    )?;
     let mut notes = Vec::new();
     let name = network::tunnel_name(&tunnel.required("name", "name = \"pleach0\"")?)?;
     let links = peers::links(root)?;
@@ -140,6 +148,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         "carrier",
         "class",
         "invitations",
+        "fleet",
         "dashboard",
         "metrics",
         "notices",
@@ -174,6 +183,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
     let clients = peers::clients(root, &own_key, &mut notes)?;
     let store = clients::read(root, &common.addresses, &common.name)?;
     let invitations = peers::invitations(root, store.is_some())?;
+    let fleet = fleet::read(root, store.as_ref(), nat, &mut notes)?;
     if clients.is_empty() && invitations.is_none() && store.is_none() {
         notes.push(Note {
             place: root.source().whole(),
@@ -181,6 +191,13 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
                 .to_owned(),
             warning: true,
         });
+    }
+    if fleet.is_some() {
+        one_worker(
+            &tunnel,
+            "a gateway of a fleet has one data thread in this version",
+            "remove it, or remove [fleet]; more gateways serve more clients as well",
+        )?;
     }
     let role = Role::Gateway(GatewayConfig {
         listen: network::listen(&listen)?,
@@ -192,6 +209,7 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
         clients,
         store,
         invitations,
+        fleet,
     });
     let classes = classes::read(root, None)?;
     Ok(Loaded {
@@ -326,15 +344,11 @@ fn workers(tunnel: &Table<'_>) -> Result<Option<usize>, ConfigError> {
     })
 }
 
-/// Refuses several data threads at a client.
-fn one_worker(tunnel: &Table<'_>) -> Result<(), ConfigError> {
+/// Refuses several data threads, for the reason `why`.
+fn one_worker(tunnel: &Table<'_>, why: &str, remedy: &str) -> Result<(), ConfigError> {
     match workers(tunnel)? {
         None | Some(1) => Ok(()),
-        Some(_) => Err(tunnel.wrong(
-            "workers",
-            "a client has one data thread",
-            "remove it; it is a setting of gateways",
-        )),
+        Some(_) => Err(tunnel.wrong("workers", why, remedy)),
     }
 }
 

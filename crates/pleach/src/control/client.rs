@@ -31,6 +31,14 @@ pub(crate) fn set_weights(socket: &Path, weights: BTreeMap<String, u32>) -> anyh
     ask::<serde_json::Value>(socket, &Request::Weights { weights }).map(drop)
 }
 
+/// Tells the gateway at `socket` to ask its clients to use another gateway (`on`), or no longer.
+///
+/// # Errors
+/// No daemon answers at `socket`, or the daemon is no gateway.
+pub(crate) fn drain(socket: &Path, on: bool) -> anyhow::Result<()> {
+    ask::<serde_json::Value>(socket, &Request::Drain { on }).map(drop)
+}
+
 /// Sends the changes `set` to the proxy or client at `socket`.
 ///
 /// # Errors

@@ -344,6 +344,10 @@ fn answer(stream: &UnixStream, line: &[u8], gate: &Gate) -> io::Result<()> {
             Ok(status) => write_line(stream, &status),
             Err(error) => write_error(stream, &error),
         },
+        Ok(Request::Drain { on }) => write_done(
+            stream,
+            gate.asker.ask(|reply| ControlRequest::Drain(on, reply)),
+        ),
         Ok(Request::Only { link, millis }) => {
             let time = Duration::from_millis(millis).min(MAX_ONLY);
             let link = link.map(|link| (link, time));

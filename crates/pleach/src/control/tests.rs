@@ -88,6 +88,9 @@ impl Daemon {
                         applied: vec!["policy".to_owned()],
                         needs_restart: vec!["[tunnel] mtu".to_owned()],
                     })),
+                    ControlRequest::Drain(on, reply) => {
+                        reply.send(on.then_some(()).ok_or_else(|| "drain".to_owned()));
+                    }
                     ControlRequest::RemoveClient(name, reply) => {
                         reply.send((name == "home").then_some(()).ok_or_else(|| name.clone()));
                     }

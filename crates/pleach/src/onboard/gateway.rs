@@ -1,10 +1,11 @@
 //! `pleach gateway`: makes a host a gateway, and manages its clients.
 //!
-//! The commands work on files only, so they do the same whether the daemon runs or not: the daemon looks up an
-//! invitation when a client claims it, and a client of a store when it connects. In addition, `remove` makes a running
-//! daemon drop the client.
+//! Except `drain`, the commands work on files or a store only, so they do the same whether the daemon runs or not: the daemon
+//! looks up an invitation when a client claims it, and a client of a store when it connects. In addition, `remove` makes a
+//! running daemon drop the client.
 
 mod add;
+mod drain;
 mod init;
 mod invite;
 mod members;
@@ -34,6 +35,8 @@ pub(crate) enum GatewayCommand {
     Add(add::Add),
     /// Set or remove the rate caps of a client in the store of clients
     Cap(add::Cap),
+    /// Ask the clients of this gateway to use another gateway, and wait until they do
+    Drain(drain::Drain),
     /// List clients and open invitations
     Clients(members::Clients),
     /// Remove a client, or withdraw its invitation
@@ -49,6 +52,7 @@ pub(crate) fn run(command: GatewayCommand) -> anyhow::Result<String> {
         GatewayCommand::Init(options) => init::run(&options),
         GatewayCommand::Add(options) => add::add(&options),
         GatewayCommand::Cap(options) => add::cap(&options),
+        GatewayCommand::Drain(options) => drain::run(&options),
         GatewayCommand::Invite(options) => invite::run(&options),
         GatewayCommand::Clients(options) => members::list(&options),
         GatewayCommand::Remove(options) => members::remove(&options),

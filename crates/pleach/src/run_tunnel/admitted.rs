@@ -78,9 +78,10 @@ impl Admitted {
         let random = SecretKey::random().context("random numbers of the kernel")?;
         let run = HEXLOWER.encode(&random.expose()[..16]);
         let own_key = keys::public_of(&config.private_key);
+        let fleet = gateway.fleet.as_ref().map(|fleet| fleet.name.clone());
         Ok(Some(Self {
             source: settings.place.source(),
-            asker: Asker::start(store, settings, own_key, run)?,
+            asker: Asker::start(store, settings, own_key, run, fleet)?,
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
             idle: settings.idle,
@@ -113,6 +114,12 @@ impl Admitted {
     /// Returns the key of the client of the store with the name `name`.
     pub(super) fn key_of(&self, name: &str) -> Option<[u8; KEY_LEN]> {
         self.names.get(name).copied()
+    }
+
+    /// Returns the client of the store with the name `name`.
+    pub(super) fn client_of(&self, name: &str) -> Option<&StoredClient> {
+        let known = self.clients.get(self.names.get(name)?)?;
+        Some(&known.client)
     }
 
     /// Returns the clients of the store that have the name, the key or an address of `peer`.
@@ -210,6 +217,7 @@ impl DataPath {
         while let Some(answer) = self.admitted.as_ref().and_then(|all| all.asker.collect()) {
             match answer {
                 Answer::Changed(client) => self.change_client(now, client),
+                Answer::Departed(keys) => self.on_departed(now, &keys),
                 Answer::Gone(key) => {
                     if let Some(client) = self.forget_client(now, &key) {
                         tracing::info!(client = client.name, "removed from the store");
@@ -328,6 +336,8 @@ impl DataPath {
         let used = counted.forget(&self.endpoint, public_key, &client.name);
         admitted.asker.on_used(used);
         admitted.asker.on_forgotten(*public_key);
+        // An event about a removed client may be left out.
+        self.on_client(&client.name, false);
         self.remove_by_key(now, public_key);
         Some(client)
     }
@@ -347,7 +357,11 @@ impl DataPath {
         if admitted.next_count <= now {
             admitted.next_count = now + COUNT_EVERY;
             admitted.count(&self.endpoint);
+            self.look_for_returned(now);
         }
+        let Some(admitted) = &mut self.admitted else {
+            return;
+        };
         if admitted.next_idle <= now {
             admitted.next_idle = now + IDLE_EVERY;
             let (old, idle) = (admitted.may_be_idle(now), admitted.idle);

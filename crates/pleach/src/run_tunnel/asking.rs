@@ -4,7 +4,8 @@
 //! answers over the Internet is asked by further threads ([`lookers`]), and this one only decides.
 //!
 //! It answers the engine's questions about unknown keys, asks for changes every [`LOOK_EVERY`], asks again about known
-//! clients when an answer is older than `[clients] answer_life`, and writes byte counters. While the store cannot be
+//! clients when an answer is older than `[clients] answer_life`, and writes byte counters. In a fleet it also writes which
+//! clients have connected, and asks which ones have left for another gateway ([`arrivals`]). While the store cannot be
 //! read, clients that are connected stay so, and others are served from the last answers, for at most [`STALE`]; clients
 //! without an answer are refused.
 //!
@@ -13,6 +14,7 @@
 //! clients in between. Dropping [`Asker`]
 //! ends the thread.
 
+mod arrivals;
 mod lookers;
 mod trouble;
 
@@ -38,6 +40,7 @@ use pleach_core::{
 };
 use pleach_linux::{clock, poll::Waker};
 
+use arrivals::Arrivals;
 use lookers::{Lookers, Told};
 use trouble::Trouble;
 
@@ -54,6 +57,8 @@ use crate::{
 pub(super) enum Answer {
     /// A known client has changed.
     Changed(StoredClient),
+    /// These clients have connected to another gateway of the fleet.
+    Departed(Vec<[u8; KEY_LEN]>),
     /// A client of the store exists no more.
     Gone([u8; KEY_LEN]),
     /// The store can be read or written again (`None`), or cannot (the reason).
@@ -94,6 +99,8 @@ impl Refused {
 
 /// A message of the data path to the thread.
 enum Note {
+    /// This client has connected, at a time of day in milliseconds since 1970.
+    Arrived([u8; KEY_LEN], u64),
     Ask(Box<EnrolmentRequest>),
     /// This client was refused, because its name or an address belongs to another one.
     Clashed([u8; KEY_LEN]),
@@ -121,7 +128,8 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`.
+    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`, and with the name `fleet` in a
+    /// fleet.
     ///
     /// # Errors
     /// If the thread or an eventfd cannot be created.
@@ -130,6 +138,7 @@ impl Asker {
         config: &StoreConfig,
         own_key: [u8; KEY_LEN],
         run: String,
+        fleet: Option<String>,
     ) -> anyhow::Result<Self> {
         let waker = Waker::new()?;
         let (notes, todo) = mpsc::channel();
@@ -143,6 +152,7 @@ impl Asker {
         let lookers = Lookers::start(store.lookups(), &notes)?;
         let mut asking = Asking::new(clock::now(), store, config, own_key, run, out);
         asking.lookers = lookers;
+        asking.arrivals = fleet.map(Arrivals::new);
         asking.remember();
         let stop = Arc::<AtomicBool>::default();
         let stopping = Arc::clone(&stop);
@@ -179,6 +189,11 @@ impl Asker {
     /// it is not kept: after a restart, it might take the address before its owner.
     pub(super) fn on_clash(&self, public_key: [u8; KEY_LEN]) {
         self.tell(Note::Clashed(public_key));
+    }
+
+    /// Tells the thread that a client has connected, at the time of day `at_ms`, in milliseconds since 1970.
+    pub(super) fn on_arrived(&self, public_key: [u8; KEY_LEN], at_ms: u64) {
+        self.tell(Note::Arrived(public_key, at_ms));
     }
 
     /// Tells the thread the bytes that were carried since the last call.
@@ -243,6 +258,8 @@ struct Asking {
     mark: Mark,
     trouble: Trouble,
     unwritten: Unwritten,
+    /// Clients that have connected; `None` outside of a fleet.
+    arrivals: Option<Arrivals>,
     /// Refused clients that the log has named. Bounded by [`MAX_LOGGED`].
     logged: BTreeSet<[u8; KEY_LEN]>,
     next_look: Instant,
@@ -321,6 +338,7 @@ impl Asking {
             mark: Mark::default(),
             trouble: Trouble::default(),
             unwritten: Unwritten::new(run),
+            arrivals: None,
             logged: BTreeSet::new(),
             next_look: now,
             next_write: now + config.write_every,
@@ -338,10 +356,18 @@ impl Asking {
         loop {
             let now = clock::now();
             let next = self.next_look.min(self.next_write);
+            let arrivals = self.arrivals.as_ref().and_then(Arrivals::due);
+            let next = arrivals.map_or(next, |due| due.min(next));
             let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
                 Ok(Note::Clashed(key)) => self.forget(&key),
-                Ok(Note::Ask(_) | Note::Forgotten(_) | Note::Told(_)) if is_stopping() => {}
+                Ok(Note::Arrived(..) | Note::Ask(_) | Note::Forgotten(_) | Note::Told(_))
+                    if is_stopping() => {}
+                Ok(Note::Arrived(key, at_ms)) => {
+                    if let Some(arrivals) = &mut self.arrivals {
+                        arrivals.add(now, key, at_ms);
+                    }
+                }
                 Ok(Note::Ask(request)) => self.on_asked(*request),
                 Ok(Note::Told(Told::Found(key, found))) => self.on_found(&key, &found),
                 Ok(Note::Told(Told::Listed(listed))) => self.on_listed(listed),
@@ -363,8 +389,14 @@ impl Asking {
                 continue;
             }
             // The intervals begin at the end, because another program may lock the store for seconds.
+            if arrivals.is_some_and(|due| now >= due) {
+                self.write_arrivals(now);
+            }
             if now >= self.next_look {
                 self.look(now);
+                // A client that is here again has not departed.
+                self.write_arrivals(now);
+                self.ask_for_departed();
                 self.next_look = clock::now() + LOOK_EVERY;
             }
             if now >= self.next_write {
@@ -781,6 +813,36 @@ impl Asking {
         }
         if self.trouble.on_find(clock::now(), error) {
             self.out.tell(Answer::State(self.trouble.text()));
+        }
+    }
+
+    /// Writes which clients have connected. While the store cannot be read, they wait for the next look.
+    fn write_arrivals(&mut self, now: Instant) {
+        let Some(arrivals) = &mut self.arrivals else {
+            return;
+        };
+        if self.trouble.is_unreadable() {
+            return arrivals.wait_until(self.next_look + LOOK_EVERY / 2);
+        }
+        if let Some(places) = self.store.places() {
+            let written = arrivals.write(now, places);
+            arrivals.tell(written.as_ref().err());
+        }
+    }
+
+    /// Asks which clients have left this gateway for another one.
+    fn ask_for_departed(&mut self) {
+        let Some(arrivals) = &mut self.arrivals else {
+            return;
+        };
+        if self.trouble.is_unreadable() {
+            return;
+        }
+        let departed = self.store.places().map(|places| arrivals.departed(places));
+        match departed.unwrap_or(Ok(Vec::new())) {
+            Ok(keys) if keys.is_empty() => {}
+            Ok(keys) => self.out.tell(Answer::Departed(keys)),
+            Err(error) => tracing::debug!(%error, "clients that have left for another gateway"),
         }
     }
 

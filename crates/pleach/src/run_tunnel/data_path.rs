@@ -6,6 +6,7 @@
 
 mod crew;
 mod gateways;
+mod handover;
 mod services;
 
 use std::{
@@ -45,6 +46,7 @@ use super::{
     carried::{self, CARRIED, Links, Place, Task},
     delivery,
     enrolled::{self, Enroller},
+    fleet::Fleet,
     gateways::Gateways,
     handshaker::Handshaker,
     host::{Host, HostState},
@@ -65,7 +67,9 @@ use crate::{
     config::{Role, TunnelConfig},
     control::{ControlRequest, Reply, StatusReport, server::ControlServer},
     split_tcp::far::Translated,
+    trace::TraceFile,
 };
+use handover::Handover;
 
 /// State of the data path.
 pub(super) struct DataPath {
@@ -93,6 +97,8 @@ pub(super) struct DataPath {
     pub(super) crew: Option<Crew>,
     /// Clients of a gateway's store, if it has one.
     pub(super) admitted: Option<Admitted>,
+    /// At a gateway of a fleet: the clients that are here.
+    pub(super) fleet: Option<Fleet>,
     resume: ResumeTimer,
     /// Watch for copies of this machine. `None` if the kernel does not report them.
     clones: Option<CloneWatch>,
@@ -115,6 +121,10 @@ pub(super) struct DataPath {
     portals: Option<Portals>,
     /// At a client: its gateways, and which of them is in use.
     gateways: Option<Gateways>,
+    /// At a client that changes its gateway: the second engine.
+    handover: Option<Box<Handover>>,
+    /// File for the decisions of the engine.
+    trace: Option<TraceFile>,
     /// At a client: the rules that were set at run time, and the search for programs.
     pub(super) rules: Rules,
     /// Splitting of TCP connections by a client, if enabled.
@@ -195,6 +205,7 @@ impl DataPath {
             enroller: None,
             crew: None,
             admitted: None,
+            fleet: None,
             resume,
             clones,
             tx: TxQueue::new(32),
@@ -209,6 +220,8 @@ impl DataPath {
             names: None,
             portals: None,
             gateways: None,
+            handover: None,
+            trace: None,
             rules: Rules::default(),
             splitting: None,
             translated: Translated::default(),
@@ -229,6 +242,12 @@ impl DataPath {
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         Ok(this)
+    }
+
+    /// Also writes the decisions of engines that are made later to `trace`.
+    pub(super) fn traced(mut self, trace: Option<TraceFile>) -> Self {
+        self.trace = trace;
+        self
     }
 
     /// Moves packets until a signal arrives. Then tells the peers that this end stops, and returns the host's changes
@@ -257,6 +276,7 @@ impl DataPath {
                 carried,
                 budgets,
                 gateways,
+                self.handover.as_ref().map(|handover| handover.next_at()),
                 portals,
                 clients,
             ];
@@ -341,11 +361,12 @@ impl DataPath {
                 crew.post().flush();
             }
             self.endpoint.handle_timeout(now);
+            self.settle_handover(now);
             if let Some(splitting) = &mut self.splitting {
                 let rules = self.rules.all(&self.config);
                 splitting.update(now, &self.endpoint, &self.links, rules);
             }
-            self.deliver()?;
+            self.deliver(now)?;
             self.transmit(now);
             self.tell_events(now);
             self.settle_gateways(now);
@@ -372,6 +393,7 @@ impl DataPath {
             let saving = budgets.saving();
             self.host.run(move |_| saving());
         }
+        self.end_handover(clock::now());
         self.endpoint.close();
         self.transmit(clock::now());
         self.finish_clients();
@@ -410,6 +432,7 @@ impl DataPath {
         let mut carried = self.carried.as_mut();
         let mut gateways = self.gateways.as_mut();
         let mut post = self.crew.as_mut().map(Crew::post);
+        let mut handover = self.handover.as_mut();
         let is_gateway = self.watch.is_none();
         let received = socket.socket.recv(&mut self.rx, |message| {
             let incoming = Incoming {
@@ -423,6 +446,9 @@ impl DataPath {
             // The time is read after the datagram has arrived. A delay measured too long affects one sample only. A
             // delay measured too short would stay in use as the minimum delay.
             let now = clock::now();
+            let second = handover.as_mut();
+            let second = second.and_then(|handover| handover.engine_of(&message.source));
+            let engine = second.unwrap_or(&mut *endpoint);
             for datagram in message.contents.chunks_mut(message.stride) {
                 if let Some(carried) = &mut carried {
                     carried.on_datagram(link, datagram);
@@ -437,7 +463,7 @@ impl DataPath {
                 {
                     continue;
                 }
-                endpoint.handle_datagram(now, &incoming, datagram);
+                engine.handle_datagram(now, &incoming, datagram);
             }
         });
         if let Err(error) = received
@@ -448,7 +474,10 @@ impl DataPath {
     }
 
     /// Writes the packets that the engine delivers to the TUN device.
-    fn deliver(&mut self) -> io::Result<()> {
+    fn deliver(&mut self, now: Instant) -> io::Result<()> {
+        if let Some(handover) = &mut self.handover {
+            handover.deliver(now, &mut self.packets);
+        }
         let (endpoint, tun) = (&mut self.endpoint, &mut self.tun);
         self.undelivered += delivery::deliver(endpoint, tun, &mut self.packets)?;
         Ok(())
@@ -469,7 +498,14 @@ impl DataPath {
             self.tx.clear();
             self.endpoint.poll_transmit(now, &mut self.tx);
             if self.tx.is_empty() || !self.send_batches() {
-                return;
+                break;
+            }
+        }
+        while let Some(handover) = &mut self.handover {
+            self.tx.clear();
+            handover.engine().poll_transmit(now, &mut self.tx);
+            if self.tx.is_empty() || !self.send_batches() {
+                break;
             }
         }
     }
@@ -506,7 +542,11 @@ impl DataPath {
                 Sent::All => {}
                 Sent::Later => {
                     let _ = self.poller.want_write(&*socket, Token(token), true);
-                    self.endpoint.handle_blocked(PathId(socket.link), true);
+                    let id = PathId(socket.link);
+                    self.endpoint.handle_blocked(id, true);
+                    if let Some(handover) = &mut self.handover {
+                        handover.engine().handle_blocked(id, true);
+                    }
                     is_full = true;
                 }
                 Sent::Refused => self.refused += batch.segments() as u64,
@@ -523,6 +563,9 @@ impl DataPath {
             let _ = self.poller.want_write(&*socket, Token(token), false);
             let id = PathId(socket.link);
             self.endpoint.handle_blocked(id, false);
+            if let Some(handover) = &mut self.handover {
+                handover.engine().handle_blocked(id, false);
+            }
             self.transmit(now);
         }
     }
@@ -538,6 +581,7 @@ impl DataPath {
                     };
                     self.inquire(now, 0, Box::new(inquiry));
                 }
+                ControlRequest::Drain(is_on, reply) => self.drain(is_on, reply),
                 ControlRequest::Only(link, reply) => self.use_only(now, link, reply),
                 ControlRequest::Reload(reply) => self.source.read(Some(reply)),
                 ControlRequest::RemoveClient(name, reply) => {
@@ -595,6 +639,8 @@ impl DataPath {
             split_tcp: self.splitting.as_ref().map(Splitting::status),
             gateways: gateways.map_or_else(Vec::new, |all| all.status(now)),
             store: self.admitted.as_ref().map(Admitted::report),
+            fleet: self.fleet.as_ref().map(Fleet::report),
+            draining: self.endpoint.is_draining(),
             ..status
         };
         if let Some(crew) = &self.crew {
@@ -618,11 +664,16 @@ impl DataPath {
         if self.clones.as_ref().is_some_and(CloneWatch::take) {
             tracing::warn!("this machine was cloned or restored: all sessions start anew");
             self.endpoint.handle_clone(now);
+            // The other copy has the same keys, so nothing is sent.
+            if self.handover.take().is_some() {
+                self.gateways.iter_mut().for_each(Gateways::postpone);
+            }
             self.order_all(|| Order::Cloned);
         }
     }
 
     fn use_only(&mut self, now: Instant, link: Option<(String, Duration)>, reply: Reply<()>) {
+        self.end_handover(now);
         self.end_solo(now);
         let Some((name, time)) = link else {
             return reply.send(Ok(()));
@@ -697,6 +748,7 @@ impl DataPath {
                 known.join(", ")
             ));
         }
+        self.end_handover(now);
         for (name, weight) in weights {
             self.endpoint
                 .update_links(now, name, |link| link.weight = *weight);
@@ -757,9 +809,11 @@ impl DataPath {
             Event::Peer { name, is_up: true } => {
                 self.incompatible.remove(&name);
                 tracing::info!(peer = name, "connected");
+                self.on_client(&name, true);
             }
             Event::Peer { name, is_up: false } => {
                 tracing::info!(peer = name, "disconnected");
+                self.on_client(&name, false);
                 if let Some(gateways) = &mut self.gateways {
                     gateways.hurry(now);
                 }
@@ -891,6 +945,9 @@ impl DataPath {
 
     /// Removes the links that are not `wanted`.
     pub(super) fn keep_links(&mut self, wanted: impl Fn(&ClientLink) -> bool) {
+        if !self.links.iter().all(&wanted) {
+            self.end_handover(clock::now());
+        }
         for link in self.links.iter().filter(|link| !wanted(link)) {
             self.endpoint.remove_link(link.id);
             if let Some(carried) = &mut self.carried {
@@ -960,8 +1017,10 @@ impl DataPath {
         self.carry(now, index);
         // The engine is informed even if the reachable networks are unchanged, because the path over another device
         // must start again.
-        self.endpoint.handle_link(now, id, Reach::NONE);
-        self.endpoint.handle_link(now, id, opened);
+        for reach in [Reach::NONE, opened] {
+            self.endpoint.handle_link(now, id, reach);
+            self.mirror_link(now, id, reach);
+        }
     }
 
     /// Informs the TCP carrier about the networks that a link reaches.
@@ -1071,6 +1130,7 @@ impl DataPath {
 
     pub(super) fn add_link(&mut self, device: &str, settings: Link) {
         let name = settings.name.clone();
+        self.end_handover(clock::now());
         match self.endpoint.add_link(clock::now(), settings) {
             Some(id) => self.links.push(ClientLink {
                 id,

@@ -17,6 +17,10 @@
 //! - *No session.* A gateway that answers questions, but gives no session for [`NO_SESSION`], is replaced too, and is
 //!   left out for a minute; this time doubles with each failure, up to 15 minutes. The time counts from the first answer
 //!   in the silence. The failures are forgotten after a path has been up for [`STABLE`].
+//! - *Drain.* A gateway may ask its clients to use another one. It is worse than every gateway that does not, and is
+//!   replaced [`COLLECT`] after its first such answer if another one answers.
+//! - *Make before break.* A gateway that works is replaced only after there is a session with the next one
+//!   ([`Action::Prepare`]). If there is none, the next one is left out as above.
 //! - *Return.* While a gateway works, another one replaces it only if the other one was better during the whole
 //!   configured time. A round-trip time counts as lower if it is lower by a quarter and by [`MARGIN`].
 //! - *No measurements.* The questions need UDP. If no gateway answers a question, but TCP carried a link last or there
@@ -33,7 +37,10 @@ mod known;
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use pleach_core::{endpoint::reaching, time::Instant};
+use pleach_core::{
+    endpoint::reaching::{self, Answer},
+    time::Instant,
+};
 
 use crate::{
     config::{ClientConfig, GatewayPeer},
@@ -62,6 +69,8 @@ pub(super) struct Gateways {
     up_since: Option<Instant>,
     /// Another gateway that is better than the one in use, by index, and since when.
     better_since: Option<(usize, Instant)>,
+    /// The gateway with which a session is begun while the one in use works, by index, and why.
+    prepared: Option<(usize, Why)>,
     return_after: Option<Duration>,
     /// Recent rounds of questions, oldest first; at most [`MAX_ROUNDS`].
     rounds: VecDeque<Round>,
@@ -85,6 +94,8 @@ struct Round {
 enum Why {
     /// Of the gateways that answered, it was the best.
     Best,
+    /// Another gateway, with this name, asked its clients to leave.
+    Drain(String),
     /// Another gateway, with this name, answers but gives no session.
     NoSession(String),
     /// It is the only gateway.
@@ -100,6 +111,9 @@ enum Why {
 pub(super) enum Action {
     /// Begin a round of questions ([`Gateways::begin_round`]).
     Ask,
+    /// Begin a session with this gateway, by index, while the one in use works; then call [`Gateways::adopt`] or
+    /// [`Gateways::reject`].
+    Prepare(usize),
     /// Use this gateway, by index.
     Use(usize),
 }
@@ -133,6 +147,7 @@ impl Gateways {
             silent_since: None,
             up_since: None,
             better_since: None,
+            prepared: None,
             return_after,
             rounds: VecDeque::new(),
             round_count: 0,
@@ -149,8 +164,15 @@ impl Gateways {
 
     /// Returns the addresses of the gateway in use; none before the first choice.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        let used = self.used.and_then(|used| self.known.get(used));
-        used.map_or_else(Vec::new, Known::addresses)
+        self.used
+            .map_or_else(Vec::new, |used| self.addresses_of(used))
+    }
+
+    /// Returns the addresses of the gateway `index`.
+    pub(super) fn addresses_of(&self, index: usize) -> Vec<SocketAddr> {
+        self.known
+            .get(index)
+            .map_or_else(Vec::new, Known::addresses)
     }
 
     /// Returns the addresses of all gateways.
@@ -227,7 +249,20 @@ impl Gateways {
             }
             (None, None) => self.next_round_at,
         };
+        let leave_at = self.used.and_then(|used| self.known[used].leave_at());
+        if let Some(leave_at) = leave_at.filter(|at| *at > now) {
+            self.next_at = self.next_at.min(leave_at);
+        }
         let (index, why) = choice?;
+        if self.silent_since.is_none() {
+            self.prepared = Some((index, why));
+            return Some(Action::Prepare(index));
+        }
+        self.take(now, index, why);
+        Some(Action::Use(index))
+    }
+
+    fn take(&mut self, now: Instant, index: usize, why: Why) {
         self.used = Some(index);
         self.why = why;
         self.used_at = now;
@@ -235,7 +270,32 @@ impl Gateways {
         self.silent_since = Some(now);
         self.up_since = None;
         self.better_since = None;
-        Some(Action::Use(index))
+        self.prepared = None;
+        self.next_at = now;
+    }
+
+    /// Uses the gateway that is prepared, and returns its index. `has_session`: whether there is a session with it.
+    pub(super) fn adopt(&mut self, now: Instant, has_session: bool) -> Option<usize> {
+        let (index, why) = self.prepared.take()?;
+        self.take(now, index, why);
+        if has_session {
+            (self.was_up, self.silent_since, self.up_since) = (true, None, Some(now));
+            self.next_round_at = now + self.pace(now);
+        }
+        Some(index)
+    }
+
+    /// Keeps the gateway in use. The one that is prepared has given no session, and is left out.
+    pub(super) fn reject(&mut self, now: Instant) {
+        if let Some((index, _)) = self.prepared.take() {
+            self.known[index].leave_out(now);
+            self.better_since = None;
+        }
+    }
+
+    /// Keeps the gateway in use for now, because the links have changed while another one was prepared.
+    pub(super) fn postpone(&mut self) {
+        self.prepared = None;
     }
 
     /// Begins a round of questions, whose nonces are derived from `secret`, eight random bytes.
@@ -310,29 +370,34 @@ impl Gateways {
         }
         let mut known = self.known.iter().enumerate();
         let found = known.find_map(|(index, known)| {
-            let answered = reaching::answered(datagram, &known.public_key)?;
-            Some((index, answered))
+            let answer = reaching::answered(datagram, &known.public_key)?;
+            Some((index, answer))
         });
-        let Some((index, answered)) = found else {
+        let Some((index, answer)) = found else {
             return false;
         };
-        if !self.on_answer(now, index, link, answered) {
+        if !self.on_answer(now, index, link, answer) {
             return false;
         }
         self.known[index].good.insert(link, (from, now));
         true
     }
 
-    /// Stores the answer of the gateway `index` to the question with the nonce `answered`. Returns whether there was
-    /// such a question.
-    fn on_answer(&mut self, now: Instant, index: usize, link: u8, answered: [u8; 16]) -> bool {
+    /// Stores an answer of the gateway `index`. Returns whether there was such a question.
+    fn on_answer(&mut self, now: Instant, index: usize, link: u8, answer: Answer) -> bool {
         let mut rounds = self.rounds.iter();
-        let Some(round) = rounds.find(|round| nonce(round, index, link) == answered) else {
+        let Some(round) = rounds.find(|round| nonce(round, index, link) == answer.nonce) else {
             return false;
         };
         self.known[index].on_answer(now, round.asked_at, self.silent_since);
+        self.known[index].on_drain(now, answer.is_draining);
         if self.silent_since.is_some() {
             self.next_at = now;
+        }
+        if self.used == Some(index)
+            && let Some(leave_at) = self.known[index].leave_at()
+        {
+            self.next_at = self.next_at.min(leave_at);
         }
         true
     }
@@ -388,6 +453,9 @@ impl Gateways {
                         "{name} is in use: of the gateways that answer, its round-trip time was the lowest"
                     )
                 }
+                Why::Drain(other) => {
+                    format!("{name} is in use, because {other} asked its clients to leave")
+                }
                 Why::NoSession(other) => {
                     format!("{name} is in use, because {other} answers but gives no session")
                 }
@@ -406,6 +474,9 @@ impl Gateways {
         }
         match known.last_asked_since(now, FRESH) {
             None => format!("{name} does not answer"),
+            Some(_) if known.leave_at().is_some() => {
+                format!("{name} asks its clients to use another gateway")
+            }
             Some(_) => match (self.better_since, self.return_after, self.used) {
                 (Some((better, since)), Some(after), Some(used))
                     if better == index && self.is_better(now, index, used) =>
@@ -511,6 +582,9 @@ impl Gateways {
 
     /// Chooses while the gateway `used` works.
     fn while_it_works(&mut self, now: Instant, used: usize) -> Option<(usize, Why)> {
+        if self.prepared.is_some() {
+            return None;
+        }
         // The time of one gateway does not count for another one.
         let known = self.better_since;
         let still = known.filter(|(index, _)| self.is_better(now, *index, used));
@@ -521,6 +595,10 @@ impl Gateways {
         });
         self.better_since = found;
         let (index, since) = found?;
+        if let Some(leave_at) = self.known[used].leave_at() {
+            let why = Why::Drain(self.known[used].name.clone());
+            return (now >= leave_at).then_some((index, why));
+        }
         let is_due = self
             .return_after
             .is_some_and(|time| now.since(since) >= time);
@@ -535,6 +613,10 @@ impl Gateways {
         if now < other.left_out_until || other.last_asked_since(now, recently).is_none() {
             return false;
         }
+        let drains = [other, used].map(|known| known.leave_at().is_some());
+        if drains.contains(&true) {
+            return drains == [false, true];
+        }
         if other.priority != used.priority {
             return other.priority < used.priority;
         }
@@ -543,10 +625,10 @@ impl Gateways {
     }
 
     /// Returns the position of a gateway in the order of preference: lower is better. Ties are broken by the index.
-    fn rank(&self, now: Instant, index: usize) -> (u8, Duration, usize) {
+    fn rank(&self, now: Instant, index: usize) -> (bool, u8, Duration, usize) {
         let known = &self.known[index];
         let rtt = known.rtt_since(now, FRESH).unwrap_or(Duration::MAX);
-        (known.priority, rtt, index)
+        (known.leave_at().is_some(), known.priority, rtt, index)
     }
 }
 

@@ -208,6 +208,7 @@ impl DataPath {
 
     /// Applies `wanted`, except for the routes, which have been set.
     fn apply(&mut self, now: Instant, wanted: TunnelConfig) -> Result<ReloadReport, String> {
+        self.end_handover(now);
         self.end_solo(now);
         let old = Arc::clone(&self.config);
         let rules: Vec<Class> = self.rules.all(&old).cloned().collect();
@@ -525,6 +526,7 @@ fn needs_restart(old: &TunnelConfig, wanted: &TunnelConfig) -> Vec<String> {
             ("[tunnel] workers", old.workers != wanted.workers),
             ("[clients]", old.store != wanted.store),
             ("[invitations]", old.invitations != wanted.invitations),
+            ("[fleet]", old.fleet != wanted.fleet),
         ]),
         (Role::Client(_) | Role::Gateway(_), _) => {}
     }

@@ -158,6 +158,7 @@ impl DataPath {
             }
         }
         tracing::info!(?set, "changed");
+        self.end_handover(now);
         let classes = self.rules.classes(&config);
         let scheduler = &config.scheduler;
         self.endpoint

@@ -498,6 +498,10 @@ pub(super) fn count(config: &TunnelConfig, cores: NonZeroUsize) -> usize {
         return 1;
     };
     let clients = gateway.clients.len();
+    // A gateway of a fleet asks its engine which clients are back, and only worker 0 is asked.
+    if gateway.fleet.is_some() {
+        return 1;
+    }
     let automatic = || automatic(gateway.store.is_some(), clients, cores);
     gateway.workers.unwrap_or_else(automatic)
 }

@@ -14,6 +14,7 @@ mod dashboard;
 mod database;
 mod dns;
 mod doctor;
+mod fleet;
 mod gateways;
 #[cfg(feature = "dashboard")]
 mod metrics;

@@ -47,13 +47,13 @@ impl Keys {
         &Self::all()[0]
     }
 
-    /// Returns the keys of the client whose inner addresses end in `host`, from 2 to 4.
+    /// Returns the keys of the client whose inner addresses end in `host`, from 2 to 9.
     pub(crate) fn client(host: u8) -> &'static Self {
         &Self::all()[usize::from(host) - 1]
     }
 
-    fn all() -> &'static [Self; 4] {
-        static KEYS: OnceLock<[Keys; 4]> = OnceLock::new();
+    fn all() -> &'static [Self; 9] {
+        static KEYS: OnceLock<[Keys; 9]> = OnceLock::new();
         KEYS.get_or_init(|| core::array::from_fn(|_| Self::new()))
     }
 }

@@ -82,9 +82,20 @@ fn answers_to_questions_tell_which_gateway_has_answered() {
     let mut asked = crate::endpoint::reaching::question(&key, &[7; 16]);
     gateway.handle_datagram(Instant::ZERO, &from(CLIENT), &mut asked.clone());
     let (_, answer) = transmit(&mut gateway, Instant::ZERO).remove(0);
+    let expected = |is_draining| {
+        let nonce = [7; 16];
+        Some(crate::endpoint::reaching::Answer { nonce, is_draining })
+    };
     assert_eq!(
         crate::endpoint::reaching::answered(&answer, &key),
-        Some([7; 16])
+        expected(false)
+    );
+    gateway.set_draining(true);
+    gateway.handle_datagram(Instant::ZERO, &from(CLIENT), &mut asked.clone());
+    let (_, draining) = transmit(&mut gateway, Instant::ZERO).remove(0);
+    assert_eq!(
+        crate::endpoint::reaching::answered(&draining, &key),
+        expected(true)
     );
     assert_eq!(crate::endpoint::reaching::answered(&answer, &other), None);
     assert_eq!(

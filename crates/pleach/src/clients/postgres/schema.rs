@@ -73,8 +73,8 @@ pub(super) const CLIENTS_LOCK: i64 = 0x706c_6368;
 pub(super) const USAGE_LOCK: i64 = CLIENTS_LOCK + 1;
 
 /// Newest version of the tables that this program knows.
-pub(super) const KNOWN: i64 = 1;
+pub(super) const KNOWN: i64 = 2;
 
 /// The statements that make tables of version n + 1 of those of version n, in order; they also set `version` and `oldest`. A
 /// migration never changes after its release.
-pub(super) const MIGRATIONS: [&str; 1] = [include_str!("1.sql")];
+pub(super) const MIGRATIONS: [&str; 2] = [include_str!("1.sql"), include_str!("2.sql")];

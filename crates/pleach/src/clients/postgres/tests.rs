@@ -319,6 +319,69 @@ fn gateways_that_decide_at_the_same_time_give_nothing_twice() {
 }
 
 #[test]
+fn a_place_is_that_of_the_latest_connection_whoever_writes_late() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let mut bench = Bench::new(&server, "places");
+    for number in 1..=2 {
+        bench.store.add(&client(number)).expect("added");
+    }
+    let at = |key: u8, at_ms: u64| BTreeMap::from([([key; KEY_LEN], at_ms)]);
+    let place =
+        |store: &mut PostgresStore, key: u8| store.all().expect("readable")[&[key; 32]].clone();
+    let mut other = PostgresStore::open(&bench.config).expect("opens");
+    bench
+        .store
+        .arrive("gw1", &at(1, 1000), false)
+        .expect("written");
+    assert_eq!(place(&mut other, 1), ("gw1".to_owned(), 1000));
+    assert!(other.departed("gw1").expect("readable").is_empty());
+    // The clock of the second gateway is behind, but its news is the latest.
+    other.arrive("gw2", &at(1, 900), false).expect("written");
+    assert_eq!(place(&mut other, 1), ("gw2".to_owned(), 1001));
+    assert_eq!(bench.store.departed("gw1").expect("readable"), [[1; 32]]);
+    assert!(
+        bench.store.departed("gw1").expect("readable").is_empty(),
+        "once"
+    );
+    // A third one could not write for a while: the client was there before.
+    other.arrive("gw3", &at(1, 950), true).expect("written");
+    assert_eq!(place(&mut other, 1), ("gw2".to_owned(), 1001));
+    assert!(other.departed("gw2").expect("readable").is_empty());
+    other.arrive("gw3", &at(1, 2000), true).expect("written");
+    assert_eq!(place(&mut other, 1), ("gw3".to_owned(), 2000));
+    assert_eq!(other.departed("gw2").expect("readable"), [[1; 32]]);
+    // Connecting again at the same gateway is no departure.
+    other.arrive("gw3", &at(1, 2500), false).expect("written");
+    assert!(other.departed("gw3").expect("readable").is_empty());
+    other.arrive("gw3", &at(2, 2500), false).expect("written");
+    assert!(bench.store.remove("client1").expect("removed"));
+    let left = other.all().expect("readable");
+    assert_eq!(left.into_keys().collect::<Vec<_>>(), [[2; 32]]);
+}
+
+#[test]
+fn tables_of_an_older_version_are_extended_and_its_gateways_go_on() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let config = config(&server, "older");
+    let mut older = server.client("older").expect("connected");
+    let made = older.batch_execute(&format!("BEGIN; {}; COMMIT", schema::MIGRATIONS[0]));
+    made.expect("valid SQL");
+    let mut store = PostgresStore::open(&config).expect("extended");
+    store.add(&client(1)).expect("added");
+    assert!(store.all().expect("readable").is_empty());
+    let row = older.query_one("SELECT version, oldest FROM pleach.store", &[]);
+    let row = row.expect("a row");
+    assert_eq!(
+        (row.get::<_, i64>(0), row.get::<_, i64>(1)),
+        (schema::KNOWN, 1)
+    );
+}
+
+#[test]
 fn a_server_that_says_nothing_costs_bounded_time() {
     let dir = tempfile::TempDir::new().expect("directory");
     // Connections are accepted by the kernel, and nobody answers.

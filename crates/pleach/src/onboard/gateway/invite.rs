@@ -81,9 +81,11 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     };
     let networks = networks(&gateway);
     let configured = gateway.role.clients.iter();
-    let taken: Vec<IpNet> = configured
+    let mut taken: Vec<IpNet> = configured
         .flat_map(|client| client.allowed_ips.clone())
         .collect();
+    let own = gateway.config.addresses.iter();
+    taken.extend(own.map(|net| IpNet::from(net.addr())));
     let mut store = gateway.members()?.context("no store of invitations")?;
     let offer = Offer {
         id: token.id(),
@@ -132,11 +134,13 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     ))
 }
 
-/// Returns the gateway's own address and network, at most one of each address family.
+/// Returns the gateway's own address and network, or its home network in a fleet, at most one of each address family.
 fn networks(gateway: &Gateway) -> Vec<IpNet> {
+    let home = gateway.role.fleet.as_ref().map(|fleet| &fleet.home);
+    let networks = home.unwrap_or(&gateway.config.addresses);
     let of = |is_v4: bool| {
-        let mut addresses = gateway.config.addresses.iter();
-        addresses
+        let mut networks = networks.iter();
+        networks
             .find(move |net| net.addr().is_ipv4() == is_v4)
             .copied()
     };

@@ -65,6 +65,11 @@ struct Member {
     up_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     down_bytes: Option<u64>,
+    /// Gateway to which the client has connected last, and when; `None` outside of a fleet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway_since: Option<String>,
 }
 
 pub(super) fn list(options: &Clients) -> anyhow::Result<String> {
@@ -74,7 +79,8 @@ pub(super) fn list(options: &Clients) -> anyhow::Result<String> {
         let usage = gateway.store()?.usage().context("clients")?;
         return Ok(csv(&usage));
     }
-    let members = members(&gateway)?;
+    let mut members = members(&gateway)?;
+    add_places(&gateway, &mut members)?;
     if options.json {
         let json = serde_json::to_string_pretty(&serde_json::json!({ "clients": members }));
         return Ok(format!("{}\n", json.context("JSON")?));
@@ -116,6 +122,9 @@ impl Member {
         if let (Some(up), Some(down)) = (self.up_bytes, self.down_bytes) {
             let (up, down) = (bytes(up), bytes(down));
             let _ = write!(text, ", {up} up and {down} down");
+        }
+        if let (Some(gateway), Some(since)) = (&self.gateway, &self.gateway_since) {
+            let _ = write!(text, ", at {gateway} since {since}");
         }
         text
     }
@@ -195,6 +204,27 @@ fn members(gateway: &Gateway) -> anyhow::Result<Vec<Member>> {
     Ok(members)
 }
 
+/// Adds to the members of a fleet the gateway at which each of them is.
+fn add_places(gateway: &Gateway, members: &mut [Member]) -> anyhow::Result<()> {
+    if gateway.role.fleet.is_none() {
+        return Ok(());
+    }
+    let mut store = gateway.store()?;
+    let Some(places) = store.places() else {
+        return Ok(());
+    };
+    let places = places.all().context("places of clients")?;
+    for member in members {
+        let key = member.public_key.as_deref();
+        let key = key.and_then(|key| keys::decode(key).ok());
+        if let Some((gateway, since_ms)) = key.and_then(|key| places.get(&*key)) {
+            member.gateway = Some(gateway.clone());
+            member.gateway_since = Some(date(since_ms / 1000));
+        }
+    }
+    Ok(())
+}
+
 impl Member {
     fn new(name: &str, state: &'static str, caps: Caps, usage: Option<Usage>) -> Self {
         Self {
@@ -208,6 +238,8 @@ impl Member {
             rate_down: caps.down.map(|rate| rate.to_string()),
             up_bytes: usage.map(|usage| usage.up_bytes),
             down_bytes: usage.map(|usage| usage.down_bytes),
+            gateway: None,
+            gateway_since: None,
         }
     }
 }

@@ -32,6 +32,13 @@ impl DataPath {
         while let Some(action) = self.gateways.as_mut().and_then(|g| g.poll(now, heard)) {
             match action {
                 Action::Ask => self.ask_gateways(now, heard.is_up),
+                Action::Prepare(index) => {
+                    if let Err(error) = self.prepare_gateway(now, index) {
+                        tracing::error!("change of the gateway: {error:#}");
+                        self.gateways.iter_mut().for_each(|all| all.reject(now));
+                    }
+                    return;
+                }
                 Action::Use(index) => {
                     if let Err(error) = self.use_gateway(now, index) {
                         tracing::error!("change of the gateway: {error:#}");
@@ -86,38 +93,58 @@ impl DataPath {
     }
 
     /// Begins an association with the gateway `index`.
-    fn use_gateway(&mut self, now: Instant, index: usize) -> anyhow::Result<()> {
+    pub(super) fn use_gateway(&mut self, now: Instant, index: usize) -> anyhow::Result<()> {
+        self.end_handover(now);
         let config = Arc::clone(&self.config);
         let (Role::Client(client), Some(gateways)) = (&config.role, &self.gateways) else {
             return Ok(());
         };
         let gateway = client.gateways.get(index).context("no such gateway")?;
-        let why = gateways.explain(now, index);
         let endpoints = gateways.addresses();
-        tracing::info!(gateway = gateway.name, ?endpoints, why, "gateway");
-        let missing = client.missing_networks(index).join(", ");
-        if !missing.is_empty() {
-            tracing::warn!(
-                gateway = gateway.name,
-                networks = missing,
-                "the gateway does not lead to these networks: packets for them are dropped while it is in use"
-            );
-        }
+        self.announce_gateway(now, index);
         let peer = gateway_peer(&config, gateway);
         // The close messages for the previous gateway still travel by the previous carrier.
         self.tx.clear();
         self.endpoint
             .change_gateway(now, peer, endpoints, &mut self.tx);
         self.send_batches();
+        self.start_carrying(now, index)?;
+        self.settle_carried(now);
+        self.endpoint.handle_timeout(now);
+        self.transmit(now);
+        Ok(())
+    }
+
+    /// Tells the log that the gateway `index` is used now.
+    pub(super) fn announce_gateway(&self, now: Instant, index: usize) {
+        let (Role::Client(client), Some(gateways)) = (&self.config.role, &self.gateways) else {
+            return;
+        };
+        let gateway = client.gateways.get(index).map(|gateway| &gateway.name);
+        let (why, endpoints) = (gateways.explain(now, index), gateways.addresses());
+        tracing::info!(gateway, ?endpoints, why, "gateway");
+        let missing = client.missing_networks(index).join(", ");
+        if !missing.is_empty() {
+            tracing::warn!(
+                gateway,
+                networks = missing,
+                "the gateway does not lead to these networks: packets for them are dropped while it is in use"
+            );
+        }
+    }
+
+    /// Starts the carrier over TCP for the gateway `index`.
+    pub(super) fn start_carrying(&mut self, now: Instant, index: usize) -> anyhow::Result<()> {
+        let config = Arc::clone(&self.config);
+        let Role::Client(client) = &config.role else {
+            return Ok(());
+        };
         let carried = Links::start(client, index, self.host.fwmark(), &config.name)?;
         self.poller.add(carried.waker(), CARRIER)?;
         self.carried = Some(carried);
         for link in 0..self.links.len() {
             self.carry(now, link);
         }
-        self.settle_carried(now);
-        self.endpoint.handle_timeout(now);
-        self.transmit(now);
         Ok(())
     }
 }

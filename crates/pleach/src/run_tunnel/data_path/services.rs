@@ -22,6 +22,7 @@ use crate::{
         budgets::Budgets,
         carried::{self, Links},
         enrolled::Enroller,
+        fleet::Fleet,
         gateways::Gateways,
         links,
         names::Names,
@@ -68,6 +69,7 @@ impl DataPath {
             self.poller.add(admitted.asker().waker(), CLIENTS)?;
             self.admitted = Some(admitted);
             self.endpoint.set_asking(true);
+            self.fleet = gateway.fleet.clone().map(Fleet::new);
         }
         if let Some(invitations) = &gateway.invitations {
             if let Some(store) = &invitations.store {

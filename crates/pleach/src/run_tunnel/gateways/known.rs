@@ -32,6 +32,8 @@ pub(super) struct Known {
     /// Time until which the gateway is left out.
     pub(super) left_out_until: Instant,
     pub(super) failures: u32,
+    /// Since when the gateway asks its clients to use another one; `None` if it does not, by its last answer.
+    drains_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,7 @@ impl Known {
             good: BTreeMap::new(),
             left_out_until: Instant::ZERO,
             failures: 0,
+            drains_since: None,
         }
     }
 
@@ -90,6 +93,18 @@ impl Known {
             rtt: now.since(asked_at),
         });
         self.last_rtt = self.rtt_since(now, super::FRESH);
+    }
+
+    /// Notes whether the gateway asks its clients to use another one.
+    pub(super) fn on_drain(&mut self, now: Instant, is_draining: bool) {
+        let since = self.drains_since.unwrap_or(now);
+        self.drains_since = is_draining.then_some(since);
+    }
+
+    /// Returns when a gateway that asks its clients to use another one is to be left: not at once, so that the answers of the
+    /// others to the same questions count. `None` if it does not ask.
+    pub(super) fn leave_at(&self) -> Option<Instant> {
+        self.drains_since.map(|since| since + super::COLLECT)
     }
 
     /// Forgets all answers.

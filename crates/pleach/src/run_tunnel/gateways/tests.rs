@@ -8,11 +8,15 @@ struct World {
     rtts: [Option<u64>; 2],
     /// Whether each gateway gives a session.
     has_session: [bool; 2],
+    /// Whether each gateway asks its clients to use another one.
+    drains: [bool; 2],
     uses_tcp: bool,
     /// Answers that have not arrived yet: time of arrival, gateway, link and nonce.
     flying: Vec<(Instant, usize, u8, [u8; 16])>,
     /// Gateways that were chosen, with the time since the start.
     chosen: Vec<(usize, Duration)>,
+    /// Gateways that gave no session while the one in use worked.
+    rejected: Vec<usize>,
     asked: u64,
 }
 
@@ -38,9 +42,11 @@ impl World {
             now: Instant::ZERO,
             rtts: [Some(20), Some(30)],
             has_session: [true; 2],
+            drains: [false; 2],
             uses_tcp: false,
             flying: Vec::new(),
             chosen: Vec::new(),
+            rejected: Vec::new(),
             asked: 0,
         }
     }
@@ -56,7 +62,11 @@ impl World {
         let now = self.now;
         let arrived: Vec<_> = self.flying.extract_if(.., |(at, ..)| *at <= now).collect();
         for (_, index, link, nonce) in arrived {
-            assert!(self.gateways.on_answer(now, index, link, nonce));
+            let answer = Answer {
+                nonce,
+                is_draining: self.drains[index],
+            };
+            assert!(self.gateways.on_answer(now, index, link, answer));
         }
         // A session takes a round-trip time and a half.
         let is_up = self.gateways.used.is_some_and(|used| {
@@ -78,6 +88,14 @@ impl World {
         while let Some(action) = self.gateways.poll(now, heard) {
             match action {
                 Action::Ask => self.ask(),
+                Action::Prepare(index) if self.has_session[index] => {
+                    assert_eq!(self.gateways.adopt(now, true), Some(index));
+                    self.chosen.push((index, now.since(Instant::ZERO)));
+                }
+                Action::Prepare(index) => {
+                    self.rejected.push(index);
+                    self.gateways.reject(now);
+                }
                 Action::Use(index) => {
                     self.chosen.push((index, now.since(Instant::ZERO)));
                     return;
@@ -162,6 +180,59 @@ fn another_gateway_takes_over_when_the_one_in_use_falls_silent() {
 }
 
 #[test]
+fn a_gateway_that_drains_is_left_at_once_if_another_one_answers() {
+    for return_after in [RETURN, None] {
+        let mut world = World::new([0, 1], return_after);
+        world.run(20_000);
+        assert_eq!(world.chosen(), [0]);
+        world.drains[0] = true;
+        let before = world.now;
+        world.run(12_000);
+        let (index, at) = world.chosen[0];
+        let waited = at - before.since(Instant::ZERO);
+        assert!(
+            index == 1 && waited <= ROUND + Duration::from_millis(100),
+            "{waited:?}"
+        );
+        assert_eq!(
+            world.why(1),
+            "b is in use, because a asked its clients to leave"
+        );
+        assert_eq!(world.why(0), "a asks its clients to use another gateway");
+        world.chosen();
+        // Nor does the client come back by the order of the gateways, until the first one takes clients again.
+        world.run(5 * MINUTE);
+        assert!(world.chosen().is_empty());
+        world.drains[0] = false;
+        world.run(5 * MINUTE);
+        let expected: &[usize] = if return_after.is_some() { &[0] } else { &[] };
+        assert_eq!(world.chosen(), expected);
+    }
+}
+
+#[test]
+fn a_gateway_that_drains_is_used_if_no_other_one_answers() {
+    let mut world = World::new([0, 1], RETURN);
+    world.run(20_000);
+    world.drains = [true; 2];
+    world.run(MINUTE);
+    assert_eq!(world.chosen(), [0]);
+    world.rtts[1] = None;
+    world.drains[1] = false;
+    world.run(MINUTE);
+    assert!(world.chosen().is_empty());
+    // A gateway that gives no session does not take over.
+    world.rtts[1] = Some(30);
+    world.has_session[1] = false;
+    world.run(MINUTE / 2);
+    assert!(world.chosen().is_empty());
+    assert!(world.why(1).starts_with("b answers but gave no session"));
+    world.has_session[1] = true;
+    world.run(MINUTE);
+    assert_eq!(world.chosen(), [1]);
+}
+
+#[test]
 fn an_outage_of_all_links_changes_nothing() {
     let mut world = World::new([0, 0], RETURN);
     world.run(20_000);
@@ -193,13 +264,14 @@ fn a_restarted_gateway_is_waited_for_and_one_that_gives_no_session_is_left_out()
         "b is in use, because a answers but gives no session"
     );
     assert!(world.why(0).starts_with("a answers but gave no session"));
-    // It is tried again after a minute as its number is lower, and left out for longer.
+    // It is tried again after a minute as its number is lower, while the other one stays in use, and left out for longer.
     world.run(3 * MINUTE);
-    assert_eq!(world.chosen(), [0, 1]);
-    world.run(2 * MINUTE);
+    assert_eq!(world.rejected, [0]);
+    world.run(2 * MINUTE - 5_000);
+    assert_eq!(world.rejected, [0]);
+    world.run(30_000);
+    assert_eq!(world.rejected, [0, 0]);
     assert!(world.chosen().is_empty());
-    world.run(25_000);
-    assert_eq!(world.chosen(), [0, 1]);
 }
 
 #[test]
@@ -345,10 +417,14 @@ fn each_question_counts_for_its_gateway_and_link() {
     let answered = nonce(&round, 1, 0);
     let mut wrong = answered;
     wrong[0] ^= 1;
-    assert!(!world.gateways.on_answer(world.now, 1, 0, wrong));
-    assert!(!world.gateways.on_answer(world.now, 0, 0, answered));
-    assert!(!world.gateways.on_answer(world.now, 1, 1, answered));
-    assert!(world.gateways.on_answer(world.now, 1, 0, answered));
+    let answer = |nonce| Answer {
+        nonce,
+        is_draining: false,
+    };
+    assert!(!world.gateways.on_answer(world.now, 1, 0, answer(wrong)));
+    assert!(!world.gateways.on_answer(world.now, 0, 0, answer(answered)));
+    assert!(!world.gateways.on_answer(world.now, 1, 1, answer(answered)));
+    assert!(world.gateways.on_answer(world.now, 1, 0, answer(answered)));
     let from = "192.0.2.1:7700".parse().expect("literal");
     assert!(!world.gateways.on_datagram(world.now, 0, from, &[8; 36]));
     let questions = world.gateways.questions(0, |address| address.is_ipv4());

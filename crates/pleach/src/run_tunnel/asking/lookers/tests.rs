@@ -135,7 +135,7 @@ fn start(service: &Service, cache: PathBuf) -> Asker {
         idle: Duration::from_secs(600),
         write_every: Duration::from_secs(1),
     };
-    Asker::start(Box::new(store), &config, [200; 32], "run".to_owned()).expect("started")
+    Asker::start(Box::new(store), &config, [200; 32], "run".to_owned(), None).expect("started")
 }
 
 fn key(number: u16) -> [u8; KEY_LEN] {

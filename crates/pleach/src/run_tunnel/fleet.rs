@@ -1,0 +1,242 @@
+//! A gateway of a fleet: which clients are here, and the routes by which the network finds them.
+//!
+//! Each gateway has home networks, which lead to it as a whole. A client with other addresses that connects here gets routes
+//! of its own ([`pleach_linux::routes::Setup::add_host_routes`]), from which a routing daemon learns where the client is. They
+//! disappear when the client does. So the number of routes is that of the clients that are not at home. A client that is at
+//! home needs no route, and one that is away has a more specific route from the gateway where it is.
+//!
+//! Where a client is, is also written to the store, and a gateway asks the store for clients that have left it for another
+//! one. It takes their routes back at once, because a client whose links have failed cannot say goodbye. The session of such
+//! a client stays, because packets may still be on their way to it, until it ends by itself. If the client is heard for
+//! [`BACK_AFTER`] all the same, it has come back, or the news was wrong.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use ipnet::IpNet;
+use pleach_core::time::Instant;
+use pleach_linux::clock;
+
+use super::data_path::DataPath;
+use crate::{
+    config::{FleetConfig, Role},
+    control::{FleetReport, Reply},
+    keys::KEY_LEN,
+};
+
+/// Clients that are connected to this gateway of a fleet.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    config: FleetConfig,
+    /// By name.
+    here: BTreeMap<String, Here>,
+}
+
+#[derive(Debug)]
+struct Here {
+    public_key: [u8; KEY_LEN],
+    /// Networks of the client outside of the home networks.
+    away: Vec<IpNet>,
+    /// When the store said that the client has connected to another gateway; `None` if it is here.
+    departed_at: Option<Instant>,
+}
+
+impl Fleet {
+    /// Returns the state at the start.
+    pub(super) const fn new(config: FleetConfig) -> Self {
+        Self {
+            config,
+            here: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the state for the status.
+    pub(super) fn report(&self) -> FleetReport {
+        let here = || self.here.values().filter(|here| here.departed_at.is_none());
+        FleetReport {
+            name: self.config.name.clone(),
+            connected: here().count() as u64,
+            away_from_home: here().filter(|here| !here.away.is_empty()).count() as u64,
+        }
+    }
+
+    /// Notes that a client has connected. Returns the networks to which it needs routes.
+    fn on_up(&mut self, name: String, public_key: [u8; KEY_LEN], nets: &[IpNet]) -> Vec<IpNet> {
+        let is_away = |net: &&IpNet| !self.config.home.iter().any(|home| home.contains(*net));
+        let away: Vec<IpNet> = nets.iter().filter(is_away).copied().collect();
+        let here = Here {
+            public_key,
+            away: away.clone(),
+            departed_at: None,
+        };
+        self.here.insert(name, here);
+        away
+    }
+
+    /// Notes that a client is not connected any more. Returns the networks to which it needs no routes.
+    fn on_down(&mut self, name: &str) -> Vec<IpNet> {
+        let here = self.here.remove(name);
+        here.map_or_else(Vec::new, |here| here.away)
+    }
+
+    /// Notes that clients have connected to another gateway. Returns the networks to which they need no routes.
+    fn on_departed(&mut self, now: Instant, keys: &[[u8; KEY_LEN]]) -> Vec<IpNet> {
+        let mut gone = Vec::new();
+        for (name, here) in &mut self.here {
+            if here.departed_at.is_none() && keys.contains(&here.public_key) {
+                here.departed_at = Some(now);
+                gone.extend_from_slice(&here.away);
+                tracing::debug!(client = name, "is at another gateway");
+            }
+        }
+        gone
+    }
+
+    /// Returns the clients that have departed, but are still heard. `heard`: when a client was heard last.
+    fn returned(
+        &self,
+        now: Instant,
+        heard: impl Fn(&[u8; KEY_LEN]) -> Option<Instant>,
+    ) -> Vec<String> {
+        let is_back = |here: &Here| {
+            let back_at = here.departed_at.map(|at| at + BACK_AFTER);
+            back_at.is_some_and(|at| at <= now && heard(&here.public_key).is_some_and(|h| h > at))
+        };
+        let back = self.here.iter().filter(|(_, here)| is_back(here));
+        back.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+impl DataPath {
+    /// Handles the event that a client of this gateway has connected, or is not connected any more.
+    pub(super) fn on_client(&mut self, name: &str, is_up: bool) {
+        if !is_up {
+            let gone = self.fleet.as_mut().map(|fleet| fleet.on_down(name));
+            return self.change_host_routes(gone.unwrap_or_default(), false);
+        }
+        let known = self.client_of(name);
+        let (Some(fleet), Some((public_key, nets))) = (&mut self.fleet, known) else {
+            return;
+        };
+        let away = fleet.on_up(name.to_owned(), public_key, &nets);
+        let at_ms = clock::unix_nanos() / 1_000_000;
+        if let Some(admitted) = &self.admitted {
+            admitted.asker().on_arrived(public_key, at_ms);
+        }
+        self.change_host_routes(away, true);
+    }
+
+    /// Handles the news that clients have connected to another gateway.
+    pub(super) fn on_departed(&mut self, now: Instant, keys: &[[u8; KEY_LEN]]) {
+        if let Some(fleet) = &mut self.fleet {
+            let gone = fleet.on_departed(now, keys);
+            self.change_host_routes(gone, false);
+        }
+    }
+
+    /// Takes up clients again that the store has called departed, but that are here.
+    pub(super) fn look_for_returned(&mut self, now: Instant) {
+        let heard = |key: &[u8; KEY_LEN]| self.endpoint.last_heard(key);
+        let fleet = self.fleet.as_ref();
+        for name in fleet.map_or_else(Vec::new, |fleet| fleet.returned(now, heard)) {
+            tracing::info!(client = name, "is at this gateway again");
+            self.on_client(&name, true);
+        }
+    }
+
+    /// Asks the clients of this gateway to use another gateway, or no longer.
+    pub(super) fn drain(&mut self, is_on: bool, reply: Reply<()>) {
+        if matches!(self.config.role, Role::Client(_)) {
+            return reply.send(Err("this is a client, no gateway".to_owned()));
+        }
+        if self.endpoint.is_draining() != is_on {
+            tracing::info!(draining = is_on, "asked by the control socket");
+        }
+        self.endpoint.set_draining(is_on);
+        reply.send(Ok(()));
+    }
+
+    /// Returns key and addresses of the client `name`.
+    fn client_of(&self, name: &str) -> Option<([u8; KEY_LEN], Vec<IpNet>)> {
+        let admitted = self.admitted.as_ref();
+        if let Some(client) = admitted.and_then(|all| all.client_of(name)) {
+            return Some((client.public_key, client.allowed_ips.clone()));
+        }
+        let Role::Gateway(gateway) = &self.config.role else {
+            return None;
+        };
+        let mut configured = gateway.clients.iter();
+        let client = configured.find(|client| client.name == name)?;
+        Some((client.public_key, client.allowed_ips.clone()))
+    }
+
+    /// Adds or removes routes to clients.
+    fn change_host_routes(&self, nets: Vec<IpNet>, is_added: bool) {
+        if nets.is_empty() {
+            return;
+        }
+        self.host.run(move |host| {
+            let changed = if is_added {
+                host.setup.add_host_routes(&nets)
+            } else {
+                host.setup.delete_host_routes(&nets)
+            };
+            if let Err(error) = changed {
+                tracing::warn!(%error, "routes to clients");
+            }
+        });
+    }
+}
+
+/// Time after which a client that has departed and is still heard is here again: longer than a client that changes its gateway
+/// keeps the former one.
+const BACK_AFTER: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> Vec<IpNet> {
+        let parse = |text: &&str| text.parse().expect("net");
+        texts.iter().map(parse).collect()
+    }
+
+    fn fleet() -> Fleet {
+        Fleet::new(FleetConfig {
+            name: "gw1".to_owned(),
+            home: nets(&["10.77.1.0/24", "fd77:0:0:1::/64"]),
+        })
+    }
+
+    #[test]
+    fn only_clients_away_from_home_have_routes() {
+        let mut fleet = fleet();
+        let home = nets(&["10.77.1.2/32", "fd77:0:0:1::2/128"]);
+        assert!(fleet.on_up("home".to_owned(), [1; 32], &home).is_empty());
+        let away = nets(&["10.77.2.2/32", "fd77:0:0:2::2/128"]);
+        assert_eq!(fleet.on_up("away".to_owned(), [2; 32], &away), away);
+        let report = fleet.report();
+        assert_eq!((report.connected, report.away_from_home), (2, 1));
+        assert!(fleet.on_down("home").is_empty());
+        assert_eq!(fleet.on_down("away"), away);
+        assert!(fleet.on_down("away").is_empty());
+    }
+
+    #[test]
+    fn a_client_that_is_heard_after_it_has_departed_is_here_again() {
+        let mut fleet = fleet();
+        let away = nets(&["10.77.2.2/32"]);
+        fleet.on_up("away".to_owned(), [2; 32], &away);
+        let now = Instant::ZERO + Duration::from_secs(100);
+        assert_eq!(fleet.on_departed(now, &[[2; 32]]), away);
+        assert!(fleet.on_departed(now, &[[2; 32]]).is_empty(), "once");
+        assert_eq!(fleet.report().connected, 0);
+        let later = now + BACK_AFTER + Duration::from_secs(5);
+        let soon = now + Duration::from_secs(1);
+        // What it sends while it changes its gateway does not count.
+        assert!(fleet.returned(later, |_| Some(soon)).is_empty());
+        assert!(fleet.returned(soon, |_| Some(soon)).is_empty());
+        assert_eq!(fleet.returned(later, |_| Some(later)), ["away"]);
+        assert_eq!(fleet.on_up("away".to_owned(), [2; 32], &away), away);
+        assert!(fleet.returned(later, |_| Some(later)).is_empty());
+    }
+}
