@@ -174,6 +174,7 @@ impl Admitted {
     fn insert(&mut self, now: Instant, client: StoredClient) {
         self.logged.remove(&client.public_key);
         self.names.insert(client.name.clone(), client.public_key);
+        self.asker.on_admitted(client.public_key);
         let admitted = Client {
             client,
             admitted_at: now,
@@ -263,6 +264,9 @@ impl DataPath {
                 let key = client.public_key;
                 if self.endpoint.set_caps(now, &key, client.caps) {
                     admitted.insert(now, client);
+                } else {
+                    // The question was too old.
+                    admitted.asker.on_forgotten(key);
                 }
             }
             Err(clash) => {

@@ -95,6 +95,8 @@ impl Refused {
 
 /// A message of the data path to the thread.
 enum Note {
+    /// The engine has this client now.
+    Admitted([u8; KEY_LEN]),
     Ask(Box<EnrolmentRequest>),
     /// This client was refused, because its name or an address belongs to another one.
     Clashed([u8; KEY_LEN]),
@@ -178,13 +180,18 @@ impl Asker {
         }
     }
 
+    /// Tells the thread that the engine has a client.
+    pub(super) fn on_admitted(&self, public_key: [u8; KEY_LEN]) {
+        self.tell(Note::Admitted(public_key));
+    }
+
     /// Tells the thread that the engine has forgotten a client.
     pub(super) fn on_forgotten(&self, public_key: [u8; KEY_LEN]) {
         self.tell(Note::Forgotten(public_key));
     }
 
     /// Tells the thread that a client was refused, because its name or an address belongs to another one. The answer about
-    /// it is not kept: after a restart, it might take the address before its owner.
+    /// it is not kept for later runs: after a restart, it might take the address before its owner.
     pub(super) fn on_clash(&self, public_key: [u8; KEY_LEN]) {
         self.tell(Note::Clashed(public_key));
     }
@@ -275,8 +282,11 @@ struct Known {
     due_at: Instant,
     /// When the answer is too old to be used while the store cannot be read.
     stale_at: Instant,
-    /// Whether the engine has the client.
+    /// Whether the engine has the client, or is about to get it.
     is_used: bool,
+    /// Whether the engine has refused it, because its name or an address belongs to another client. The answer is then not
+    /// remembered for later runs.
+    is_clashing: bool,
 }
 
 /// A client that may be served.
@@ -348,11 +358,12 @@ impl Asking {
             let next = self.next_look.min(self.next_write);
             let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
-                Ok(Note::Clashed(key)) => self.forget(&key),
+                Ok(Note::Clashed(key)) => self.on_clash(&key),
                 Ok(Note::Ask(_) | Note::Forgotten(_) | Note::Told(_)) if is_stopping() => {}
                 Ok(Note::Ask(request)) => self.on_asked(*request),
                 Ok(Note::Told(Told::Found(key, found))) => self.on_found(&key, &found),
                 Ok(Note::Told(Told::Listed(listed))) => self.on_listed(listed),
+                Ok(Note::Admitted(key)) => self.on_admitted(&key),
                 Ok(Note::Forgotten(key)) => {
                     if let Some(known) = self.known.get_mut(&key) {
                         known.is_used = false;
@@ -397,9 +408,33 @@ impl Asking {
                 due_at: now,
                 stale_at: now + STALE.saturating_sub(age),
                 is_used: false,
+                is_clashing: false,
                 client,
             };
             self.known.insert(known.client.public_key, known);
+        }
+    }
+
+    /// Notes that the engine has a client.
+    fn on_admitted(&mut self, key: &[u8; KEY_LEN]) {
+        let Some(known) = self.known.get_mut(key) else {
+            return;
+        };
+        known.is_used = true;
+        if known.is_clashing {
+            known.is_clashing = false;
+            let client = known.client.clone();
+            self.keep_later(*key, Some(client));
+        }
+    }
+
+    /// Notes that the engine has refused a client. The answer stays known: when it arrives here, the engine may have
+    /// admitted the client by a later question, and must be told when it is gone.
+    fn on_clash(&mut self, key: &[u8; KEY_LEN]) {
+        if let Some(known) = self.known.get_mut(key) {
+            known.is_used = false;
+            known.is_clashing = true;
+            self.keep_later(*key, None);
         }
     }
 
@@ -423,7 +458,9 @@ impl Asking {
             self.remembered(now, &key)
         } else {
             let found = self.store.find(&key);
-            self.decide(now, &key, &found.map(|client| client.map(Found::from)))
+            let found = found.map(|client| client.map(Found::from));
+            self.update(now, &key, &found);
+            self.decide(now, &key, &found)
         };
         self.admit(now, request, decided)
     }
@@ -435,7 +472,9 @@ impl Asking {
             return;
         };
         let waiting = lookers.on_found(key);
-        if waiting.is_again && !self.update(now, key, found) {
+        // The engine may have the client by an earlier question about it.
+        let is_read = self.update(now, key, found);
+        if waiting.is_again && !is_read {
             self.again.insert(*key);
             self.is_paused = true;
         }
@@ -516,8 +555,15 @@ impl Asking {
 
     /// Drops the answer about a client.
     fn forget(&mut self, key: &[u8; KEY_LEN]) {
-        if self.known.remove(key).is_some() && self.lookers.is_some() {
-            self.unkept.insert(*key, None);
+        if self.known.remove(key).is_some() {
+            self.keep_later(*key, None);
+        }
+    }
+
+    /// Has an answer remembered for later runs, or dropped from what is remembered.
+    fn keep_later(&mut self, key: [u8; KEY_LEN], answer: Option<StoredClient>) {
+        if self.lookers.is_some() {
+            self.unkept.insert(key, answer);
         }
     }
 
@@ -580,20 +626,22 @@ impl Asking {
 
     /// Keeps an answer that the engine will use.
     fn keep(&mut self, now: Instant, client: StoredClient, life: Duration) {
-        let is_new = !self.known.contains_key(&client.public_key);
-        if is_new && self.known.len() >= MAX_ANSWERS {
+        let former = self.known.get(&client.public_key);
+        let is_clashing = former.is_some_and(|known| known.is_clashing);
+        if former.is_none() && self.known.len() >= MAX_ANSWERS {
             let mut unused = self.known.iter().filter(|(_, known)| !known.is_used);
             if let Some(key) = unused.next().map(|(key, _)| *key) {
                 self.known.remove(&key);
             }
         }
-        if self.lookers.is_some() {
-            self.unkept.insert(client.public_key, Some(client.clone()));
+        if !is_clashing {
+            self.keep_later(client.public_key, Some(client.clone()));
         }
         let known = Known {
             due_at: now + life,
             stale_at: now + STALE,
             is_used: true,
+            is_clashing,
             client,
         };
         self.known.insert(known.client.public_key, known);

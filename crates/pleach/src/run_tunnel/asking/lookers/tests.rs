@@ -232,6 +232,37 @@ fn a_removal_during_a_look_up_is_not_lost() {
 }
 
 #[test]
+fn a_second_question_about_a_client_removes_or_changes_it() {
+    let mut bench = Bench::new();
+    // No change is ever listed, and no answer becomes old.
+    let list = "{\"store\":\"fixed\",\"first\":0,\"last\":0,\"public_keys\":[]}";
+    bench.service.state().fault = Some(("changes".to_owned(), text(200, list)));
+    for number in 1..=2 {
+        bench.put(number);
+        assert_eq!(bench.decision(number), Ok(format!("c{number}")));
+    }
+    bench.service.remove(&text_of(1));
+    assert_eq!(bench.decision(1), Err(Refused::Unknown));
+    bench.until_gone(1);
+    bench.service.put(&text_of(2), "c2", &["10.77.9.9"]);
+    assert_eq!(bench.decision(2), Ok("c2".to_owned()));
+    bench.until("the change", |answer| {
+        matches!(answer, Answer::Changed(client) if client.name == "c2").then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_was_refused_once_and_admitted_later_is_removed() {
+    let mut bench = Bench::new();
+    bench.put(1);
+    assert_eq!(bench.decision(1), Ok("c1".to_owned()));
+    bench.asker.on_clash(key(1));
+    bench.asker.on_admitted(key(1));
+    bench.service.remove(&text_of(1));
+    bench.until_gone(1);
+}
+
+#[test]
 fn a_short_life_replaces_a_list_of_changes() {
     let mut bench = Bench::new();
     bench.service.put_as(
