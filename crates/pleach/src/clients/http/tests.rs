@@ -198,6 +198,48 @@ fn an_answer_of_another_form_is_a_store_that_is_away() {
 }
 
 #[test]
+fn a_connection_that_has_fallen_silent_is_replaced() {
+    let bench = Bench::new();
+    let mut store = bench.store();
+    bench.service.put(&key(), "home", &["10.77.0.2"]);
+    assert!(store.find(&KEY).expect("readable").is_some());
+    // The next answer by this connection never comes.
+    bench.service.state().mutes = 1;
+    let begin = clock::now();
+    assert!(store.find(&KEY).expect("readable").is_some());
+    let took = clock::now().since(begin);
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn a_host_with_a_dead_address_is_asked_at_another_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let service = Service::start(listener, |stream| stream);
+    service.put(&key(), "home", &["10.77.0.2"]);
+    let mut bench = Bench::with(service, "http", Vec::new());
+    // On most hosts, this name has ::1, too, where nobody listens.
+    let address = bench.config.address.to_string();
+    bench.config.address = address
+        .replace("127.0.0.1", "localhost")
+        .parse()
+        .expect("an address");
+    let mut store = bench.store();
+    for _ in 0..2 {
+        assert!(store.find(&KEY).expect("readable").is_some());
+    }
+    drop(bench.service);
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = nobody.local_addr().expect("bound").port();
+    drop(nobody);
+    bench.config.address = format!("http://127.0.0.1:{port}")
+        .parse()
+        .expect("an address");
+    let mut store = HttpStore::create(&bench.config).expect("opens");
+    let what = trouble(store.find(&KEY));
+    assert!(what.contains("connect to 127.0.0.1"), "{what}");
+}
+
+#[test]
 fn a_wrong_description_of_a_client_is_that_client_s_fault() {
     let bench = Bench::new();
     let mut store = bench.store();
@@ -250,6 +292,7 @@ fn changes_are_listed_unless_the_list_has_lost_some() {
         "{\"store\":\"a\",\"first\":0,\"last\":-1,\"public_keys\":[]}",
         "{\"store\":\"a\",\"first\":0,\"last\":9223372036854775807,\"public_keys\":[]}",
         "{\"store\":\"a\"}",
+        "{\"store\":\"two\",\"first\":0,\"last\":7,\"public_keys\":[\"x\"]}",
     ] {
         bench.service.state().fault = Some(("changes".to_owned(), text(200, list)));
         let before = mark.clone();

@@ -221,9 +221,9 @@ fn a_removal_during_a_look_up_is_not_lost() {
     // The first list of changes has come.
     assert_eq!(bench.decision(2), Err(Refused::Unknown));
     thread::park_timeout(Duration::from_millis(1500));
-    bench.service.state().delay = Duration::from_secs(2);
+    bench.service.state().delay = Duration::from_millis(1300);
     bench.ask(1);
-    thread::park_timeout(Duration::from_millis(300));
+    thread::park_timeout(Duration::from_millis(100));
     bench.service.remove(&text_of(1));
     let decision = bench.until("the outdated answer", |answer| decided(answer, 1));
     assert_eq!(decision, Ok("c1".to_owned()));
