@@ -320,6 +320,12 @@ impl Lookups for Remote {
                 self.wrong("its list of changes has no id, or its last number is out of range")
             );
         }
+        let keys = list.public_keys.iter().map(|key| keys::decode(key));
+        let keys = keys
+            .map(|key| key.map(|key| *key))
+            .collect::<Result<Vec<_>, _>>();
+        let keys = keys
+            .map_err(|_| self.wrong("its list of changes has a text that is not a public key"))?;
         let now = Mark {
             store: list.store,
             last: list.last,
@@ -327,9 +333,7 @@ impl Lookups for Remote {
         let changed = if now == *mark {
             Changed::Keys(Vec::new())
         } else if now.lists_all_since(mark, list.first) {
-            let keys = list.public_keys.iter();
-            let keys = keys.filter_map(|key| keys::decode(key).ok());
-            Changed::Keys(keys.map(|key| *key).collect())
+            Changed::Keys(keys)
         } else {
             Changed::Any
         };
