@@ -257,7 +257,7 @@ pub(crate) trait ClientStore: Members {
         Vec::new()
     }
 
-    /// Returns the answers of former runs that are younger than `oldest`, each with its age.
+    /// Returns the answers of former runs that are younger than `oldest`, each with its age, the newest ones first.
     ///
     /// # Errors
     /// If the answers cannot be read.

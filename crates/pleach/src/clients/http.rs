@@ -58,16 +58,15 @@ pub(crate) struct HttpStore {
 }
 
 impl HttpStore {
-    /// Opens the file with the answers of the service of `config`, and creates it if it is missing. The service may be
-    /// away.
+    /// Opens the file with the answers of the service of `config`, and creates it if it is missing. Drops the answers of
+    /// another service. The service may be away.
     ///
     /// # Errors
     /// If the file cannot be opened, is damaged, belongs to another program, or has a newer schema.
     pub(crate) fn create(config: &HttpConfig) -> Result<Self, StoreError> {
-        Self::new(
-            config,
-            SqliteStore::create_kind(&config.cache, Kind::Answers)?,
-        )
+        let mut local = SqliteStore::create_kind(&config.cache, Kind::Answers)?;
+        local.keep_for(config.to_string().trim_end_matches('/'))?;
+        Self::new(config, local)
     }
 
     /// Opens the existing file with the answers of the service of `config`.
@@ -167,7 +166,8 @@ impl ClientStore for HttpStore {
         oldest: Duration,
     ) -> Result<Vec<(StoredClient, Duration)>, StoreError> {
         let now = clock::unix_seconds();
-        let found = self.local.clients()?.into_iter().filter_map(|client| {
+        let found = self.local.clients()?;
+        let found = found.into_iter().filter_map(|client| {
             // An answer from the future was written while the clock was wrong.
             let age = Duration::from_secs(now.abs_diff(client.added_at));
             let client = StoredClient {
@@ -176,7 +176,9 @@ impl ClientStore for HttpStore {
             };
             (age < oldest).then_some((client, age))
         });
-        Ok(found.collect())
+        let mut found: Vec<_> = found.collect();
+        found.sort_by_key(|(_, age)| *age);
+        Ok(found)
     }
 
     fn remember(

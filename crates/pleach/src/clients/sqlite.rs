@@ -59,7 +59,7 @@ pub(crate) struct SqliteStore {
 pub(super) enum Kind {
     /// The clients of the gateway. Others may change them.
     Store,
-    /// Answers of a service. `added_at` of a client is the time of the answer.
+    /// Answers of a service. `added_at` of a client is the time of the answer; `id` of the store is the service's address.
     Answers,
 }
 
@@ -181,6 +181,17 @@ impl SqliteStore {
             }
             if let Some(oldest) = oldest {
                 file.execute("DELETE FROM clients WHERE added_at < ?1", [signed(oldest)])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Says whose answers the file has, and drops those of another service.
+    pub(super) fn keep_for(&mut self, service: &str) -> Result<(), StoreError> {
+        self.write(|file| {
+            let is_other = file.execute("UPDATE store SET id = ?1 WHERE id <> ?1", [service])?;
+            if is_other > 0 {
+                file.execute("DELETE FROM clients", [])?;
             }
             Ok(())
         })

@@ -404,6 +404,11 @@ impl Asking {
             }
         };
         for (client, age) in former.into_iter().take(MAX_ANSWERS) {
+            if self.foreign_net(&client).is_some() {
+                // [clients] networks has changed.
+                self.keep_later(client.public_key, None);
+                continue;
+            }
             let known = Known {
                 due_at: now,
                 stale_at: now + STALE.saturating_sub(age),
@@ -555,9 +560,9 @@ impl Asking {
 
     /// Drops the answer about a client.
     fn forget(&mut self, key: &[u8; KEY_LEN]) {
-        if self.known.remove(key).is_some() {
-            self.keep_later(*key, None);
-        }
+        self.known.remove(key);
+        // Former runs may have an answer, too.
+        self.keep_later(*key, None);
     }
 
     /// Has an answer remembered for later runs, or dropped from what is remembered.
@@ -631,7 +636,7 @@ impl Asking {
         if former.is_none() && self.known.len() >= MAX_ANSWERS {
             let mut unused = self.known.iter().filter(|(_, known)| !known.is_used);
             if let Some(key) = unused.next().map(|(key, _)| *key) {
-                self.known.remove(&key);
+                self.forget(&key);
             }
         }
         if !is_clashing {
@@ -694,7 +699,12 @@ impl Asking {
                     self.out.tell(Answer::State(self.trouble.text()));
                 }
                 match changed {
-                    Changed::Keys(keys) => self.changed.extend(keys),
+                    Changed::Keys(keys) => {
+                        for key in keys {
+                            self.changed.insert(key);
+                            self.keep_later(key, None);
+                        }
+                    }
                     Changed::Any => self.again.extend(self.known.keys()),
                 }
             }

@@ -385,6 +385,13 @@ fn answers_and_bytes_are_in_a_private_file() {
         .collect();
     assert_eq!(former, [3, 4]);
     assert_eq!(store.usage().expect("readable")["home"].up_bytes, 100);
+    // A later answer comes first.
+    let other = rusqlite::Connection::open(&bench.config.cache).expect("opens");
+    let older = "UPDATE clients SET added_at = added_at - 50 WHERE name = 'client1'";
+    other.execute(older, []).expect("valid SQL");
+    drop(other);
+    let former = store.remembered(day).expect("readable");
+    assert_eq!(former[0].0.name, "client4");
     // Too old, or of a clock that was wrong.
     for at in [1, u32::MAX] {
         let other = rusqlite::Connection::open(&bench.config.cache).expect("opens");
@@ -406,6 +413,23 @@ fn answers_and_bytes_are_in_a_private_file() {
     ));
     let opened = SqliteStore::open(&bench.config.cache);
     assert!(matches!(opened, Err(StoreError::Foreign { .. })));
+}
+
+#[test]
+fn the_answers_of_another_service_are_dropped() {
+    let mut bench = Bench::new();
+    let day = Duration::from_secs(24 * 3600);
+    let answers = BTreeMap::from([([1; 32], Some(crate::clients::suite::client(1)))]);
+    bench.store().remember(&answers, day).expect("kept");
+    assert_eq!(bench.store().remembered(day).expect("readable").len(), 1);
+    bench
+        .store()
+        .add_usage(&batch("run", 1, 100))
+        .expect("added");
+    bench.config.address = "http://127.0.0.1:1/other".parse().expect("an address");
+    let mut store = bench.store();
+    assert!(store.remembered(day).expect("readable").is_empty());
+    assert_eq!(store.usage().expect("readable")["home"].up_bytes, 100);
 }
 
 #[test]

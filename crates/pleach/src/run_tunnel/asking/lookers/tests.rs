@@ -121,6 +121,10 @@ fn decided(answer: &Answer, number: u16) -> Option<Result<String, Refused>> {
 }
 
 fn start(service: &Service, cache: PathBuf) -> Asker {
+    start_with(service, cache, "10.77.0.0/16")
+}
+
+fn start_with(service: &Service, cache: PathBuf, networks: &str) -> Asker {
     let place = HttpConfig {
         address: service.store("http").parse().expect("an address"),
         token: Password::of_file(TOKEN).expect("a token"),
@@ -130,7 +134,7 @@ fn start(service: &Service, cache: PathBuf) -> Asker {
     let store = HttpStore::create(&place).expect("opens");
     let config = StoreConfig {
         place: StorePlace::Http(place),
-        networks: vec!["10.77.0.0/16".parse().expect("net")],
+        networks: vec![networks.parse().expect("net")],
         answer_life: Duration::from_secs(60),
         idle: Duration::from_secs(600),
         write_every: Duration::from_secs(1),
@@ -307,6 +311,24 @@ fn known_clients_are_served_and_new_ones_refused_while_the_service_is_away_also_
     let mut bench = bench.again();
     assert_eq!(bench.decision(1), Err(Refused::Unreadable));
     assert_eq!(bench.decision(2), Ok("c2".to_owned()));
+}
+
+#[test]
+fn a_former_answer_is_not_used_if_the_networks_have_changed() {
+    let mut bench = Bench::new();
+    for number in 1..=2 {
+        bench.put(number);
+        assert_eq!(bench.decision(number), Ok(format!("c{number}")));
+    }
+    bench.service.state().is_away = true;
+    bench.asker.finish();
+    let cache = bench.dir.path().join("answers.db");
+    bench.asker = start_with(&bench.service, cache.clone(), "10.77.0.1/32");
+    assert_eq!(bench.decision(1), Ok("c1".to_owned()));
+    assert_eq!(bench.decision(2), Err(Refused::Unreadable));
+    bench.asker.finish();
+    bench.asker = start(&bench.service, cache);
+    assert_eq!(bench.decision(2), Err(Refused::Unreadable), "also the file");
 }
 
 #[test]
