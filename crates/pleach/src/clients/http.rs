@@ -24,7 +24,7 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
 use hyper::StatusCode;
 use ipnet::IpNet;
@@ -61,10 +61,24 @@ impl HttpStore {
     /// Opens the file with the answers of the service of `config`, and creates it if it is missing. Drops the answers of
     /// another service. The service may be away.
     ///
+    /// A damaged file is put aside, because the service knows the clients.
+    ///
     /// # Errors
-    /// If the file cannot be opened, is damaged, belongs to another program, or has a newer schema.
+    /// If the file cannot be opened, belongs to another program, or has a newer schema.
     pub(crate) fn create(config: &HttpConfig) -> Result<Self, StoreError> {
-        let mut local = SqliteStore::create_kind(&config.cache, Kind::Answers)?;
+        let mut local = match SqliteStore::create_kind(&config.cache, Kind::Answers) {
+            Err(error @ StoreError::Damaged { .. }) => {
+                let aside = config.cache.with_added_extension("damaged");
+                tracing::warn!(
+                    "[clients] cache: {error}; it is now {}, and a new one is begun",
+                    aside.display()
+                );
+                fs::rename(&config.cache, &aside)?;
+                SqliteStore::create_kind(&config.cache, Kind::Answers)
+            }
+            opened => opened,
+        }
+        .map_err(of_cache)?;
         local.keep_for(config.to_string().trim_end_matches('/'))?;
         Self::new(config, local)
     }
@@ -72,11 +86,11 @@ impl HttpStore {
     /// Opens the existing file with the answers of the service of `config`.
     ///
     /// # Errors
-    /// As [`Self::create`], or if the file is missing.
+    /// As [`Self::create`], or if the file is missing or damaged.
     pub(crate) fn open(config: &HttpConfig) -> Result<Self, StoreError> {
         Self::new(
             config,
-            SqliteStore::open_kind(&config.cache, Kind::Answers)?,
+            SqliteStore::open_kind(&config.cache, Kind::Answers).map_err(of_cache)?,
         )
     }
 
@@ -149,7 +163,7 @@ impl ClientStore for HttpStore {
     }
 
     fn add_usage(&mut self, batch: &UsageBatch) -> Result<(), StoreError> {
-        self.local.add_usage(batch)
+        self.local.add_usage(batch).map_err(of_cache)
     }
 
     fn usage(&mut self) -> Result<BTreeMap<String, Usage>, StoreError> {
@@ -196,11 +210,23 @@ impl ClientStore for HttpStore {
             .map(|(key, client)| (*key, client.as_ref().map(at)));
         let is_due = self.next_drop <= now;
         let oldest = is_due.then(|| seconds.saturating_sub(oldest.as_secs()));
-        self.local.replace(&answers.collect(), oldest)?;
+        let replaced = self.local.replace(&answers.collect(), oldest);
+        replaced.map_err(of_cache)?;
         if is_due {
             self.next_drop = now + DROP_EVERY;
         }
         Ok(())
+    }
+}
+
+/// Names the key whose file is in trouble.
+fn of_cache(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable { place, what } => StoreError::Unavailable {
+            place: format!("[clients] cache {place}"),
+            what,
+        },
+        other => other,
     }
 }
 
@@ -219,7 +245,7 @@ impl Remote {
             place: place.to_string(),
             what,
         };
-        let tls = tls::config(&config.authorities).map_err(|error| wrong(error.to_string()))?;
+        let tls = tls::config(&config.authorities).map_err(wrong)?;
         let target = Arc::new(Target::new(config, tls).map_err(wrong)?);
         Ok(Self {
             link: Link::new(Arc::clone(&target)),

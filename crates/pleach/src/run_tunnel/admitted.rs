@@ -69,7 +69,7 @@ impl Admitted {
         config: &TunnelConfig,
         gateway: &GatewayConfig,
     ) -> anyhow::Result<Option<Self>> {
-        let opened = clients::store(gateway, true).context("[clients] store")?;
+        let opened = clients::store(gateway, true).context("[clients]")?;
         let (Some(store), Some(settings)) = (opened, &gateway.store) else {
             return Ok(None);
         };

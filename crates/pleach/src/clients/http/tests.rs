@@ -433,6 +433,42 @@ fn the_answers_of_another_service_are_dropped() {
 }
 
 #[test]
+fn a_damaged_file_is_put_aside() {
+    let bench = Bench::new();
+    drop(bench.store());
+    std::fs::write(&bench.config.cache, "x".repeat(5000)).expect("written");
+    let opened = HttpStore::open(&bench.config).map(|_| ());
+    assert!(
+        matches!(opened, Err(StoreError::Damaged { .. })),
+        "{opened:?}"
+    );
+    assert!(bench.store().clients().expect("readable").is_empty());
+    let aside = bench.dir.path().join("sub/answers.db.damaged");
+    assert_eq!(std::fs::metadata(aside).expect("kept").len(), 5000);
+    std::fs::remove_file(&bench.config.cache).expect("removed");
+    let mut store = HttpStore::open(&bench.config).map(|_| ());
+    assert!(
+        matches!(&mut store, Err(error) if error.to_string().contains("[clients] cache")),
+        "{store:?}"
+    );
+}
+
+#[test]
+fn certificates_that_cannot_be_used_do_not_matter_beside_one_that_can() {
+    let (service, certificate) = encrypted();
+    service.put(&key(), "home", &["10.77.0.2"]);
+    let wrong = CertificateDer::from(vec![1, 2, 3]);
+    let bench = Bench::with(service, "https", vec![wrong.clone(), certificate]);
+    assert!(bench.store().find(&KEY).expect("readable").is_some());
+    let none = HttpConfig {
+        authorities: vec![wrong],
+        ..bench.config.clone()
+    };
+    let opened = HttpStore::create(&none).map(|_| ());
+    assert!(trouble(opened).contains("ca_file"));
+}
+
+#[test]
 fn nobody_is_added_or_removed_at_the_gateway() {
     let bench = Bench::new();
     let mut store = bench.store();
