@@ -15,6 +15,7 @@
 
 mod lookers;
 mod trouble;
+mod unkept;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,6 +42,7 @@ use pleach_linux::{clock, poll::Waker};
 
 use lookers::{Lookers, Told};
 use trouble::Trouble;
+use unkept::Unkept;
 
 use super::written::Unwritten;
 use crate::{
@@ -270,7 +272,7 @@ struct Asking {
     /// Whether a known client could not be looked up again since the last list of changes; further ones wait for the next.
     is_paused: bool,
     /// Answers that are not remembered yet for later runs. Used with `lookers` only.
-    unkept: BTreeMap<[u8; KEY_LEN], Option<StoredClient>>,
+    unkept: Unkept,
     /// Whether the last attempt to remember answers has failed.
     cannot_keep: bool,
     out: Out,
@@ -346,7 +348,7 @@ impl Asking {
             again: BTreeSet::new(),
             next_again: [0; KEY_LEN],
             is_paused: false,
-            unkept: BTreeMap::new(),
+            unkept: Unkept::default(),
             cannot_keep: false,
             out,
         }
@@ -568,7 +570,7 @@ impl Asking {
     /// Has an answer remembered for later runs, or dropped from what is remembered.
     fn keep_later(&mut self, key: [u8; KEY_LEN], answer: Option<StoredClient>) {
         if self.lookers.is_some() {
-            self.unkept.insert(key, answer);
+            self.unkept.put(key, answer);
         }
     }
 
@@ -654,10 +656,10 @@ impl Asking {
 
     /// Remembers answers for later runs.
     fn keep_for_later(&mut self) {
-        if self.unkept.is_empty() {
+        if self.unkept.answers().is_empty() {
             return;
         }
-        let kept = self.store.remember(&self.unkept, STALE);
+        let kept = self.store.remember(self.unkept.answers(), STALE);
         match &kept {
             Ok(()) => self.unkept.clear(),
             Err(error) if !self.cannot_keep => {
