@@ -415,8 +415,9 @@ struct List {
     public_keys: Vec<String>,
 }
 
-/// Number of connections: 16 for look-ups, which are 320 a second if each takes 50 ms, and one for lists of changes.
-const CONNECTIONS: usize = 17;
+/// Number of connections: 16 for new clients, which are 320 a second if each look-up takes 50 ms, 8 for known clients, and
+/// one for lists of changes.
+const CONNECTIONS: usize = 25;
 /// Largest description of a client in bytes.
 const MOST_CLIENT: usize = 64 * 1024;
 /// Largest list of changes in bytes: 10 000 keys have half of it.

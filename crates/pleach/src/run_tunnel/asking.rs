@@ -364,6 +364,7 @@ impl Asking {
                 Ok(Note::Ask(_) | Note::Forgotten(_) | Note::Told(_)) if is_stopping() => {}
                 Ok(Note::Ask(request)) => self.on_asked(*request),
                 Ok(Note::Told(Told::Found(key, found))) => self.on_found(&key, &found),
+                Ok(Note::Told(Told::Again(key, found))) => self.on_found_again(&key, &found),
                 Ok(Note::Told(Told::Listed(listed))) => self.on_listed(listed),
                 Ok(Note::Admitted(key)) => self.on_admitted(&key),
                 Ok(Note::Forgotten(key)) => {
@@ -472,7 +473,22 @@ impl Asking {
         self.admit(now, request, decided)
     }
 
-    /// Applies the answer of another thread about a client.
+    /// Applies the answer of another thread about a known client.
+    fn on_found_again(&mut self, key: &[u8; KEY_LEN], found: &Result<Option<Found>, StoreError>) {
+        let now = clock::now();
+        let lookers = self.lookers.as_mut();
+        let is_changed = lookers.is_some_and(|lookers| lookers.on_found_again(key));
+        if !self.update(now, key, found) {
+            self.again.insert(*key);
+            self.is_paused = true;
+        }
+        if is_changed {
+            self.changed.insert(*key);
+        }
+        self.ask_again(now);
+    }
+
+    /// Applies the answer of another thread about a new client.
     fn on_found(&mut self, key: &[u8; KEY_LEN], found: &Result<Option<Found>, StoreError>) {
         let now = clock::now();
         let Some(lookers) = &mut self.lookers else {
@@ -480,11 +496,7 @@ impl Asking {
         };
         let waiting = lookers.on_found(key);
         // The engine may have the client by an earlier question about it.
-        let is_read = self.update(now, key, found);
-        if waiting.is_again && !is_read {
-            self.again.insert(*key);
-            self.is_paused = true;
-        }
+        self.update(now, key, found);
         for request in &waiting.requests {
             let decided = self.decide(now, key, found);
             let client = self.admit(now, request, decided);
