@@ -220,14 +220,11 @@ impl ClientStore for HttpStore {
 }
 
 /// Names the key whose file is in trouble.
-fn of_cache(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Unavailable { place, what } => StoreError::Unavailable {
-            place: format!("[clients] cache {place}"),
-            what,
-        },
-        other => other,
+fn of_cache(mut error: StoreError) -> StoreError {
+    if let StoreError::Unavailable { place, .. } = &mut error {
+        *place = format!("[clients] cache {place}");
     }
+    error
 }
 
 /// The service.
@@ -329,7 +326,8 @@ impl Lookups for Remote {
         }
         let life = row
             .life
-            .map(|seconds| Duration::from_secs(seconds).clamp(SHORTEST_LIFE, LONGEST_LIFE));
+            .map(|seconds| seconds.clamp(SHORTEST_LIFE.as_secs_f64(), LONGEST_LIFE.as_secs_f64()))
+            .map(Duration::from_secs_f64);
         let client = row.raw().checked()?;
         Ok(Some(Found { client, life }))
     }
@@ -381,7 +379,7 @@ struct Row {
     rate_up: Option<i64>,
     rate_down: Option<i64>,
     /// Time in seconds after which the gateway asks again.
-    life: Option<u64>,
+    life: Option<f64>,
 }
 
 impl Row {

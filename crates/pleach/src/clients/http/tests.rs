@@ -116,7 +116,12 @@ fn a_client_is_found_by_its_key_with_all_that_the_service_says() {
     };
     assert_eq!(found.client, expected);
     assert_eq!(found.life, Some(Duration::from_secs(20)));
-    for (life, used) in [(0, SHORTEST_LIFE), (u64::MAX, LONGEST_LIFE)] {
+    for (life, used) in [
+        (json!(0), SHORTEST_LIFE),
+        (json!(-5), SHORTEST_LIFE),
+        (json!(2.5), Duration::from_millis(2500)),
+        (json!(u64::MAX), LONGEST_LIFE),
+    ] {
         bench.service.put_as(
             &key(),
             json!({ "name": "home", "public_key": key(), "allowed_ips": ["10.77.0.2"], "life": life }),
@@ -367,7 +372,7 @@ fn answers_and_bytes_are_in_a_private_file() {
         store.add_usage(&batch("run", 1, 100)).expect("added");
     }
     drop(store);
-    let mode = std::fs::metadata(&bench.config.cache)
+    let mode = fs::metadata(&bench.config.cache)
         .expect("there")
         .permissions()
         .mode();
@@ -436,7 +441,7 @@ fn the_answers_of_another_service_are_dropped() {
 fn a_damaged_file_is_put_aside() {
     let bench = Bench::new();
     drop(bench.store());
-    std::fs::write(&bench.config.cache, "x".repeat(5000)).expect("written");
+    fs::write(&bench.config.cache, "x".repeat(5000)).expect("written");
     let opened = HttpStore::open(&bench.config).map(|_| ());
     assert!(
         matches!(opened, Err(StoreError::Damaged { .. })),
@@ -444,8 +449,8 @@ fn a_damaged_file_is_put_aside() {
     );
     assert!(bench.store().clients().expect("readable").is_empty());
     let aside = bench.dir.path().join("sub/answers.db.damaged");
-    assert_eq!(std::fs::metadata(aside).expect("kept").len(), 5000);
-    std::fs::remove_file(&bench.config.cache).expect("removed");
+    assert_eq!(fs::metadata(aside).expect("kept").len(), 5000);
+    fs::remove_file(&bench.config.cache).expect("removed");
     let mut store = HttpStore::open(&bench.config).map(|_| ());
     assert!(
         matches!(&mut store, Err(error) if error.to_string().contains("[clients] cache")),

@@ -267,6 +267,23 @@ fn a_client_that_was_refused_once_and_admitted_later_is_removed() {
 }
 
 #[test]
+fn a_removal_does_not_wait_for_strangers() {
+    let mut bench = Bench::new();
+    bench.put(1);
+    assert_eq!(bench.decision(1), Ok("c1".to_owned()));
+    bench.service.state().delay = Duration::from_secs(1);
+    // Ten rounds of all threads for new clients.
+    for number in 100..260 {
+        bench.ask(number);
+    }
+    bench.ask(1);
+    bench.service.remove(&text_of(1));
+    let begin = clock::now();
+    let took = bench.until_gone(1).since(begin);
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}
+
+#[test]
 fn a_short_life_replaces_a_list_of_changes() {
     let mut bench = Bench::new();
     bench.service.put_as(
