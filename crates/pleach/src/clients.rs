@@ -101,10 +101,12 @@ pub(crate) enum StoreError {
         what: String,
     },
     /// The file is damaged.
-    #[error("{}: damaged ({what}); restore a copy, or remove the file to begin with an empty store", .place)]
+    #[error("{place}: damaged ({what}); {remedy}")]
     Damaged {
         /// File of the store.
         place: String,
+        /// What the user can do.
+        remedy: &'static str,
         /// Message of the database.
         what: String,
     },
@@ -112,10 +114,12 @@ pub(crate) enum StoreError {
     #[error("there is a client with this name or key already")]
     Exists,
     /// The database belongs to another program.
-    #[error("{place}: the database of another program; name another one in [clients] store")]
+    #[error("{place}: the database of another program; name another one in [clients] {key}")]
     Foreign {
         /// File or name of the database.
         place: String,
+        /// Key that names it.
+        key: &'static str,
     },
     /// No address of a network is free.
     #[error("no free address")]
@@ -262,7 +266,7 @@ pub(crate) trait ClientStore: Members {
         Vec::new()
     }
 
-    /// Returns the answers of former runs that are younger than `oldest`, each with its age.
+    /// Returns the answers of former runs that are younger than `oldest`, each with its age, the newest ones first.
     ///
     /// # Errors
     /// If the answers cannot be read.

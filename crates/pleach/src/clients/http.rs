@@ -24,7 +24,7 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
 use hyper::StatusCode;
 use ipnet::IpNet;
@@ -58,26 +58,39 @@ pub(crate) struct HttpStore {
 }
 
 impl HttpStore {
-    /// Opens the file with the answers of the service of `config`, and creates it if it is missing. The service may be
-    /// away.
+    /// Opens the file with the answers of the service of `config`, and creates it if it is missing. Drops the answers of
+    /// another service. The service may be away.
+    ///
+    /// A damaged file is put aside, because the service knows the clients.
     ///
     /// # Errors
-    /// If the file cannot be opened, is damaged, belongs to another program, or has a newer schema.
+    /// If the file cannot be opened, belongs to another program, or has a newer schema.
     pub(crate) fn create(config: &HttpConfig) -> Result<Self, StoreError> {
-        Self::new(
-            config,
-            SqliteStore::create_kind(&config.cache, Kind::Answers)?,
-        )
+        let mut local = match SqliteStore::create_kind(&config.cache, Kind::Answers) {
+            Err(error @ StoreError::Damaged { .. }) => {
+                let aside = config.cache.with_added_extension("damaged");
+                tracing::warn!(
+                    "[clients] cache: {error}; it is now {}, and a new one is begun",
+                    aside.display()
+                );
+                fs::rename(&config.cache, &aside)?;
+                SqliteStore::create_kind(&config.cache, Kind::Answers)
+            }
+            opened => opened,
+        }
+        .map_err(of_cache)?;
+        local.keep_for(config.to_string().trim_end_matches('/'))?;
+        Self::new(config, local)
     }
 
     /// Opens the existing file with the answers of the service of `config`.
     ///
     /// # Errors
-    /// As [`Self::create`], or if the file is missing.
+    /// As [`Self::create`], or if the file is missing or damaged.
     pub(crate) fn open(config: &HttpConfig) -> Result<Self, StoreError> {
         Self::new(
             config,
-            SqliteStore::open_kind(&config.cache, Kind::Answers)?,
+            SqliteStore::open_kind(&config.cache, Kind::Answers).map_err(of_cache)?,
         )
     }
 
@@ -150,7 +163,7 @@ impl ClientStore for HttpStore {
     }
 
     fn add_usage(&mut self, batch: &UsageBatch) -> Result<(), StoreError> {
-        self.local.add_usage(batch)
+        self.local.add_usage(batch).map_err(of_cache)
     }
 
     fn usage(&mut self) -> Result<BTreeMap<String, Usage>, StoreError> {
@@ -167,7 +180,8 @@ impl ClientStore for HttpStore {
         oldest: Duration,
     ) -> Result<Vec<(StoredClient, Duration)>, StoreError> {
         let now = clock::unix_seconds();
-        let found = self.local.clients()?.into_iter().filter_map(|client| {
+        let found = self.local.clients()?;
+        let found = found.into_iter().filter_map(|client| {
             // An answer from the future was written while the clock was wrong.
             let age = Duration::from_secs(now.abs_diff(client.added_at));
             let client = StoredClient {
@@ -176,7 +190,9 @@ impl ClientStore for HttpStore {
             };
             (age < oldest).then_some((client, age))
         });
-        Ok(found.collect())
+        let mut found: Vec<_> = found.collect();
+        found.sort_by_key(|(_, age)| *age);
+        Ok(found)
     }
 
     fn remember(
@@ -194,12 +210,21 @@ impl ClientStore for HttpStore {
             .map(|(key, client)| (*key, client.as_ref().map(at)));
         let is_due = self.next_drop <= now;
         let oldest = is_due.then(|| seconds.saturating_sub(oldest.as_secs()));
-        self.local.replace(&answers.collect(), oldest)?;
+        let replaced = self.local.replace(&answers.collect(), oldest);
+        replaced.map_err(of_cache)?;
         if is_due {
             self.next_drop = now + DROP_EVERY;
         }
         Ok(())
     }
+}
+
+/// Names the key whose file is in trouble.
+fn of_cache(mut error: StoreError) -> StoreError {
+    if let StoreError::Unavailable { place, .. } = &mut error {
+        *place = format!("[clients] cache {place}");
+    }
+    error
 }
 
 /// The service.
@@ -217,7 +242,7 @@ impl Remote {
             place: place.to_string(),
             what,
         };
-        let tls = tls::config(&config.authorities).map_err(|error| wrong(error.to_string()))?;
+        let tls = tls::config(&config.authorities).map_err(wrong)?;
         let target = Arc::new(Target::new(config, tls).map_err(wrong)?);
         Ok(Self {
             link: Link::new(Arc::clone(&target)),
@@ -301,7 +326,8 @@ impl Lookups for Remote {
         }
         let life = row
             .life
-            .map(|seconds| Duration::from_secs(seconds).clamp(SHORTEST_LIFE, LONGEST_LIFE));
+            .map(|seconds| seconds.clamp(SHORTEST_LIFE.as_secs_f64(), LONGEST_LIFE.as_secs_f64()))
+            .map(Duration::from_secs_f64);
         let client = row.raw().checked()?;
         Ok(Some(Found { client, life }))
     }
@@ -320,6 +346,12 @@ impl Lookups for Remote {
                 self.wrong("its list of changes has no id, or its last number is out of range")
             );
         }
+        let keys = list.public_keys.iter().map(|key| keys::decode(key));
+        let keys = keys
+            .map(|key| key.map(|key| *key))
+            .collect::<Result<Vec<_>, _>>();
+        let keys = keys
+            .map_err(|_| self.wrong("its list of changes has a text that is not a public key"))?;
         let now = Mark {
             store: list.store,
             last: list.last,
@@ -327,9 +359,7 @@ impl Lookups for Remote {
         let changed = if now == *mark {
             Changed::Keys(Vec::new())
         } else if now.lists_all_since(mark, list.first) {
-            let keys = list.public_keys.iter();
-            let keys = keys.filter_map(|key| keys::decode(key).ok());
-            Changed::Keys(keys.map(|key| *key).collect())
+            Changed::Keys(keys)
         } else {
             Changed::Any
         };
@@ -349,7 +379,7 @@ struct Row {
     rate_up: Option<i64>,
     rate_down: Option<i64>,
     /// Time in seconds after which the gateway asks again.
-    life: Option<u64>,
+    life: Option<f64>,
 }
 
 impl Row {
@@ -383,8 +413,9 @@ struct List {
     public_keys: Vec<String>,
 }
 
-/// Number of connections: 16 for look-ups, which are 320 a second if each takes 50 ms, and one for lists of changes.
-const CONNECTIONS: usize = 17;
+/// Number of connections: 16 for new clients, which are 320 a second if each look-up takes 50 ms, 8 for known clients, and
+/// one for lists of changes.
+const CONNECTIONS: usize = 25;
 /// Largest description of a client in bytes.
 const MOST_CLIENT: usize = 64 * 1024;
 /// Largest list of changes in bytes: 10 000 keys have half of it.

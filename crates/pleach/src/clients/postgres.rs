@@ -103,7 +103,7 @@ impl PostgresStore {
             .keepalives_idle(KEEPALIVE)
             .keepalives_interval(KEEPALIVE)
             .options(&options);
-        let tls = tls::config(&config.authorities).map_err(|error| wrong(error.to_string()))?;
+        let tls = tls::config(&config.authorities).map_err(wrong)?;
         let tls = tls.map(MakeRustlsConnect::new);
         settings.ssl_mode(match &tls {
             Some(_) => SslMode::Require,

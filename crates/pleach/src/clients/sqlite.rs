@@ -59,7 +59,7 @@ pub(crate) struct SqliteStore {
 pub(super) enum Kind {
     /// The clients of the gateway. Others may change them.
     Store,
-    /// Answers of a service. `added_at` of a client is the time of the answer.
+    /// Answers of a service. `added_at` of a client is the time of the answer; `id` of the store is the service's address.
     Answers,
 }
 
@@ -71,6 +71,32 @@ impl Kind {
             Self::Store => 0x706c_6368,
             // plca
             Self::Answers => 0x706c_6361,
+        }
+    }
+
+    /// Returns the key of `[clients]` that names the file.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Answers => "cache",
+        }
+    }
+
+    /// Returns what to do about a damaged file.
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::Store => "restore a copy, or remove the file to begin with an empty store",
+            Self::Answers => {
+                "restart the gateway, which then keeps answers and bytes in a new [clients] cache"
+            }
+        }
+    }
+
+    /// Returns the longest wait for another program that has locked the file.
+    const fn busy(self) -> Duration {
+        match self {
+            Self::Store => BUSY,
+            Self::Answers => BUSY_ANSWERS,
         }
     }
 }
@@ -186,12 +212,23 @@ impl SqliteStore {
         })
     }
 
+    /// Says whose answers the file has, and drops those of another service.
+    pub(super) fn keep_for(&mut self, service: &str) -> Result<(), StoreError> {
+        self.write(|file| {
+            let is_other = file.execute("UPDATE store SET id = ?1 WHERE id <> ?1", [service])?;
+            if is_other > 0 {
+                file.execute("DELETE FROM clients", [])?;
+            }
+            Ok(())
+        })
+    }
+
     fn error(&mut self, failure: Failure) -> StoreError {
         match failure {
             Failure::Database(error) => {
                 // The next call opens the file again, which finds out what is the matter with it.
                 self.open = None;
-                database_error(&self.path, &error)
+                database_error(&self.path, self.kind, &error)
             }
             Failure::Store(error) => error,
         }
@@ -375,10 +412,10 @@ impl ClientStore for SqliteStore {
 fn connect(path: &Path, kind: Kind, may_be_empty: bool) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags);
-    let mut connection = opened.map_err(|error| database_error(path, &error))?;
+    let mut connection = opened.map_err(|error| database_error(path, kind, &error))?;
     let migrated = migrate(&mut connection, path, kind, may_be_empty);
     migrated.map_err(|failure| match failure {
-        Failure::Database(error) => database_error(path, &error),
+        Failure::Database(error) => database_error(path, kind, &error),
         Failure::Store(error) => error,
     })?;
     Ok(connection)
@@ -390,7 +427,7 @@ fn migrate(
     kind: Kind,
     may_be_empty: bool,
 ) -> Result<(), Failure> {
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(kind.busy())?;
     let known = signed(MIGRATIONS.len() as u64);
     let (application, version) = identity(connection)?;
     if application == kind.application() && version <= known {
@@ -414,8 +451,8 @@ fn migrate(
         .into());
     }
     if application != kind.application() && !is_new {
-        let place = shown(path);
-        return Err(StoreError::Foreign { place }.into());
+        let (place, key) = (shown(path), kind.key());
+        return Err(StoreError::Foreign { place, key }.into());
     }
     if version > known {
         let (place, found) = (shown(path), version);
@@ -442,14 +479,19 @@ fn identity(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
     Ok((value("application_id")?, value("user_version")?))
 }
 
-fn database_error(path: &Path, error: &rusqlite::Error) -> StoreError {
+fn database_error(path: &Path, kind: Kind, error: &rusqlite::Error) -> StoreError {
     let is_damage = matches!(
         error.sqlite_error_code(),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
     );
     if is_damage {
         let (place, what) = (shown(path), error.to_string());
-        return StoreError::Damaged { place, what };
+        let remedy = kind.remedy();
+        return StoreError::Damaged {
+            place,
+            remedy,
+            what,
+        };
     }
     unavailable(path, error)
 }
@@ -472,3 +514,5 @@ const MIGRATIONS: [&str; 2] = [include_str!("sqlite/1.sql"), include_str!("sqlit
 const JOURNAL: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = FULL;";
 /// Longest wait for another program that has locked the file.
 const BUSY: Duration = Duration::from_secs(2);
+/// The same for answers of a service, which are written between questions.
+const BUSY_ANSWERS: Duration = Duration::from_millis(200);

@@ -122,11 +122,11 @@ fn from_file(value: &Value<'_>, directory: &Path) -> Result<SecretKey, ConfigErr
     Ok(SecretKey::new(decoded))
 }
 
-/// Returns the content of the file that `value` names, up to [`MAX_SECRET_FILE_BYTES`]. `what` is `key` or `token`.
+/// Returns the content of the file that `value` names, at most [`MAX_SECRET_FILE_BYTES`]. `what` is `key` or `token`.
 /// `remedy` says how to make such a file.
 ///
 /// # Errors
-/// If the file cannot be read, or if another user may read or change it.
+/// If the file cannot be read, is no text or too long, or if another user may read or change it.
 pub(super) fn private_text(
     value: &Value<'_>,
     directory: &Path,
@@ -169,12 +169,21 @@ pub(super) fn private_text(
             &format!("chown the file to root or to user {reader}, and make a new {what}"),
         ));
     }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_SECRET_FILE_BYTES));
-    file.take(MAX_SECRET_FILE_BYTES as u64)
+    // Growing would leave copies of the secret in memory.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(2 * MAX_SECRET_FILE_BYTES));
+    file.take(MAX_SECRET_FILE_BYTES as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(cannot)?;
-    let text = core::str::from_utf8(&bytes).unwrap_or("not text");
-    Ok(Zeroizing::new(text.to_owned()))
+    let text = core::str::from_utf8(&bytes).ok();
+    let text = text.filter(|text| text.len() <= MAX_SECRET_FILE_BYTES);
+    text.map(|text| Zeroizing::new(text.to_owned()))
+        .ok_or_else(|| {
+            let most = MAX_SECRET_FILE_BYTES;
+            value.wrong(
+                format!("{what} file {shown} is not text, or has more than {most} bytes"),
+                remedy,
+            )
+        })
 }
 
 /// Whether a key file that belongs to `owner` may be used by a process of user `reader`.

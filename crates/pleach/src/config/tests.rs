@@ -99,6 +99,8 @@ impl Files {
         files.write("good.key", PRIVATE, 0o600);
         files.write("open.key", PRIVATE, 0o644);
         files.write("bad.key", "hello", 0o600);
+        files.write("two.key", "one two", 0o600);
+        files.write("long.key", &"x".repeat(5000), 0o600);
         files
     }
 
@@ -179,6 +181,18 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:11: [clients] store: the service is on another host, to which keys must not be sent in the clear; remedy: write https://, and ca_file = \"FILE\" with the certificate of the authority that signed the service's certificate";
     "service of an unknown authority": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"https://clients.example.net\"\ntoken_file = \"good.key\"\n[scheduler]",
         "f.toml:11: [clients] store: needs to know which authority signs the service's certificate; remedy: add ca_file = \"FILE\" with the certificate of the authority, or with all that this host trusts (Debian: /etc/ssl/certs/ca-certificates.crt)";
+    "service at port 0": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:0\"\ntoken_file = \"good.key\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected a host, and after a colon a port from 1 to 65535 or no colon; remedy: write for example \"https://clients.example.net/v1\"";
+    "service at too high a port": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:65536/v1\"\ntoken_file = \"good.key\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected a host, and after a colon a port from 1 to 65535 or no colon; remedy: write for example \"https://clients.example.net/v1\"";
+    "service at an empty port": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:/v1\"\ntoken_file = \"good.key\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected a host, and after a colon a port from 1 to 65535 or no colon; remedy: write for example \"https://clients.example.net/v1\"";
+    "service at no name": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://a..b:80\"\ntoken_file = \"good.key\"\n[scheduler]",
+        "f.toml:11: [clients] store: expected a host, and after a colon a port from 1 to 65535 or no colon; remedy: write for example \"https://clients.example.net/v1\"";
+    "token with a space": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:80\"\ntoken_file = \"two.key\"\n[scheduler]",
+        "f.toml:12: [clients] token_file: the token has white space, or characters that are not printable ASCII; remedy: write the token that the service expects into the first line of the file, or correct the path";
+    "token that is too long": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://127.0.0.1:80\"\ntoken_file = \"long.key\"\n[scheduler]",
+        "f.toml:12: [clients] token_file: token file \"long.key\" is not text, or has more than 4096 bytes; remedy: write the token that the service expects into the first line of the file, or correct the path";
     "password of a service": GATEWAY, "[scheduler]" => "[clients]\nsource = \"http\"\nstore = \"http://[::1]:80\"\ntoken_file = \"good.key\"\npassword_file = \"good.key\"\n[scheduler]",
         "f.toml:13: [clients] password_file: not used with source = \"http\"; remedy: remove it, or write source = \"postgres\"";
     "database without a host": GATEWAY, "[scheduler]" => "[clients]\nsource = \"postgres\"\nstore = \"dbname=pleach\"\n[scheduler]",

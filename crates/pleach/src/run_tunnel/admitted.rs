@@ -71,7 +71,7 @@ impl Admitted {
         config: &TunnelConfig,
         gateway: &GatewayConfig,
     ) -> anyhow::Result<Option<Self>> {
-        let opened = clients::store(gateway, true).context("[clients] store")?;
+        let opened = clients::store(gateway, true).context("[clients]")?;
         let (Some(store), Some(settings)) = (opened, &gateway.store) else {
             return Ok(None);
         };
@@ -180,6 +180,7 @@ impl Admitted {
     fn insert(&mut self, now: Instant, client: StoredClient) {
         self.logged.remove(&client.public_key);
         self.names.insert(client.name.clone(), client.public_key);
+        self.asker.on_admitted(client.public_key);
         let admitted = Client {
             client,
             admitted_at: now,
@@ -274,7 +275,8 @@ impl DataPath {
         };
         match settled {
             Ok(true) => admitted.insert(now, client),
-            Ok(false) => {}
+            // The question was too old.
+            Ok(false) => admitted.asker.on_forgotten(client.public_key),
             Err(clash) => {
                 let what = format!("{clash}; give every inner address to one client only");
                 admitted.on_clash(&client, &what);

@@ -17,6 +17,7 @@
 mod arrivals;
 mod lookers;
 mod trouble;
+mod unkept;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,6 +44,7 @@ use pleach_linux::{clock, poll::Waker};
 use arrivals::Arrivals;
 use lookers::{Lookers, Told};
 use trouble::Trouble;
+use unkept::Unkept;
 
 use super::written::Unwritten;
 use crate::{
@@ -101,6 +103,8 @@ impl Refused {
 enum Note {
     /// This client has connected, at a time of day in milliseconds since 1970.
     Arrived([u8; KEY_LEN], u64),
+    /// The engine has this client now.
+    Admitted([u8; KEY_LEN]),
     Ask(Box<EnrolmentRequest>),
     /// This client was refused, because its name or an address belongs to another one.
     Clashed([u8; KEY_LEN]),
@@ -180,13 +184,18 @@ impl Asker {
         self.slots.try_send(()).is_ok() && self.tell(Note::Ask(Box::new(request)))
     }
 
+    /// Tells the thread that the engine has a client.
+    pub(super) fn on_admitted(&self, public_key: [u8; KEY_LEN]) {
+        self.tell(Note::Admitted(public_key));
+    }
+
     /// Tells the thread that the engine has forgotten a client.
     pub(super) fn on_forgotten(&self, public_key: [u8; KEY_LEN]) {
         self.tell(Note::Forgotten(public_key));
     }
 
     /// Tells the thread that a client was refused, because its name or an address belongs to another one. The answer about
-    /// it is not kept: after a restart, it might take the address before its owner.
+    /// it is not kept for later runs: after a restart, it might take the address before its owner.
     pub(super) fn on_clash(&self, public_key: [u8; KEY_LEN]) {
         self.tell(Note::Clashed(public_key));
     }
@@ -272,7 +281,7 @@ struct Asking {
     /// Whether a known client could not be looked up again since the last list of changes; further ones wait for the next.
     is_paused: bool,
     /// Answers that are not remembered yet for later runs. Used with `lookers` only.
-    unkept: BTreeMap<[u8; KEY_LEN], Option<StoredClient>>,
+    unkept: Unkept,
     /// Whether the last attempt to remember answers has failed.
     cannot_keep: bool,
     out: Out,
@@ -284,8 +293,11 @@ struct Known {
     due_at: Instant,
     /// When the answer is too old to be used while the store cannot be read.
     stale_at: Instant,
-    /// Whether the engine has the client.
+    /// Whether the engine has the client, or is about to get it.
     is_used: bool,
+    /// Whether the engine has refused it, because its name or an address belongs to another client. The answer is then not
+    /// remembered for later runs.
+    is_clashing: bool,
 }
 
 /// A client that may be served.
@@ -346,7 +358,7 @@ impl Asking {
             again: BTreeSet::new(),
             next_again: [0; KEY_LEN],
             is_paused: false,
-            unkept: BTreeMap::new(),
+            unkept: Unkept::default(),
             cannot_keep: false,
             out,
         }
@@ -360,7 +372,7 @@ impl Asking {
             let next = arrivals.map_or(next, |due| due.min(next));
             let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
-                Ok(Note::Clashed(key)) => self.forget(&key),
+                Ok(Note::Clashed(key)) => self.on_clash(&key),
                 Ok(Note::Arrived(..) | Note::Ask(_) | Note::Forgotten(_) | Note::Told(_))
                     if is_stopping() => {}
                 Ok(Note::Arrived(key, at_ms)) => {
@@ -370,7 +382,9 @@ impl Asking {
                 }
                 Ok(Note::Ask(request)) => self.on_asked(*request),
                 Ok(Note::Told(Told::Found(key, found))) => self.on_found(&key, &found),
+                Ok(Note::Told(Told::Again(key, found))) => self.on_found_again(&key, &found),
                 Ok(Note::Told(Told::Listed(listed))) => self.on_listed(listed),
+                Ok(Note::Admitted(key)) => self.on_admitted(&key),
                 Ok(Note::Forgotten(key)) => {
                     if let Some(known) = self.known.get_mut(&key) {
                         known.is_used = false;
@@ -417,13 +431,42 @@ impl Asking {
             }
         };
         for (client, age) in former.into_iter().take(MAX_ANSWERS) {
+            if self.foreign_net(&client).is_some() {
+                // [clients] networks has changed.
+                self.keep_later(client.public_key, None);
+                continue;
+            }
             let known = Known {
                 due_at: now,
                 stale_at: now + STALE.saturating_sub(age),
                 is_used: false,
+                is_clashing: false,
                 client,
             };
             self.known.insert(known.client.public_key, known);
+        }
+    }
+
+    /// Notes that the engine has a client.
+    fn on_admitted(&mut self, key: &[u8; KEY_LEN]) {
+        let Some(known) = self.known.get_mut(key) else {
+            return;
+        };
+        known.is_used = true;
+        if known.is_clashing {
+            known.is_clashing = false;
+            let client = known.client.clone();
+            self.keep_later(*key, Some(client));
+        }
+    }
+
+    /// Notes that the engine has refused a client. The answer stays known: when it arrives here, the engine may have
+    /// admitted the client by a later question, and must be told when it is gone.
+    fn on_clash(&mut self, key: &[u8; KEY_LEN]) {
+        if let Some(known) = self.known.get_mut(key) {
+            known.is_used = false;
+            known.is_clashing = true;
+            self.keep_later(*key, None);
         }
     }
 
@@ -447,22 +490,37 @@ impl Asking {
             self.remembered(now, &key)
         } else {
             let found = self.store.find(&key);
-            self.decide(now, &key, &found.map(|client| client.map(Found::from)))
+            let found = found.map(|client| client.map(Found::from));
+            self.update(now, &key, &found);
+            self.decide(now, &key, &found)
         };
         self.admit(now, request, decided)
     }
 
-    /// Applies the answer of another thread about a client.
+    /// Applies the answer of another thread about a known client.
+    fn on_found_again(&mut self, key: &[u8; KEY_LEN], found: &Result<Option<Found>, StoreError>) {
+        let now = clock::now();
+        let lookers = self.lookers.as_mut();
+        let is_changed = lookers.is_some_and(|lookers| lookers.on_found_again(key));
+        if !self.update(now, key, found) {
+            self.again.insert(*key);
+            self.is_paused = true;
+        }
+        if is_changed {
+            self.changed.insert(*key);
+        }
+        self.ask_again(now);
+    }
+
+    /// Applies the answer of another thread about a new client.
     fn on_found(&mut self, key: &[u8; KEY_LEN], found: &Result<Option<Found>, StoreError>) {
         let now = clock::now();
         let Some(lookers) = &mut self.lookers else {
             return;
         };
         let waiting = lookers.on_found(key);
-        if waiting.is_again && !self.update(now, key, found) {
-            self.again.insert(*key);
-            self.is_paused = true;
-        }
+        // The engine may have the client by an earlier question about it.
+        self.update(now, key, found);
         for request in &waiting.requests {
             let decided = self.decide(now, key, found);
             let client = self.admit(now, request, decided);
@@ -540,8 +598,15 @@ impl Asking {
 
     /// Drops the answer about a client.
     fn forget(&mut self, key: &[u8; KEY_LEN]) {
-        if self.known.remove(key).is_some() && self.lookers.is_some() {
-            self.unkept.insert(*key, None);
+        self.known.remove(key);
+        // Former runs may have an answer, too.
+        self.keep_later(*key, None);
+    }
+
+    /// Has an answer remembered for later runs, or dropped from what is remembered.
+    fn keep_later(&mut self, key: [u8; KEY_LEN], answer: Option<StoredClient>) {
+        if self.lookers.is_some() {
+            self.unkept.put(key, answer);
         }
     }
 
@@ -604,20 +669,22 @@ impl Asking {
 
     /// Keeps an answer that the engine will use.
     fn keep(&mut self, now: Instant, client: StoredClient, life: Duration) {
-        let is_new = !self.known.contains_key(&client.public_key);
-        if is_new && self.known.len() >= MAX_ANSWERS {
+        let former = self.known.get(&client.public_key);
+        let is_clashing = former.is_some_and(|known| known.is_clashing);
+        if former.is_none() && self.known.len() >= MAX_ANSWERS {
             let mut unused = self.known.iter().filter(|(_, known)| !known.is_used);
             if let Some(key) = unused.next().map(|(key, _)| *key) {
-                self.known.remove(&key);
+                self.forget(&key);
             }
         }
-        if self.lookers.is_some() {
-            self.unkept.insert(client.public_key, Some(client.clone()));
+        if !is_clashing {
+            self.keep_later(client.public_key, Some(client.clone()));
         }
         let known = Known {
             due_at: now + life,
             stale_at: now + STALE,
             is_used: true,
+            is_clashing,
             client,
         };
         self.known.insert(known.client.public_key, known);
@@ -625,10 +692,10 @@ impl Asking {
 
     /// Remembers answers for later runs.
     fn keep_for_later(&mut self) {
-        if self.unkept.is_empty() {
+        if self.unkept.answers().is_empty() {
             return;
         }
-        let kept = self.store.remember(&self.unkept, STALE);
+        let kept = self.store.remember(self.unkept.answers(), STALE);
         match &kept {
             Ok(()) => self.unkept.clear(),
             Err(error) if !self.cannot_keep => {
@@ -670,7 +737,12 @@ impl Asking {
                     self.out.tell(Answer::State(self.trouble.text()));
                 }
                 match changed {
-                    Changed::Keys(keys) => self.changed.extend(keys),
+                    Changed::Keys(keys) => {
+                        for key in keys {
+                            self.changed.insert(key);
+                            self.keep_later(key, None);
+                        }
+                    }
                     Changed::Any => self.again.extend(self.known.keys()),
                 }
             }

@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) first: usize,
     /// Answers nothing.
     pub(crate) hangs: bool,
+    /// Number of requests that are not answered, while their connections stay open.
+    pub(crate) mutes: usize,
     /// Closes every connection.
     pub(crate) is_away: bool,
     /// Answer to every request for a client whose query contains the first text, instead of the right one.
@@ -158,6 +160,10 @@ fn serve(mut stream: impl Read + Write, state: &Mutex<State>) -> io::Result<()> 
         }
         let answer = {
             let mut state = lock(state);
+            if state.mutes > 0 {
+                state.mutes -= 1;
+                continue;
+            }
             if state.is_away || state.is_over {
                 return Ok(());
             }

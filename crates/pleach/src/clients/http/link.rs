@@ -2,7 +2,13 @@
 //! and the network do.
 
 use core::{future::poll_fn, pin::Pin};
-use std::{error::Error as _, io, sync::Arc, time::Duration};
+use std::{
+    error::Error as _,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use hyper::{
     Request, StatusCode,
@@ -17,7 +23,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
     runtime::{self, Runtime},
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
@@ -35,6 +41,8 @@ pub(super) struct Target {
     /// Value of `Authorization`.
     token: HeaderValue,
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// The address of the last request, and whether it was answered.
+    last: Mutex<Option<(SocketAddr, bool)>>,
 }
 
 impl Target {
@@ -63,32 +71,49 @@ impl Target {
             path: config.address.path().trim_end_matches('/').to_owned(),
             token,
             tls: tls.map(|tls| (TlsConnector::from(Arc::new(tls)), name)),
+            last: Mutex::default(),
             host,
         })
     }
 
-    async fn connect(&self) -> Result<SendRequest<String>, Failure> {
-        let stream = self.stream().await?;
+    /// Connects to the first address of the host that can be connected to before `until`, which the addresses share.
+    async fn connect(&self, until: Instant) -> Result<Opened, Failure> {
+        let found = timeout_at(until, lookup_host((self.host.as_str(), self.port))).await;
+        let found = found.map_err(|_| Failure::Nameless)??;
+        let mut addresses: Vec<SocketAddr> = found.collect();
+        let last = *self.last();
+        addresses.sort_by_key(|address| match last {
+            Some((last, has_answered)) if last == *address => u8::from(!has_answered) * 2,
+            _ => 1,
+        });
+        let mut failure = Failure::Nameless;
+        let mut remaining = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        for address in addresses {
+            let now = Instant::now();
+            let turn = now + until.saturating_duration_since(now) / remaining.max(1);
+            remaining = remaining.saturating_sub(1);
+            match timeout_at(turn, self.connect_to(address)).await {
+                Ok(Ok(sender)) => return Ok(Opened { sender, address }),
+                Ok(Err(error)) => failure = Failure::Unreached(address, error.to_string()),
+                Err(_) => {
+                    failure = Failure::Unreached(address, "it takes too long".to_owned());
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<SendRequest<String>, Failure> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
         match &self.tls {
             Some((connector, name)) => open(connector.connect(name.clone(), stream).await?).await,
             None => open(stream).await,
         }
     }
 
-    /// Connects to the first address of the host that answers.
-    async fn stream(&self) -> Result<TcpStream, Failure> {
-        let mut failure = None;
-        for address in lookup_host((self.host.as_str(), self.port)).await? {
-            match timeout(CONNECT_WITHIN, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(stream);
-                }
-                Ok(Err(error)) => failure = Some(Failure::Io(error)),
-                Err(_) => failure = Some(Failure::Silent),
-            }
-        }
-        Err(failure.unwrap_or(Failure::Silent))
+    fn last(&self) -> MutexGuard<'_, Option<(SocketAddr, bool)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the request for `resource`, a path below the service with its query.
@@ -123,12 +148,19 @@ pub(super) struct Reply {
     pub(super) body: Zeroizing<Vec<u8>>,
 }
 
+/// A connection to one address of the service.
+struct Opened {
+    sender: SendRequest<String>,
+    address: SocketAddr,
+}
+
 /// A connection, which is made when it is needed, and kept.
 pub(super) struct Link {
     target: Arc<Target>,
     /// Drives the connection while a call waits. `None` until the first request, and while this value is dropped.
     runtime: Option<Runtime>,
-    open: Option<SendRequest<String>>,
+    /// The connection, and when it was used last.
+    open: Option<(Opened, Instant)>,
 }
 
 impl Link {
@@ -155,14 +187,10 @@ impl Link {
                 .map_err(|error| error.to_string())?,
         };
         let used = self.open.take();
-        let asked = runtime.block_on(async {
-            timeout(ANSWER_WITHIN, ask(&self.target, used, resource, most)).await
-        });
+        let asked = runtime.block_on(ask(&self.target, used, resource, most));
         self.runtime = Some(runtime);
-        let (sender, reply) = asked
-            .unwrap_or(Err(Failure::Silent))
-            .map_err(|failure| failure.to_string())?;
-        self.open = Some(sender);
+        let (opened, reply, at) = asked.map_err(|failure| failure.to_string())?;
+        self.open = Some((opened, at));
         Ok(reply)
     }
 }
@@ -176,25 +204,46 @@ impl Drop for Link {
     }
 }
 
-/// Sends a request by the connection `used`, or by a new one if the service has closed that meanwhile.
+/// Sends a request by the connection `used`, or by a new one if that is old or closed, or does not answer soon: a firewall
+/// or a router on the way may have forgotten it.
 async fn ask(
     target: &Target,
-    used: Option<SendRequest<String>>,
+    used: Option<(Opened, Instant)>,
     resource: &str,
     most: usize,
-) -> Result<(SendRequest<String>, Reply), Failure> {
-    if let Some(mut sender) = used
-        && sender.ready().await.is_ok()
+) -> Result<(Opened, Reply, Instant), Failure> {
+    let begin = Instant::now();
+    if let Some((mut opened, at)) = used
+        && begin.duration_since(at) < IDLE
     {
-        match exchange(&mut sender, target.request(resource)?, most).await {
-            Ok(reply) => return Ok((sender, reply)),
-            Err(Failure::Http(_)) => {}
+        let soon = begin + USED_ANSWERS_WITHIN;
+        match request(target, &mut opened, resource, most, soon).await {
+            Ok(reply) => return Ok((opened, reply, Instant::now())),
+            Err(Failure::Http(_) | Failure::Silent) => {}
             Err(failure) => return Err(failure),
         }
     }
-    let mut sender = target.connect().await?;
-    let reply = exchange(&mut sender, target.request(resource)?, most).await?;
-    Ok((sender, reply))
+    let until = begin + ANSWER_WITHIN;
+    let mut opened = target.connect(until).await?;
+    let reply = request(target, &mut opened, resource, most, until).await;
+    *target.last() = Some((opened.address, reply.is_ok()));
+    Ok((opened, reply?, Instant::now()))
+}
+
+/// Sends a request by `opened`, and waits for the answer until `until`.
+async fn request(
+    target: &Target,
+    opened: &mut Opened,
+    resource: &str,
+    most: usize,
+    until: Instant,
+) -> Result<Reply, Failure> {
+    let request = target.request(resource)?;
+    let answer = timeout_at(until, async {
+        opened.sender.ready().await?;
+        exchange(&mut opened.sender, request, most).await
+    });
+    answer.await.unwrap_or(Err(Failure::Silent))
 }
 
 async fn exchange(
@@ -232,8 +281,12 @@ enum Failure {
     Io(#[from] io::Error),
     #[error("its answer is longer than {0} bytes")]
     Long(usize),
-    #[error("it does not answer")]
+    #[error("its name cannot be resolved in time, or has no address")]
+    Nameless,
+    #[error("it does not answer in time")]
     Silent,
+    #[error("cannot connect to {0}: {1}")]
+    Unreached(SocketAddr, String),
 }
 
 /// Returns the message of an error with its cause.
@@ -246,8 +299,10 @@ fn http_text(error: &hyper::Error) -> String {
 
 /// Longest time for an answer, from the connection to the last byte.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Longest time for a connection to one address, so that a second address has its turn.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// Longest time for an answer by a connection that was used before.
+const USED_ANSWERS_WITHIN: Duration = Duration::from_millis(1500);
+/// Time without a request after which a connection is not used any more.
+const IDLE: Duration = Duration::from_secs(30);
 /// Most bytes of an answer that are read ahead; also the longest head.
 const MOST_BUFFERED: usize = 16 * 1024;
 /// Capacity for a body that contains one client.

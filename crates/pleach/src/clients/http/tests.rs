@@ -116,7 +116,12 @@ fn a_client_is_found_by_its_key_with_all_that_the_service_says() {
     };
     assert_eq!(found.client, expected);
     assert_eq!(found.life, Some(Duration::from_secs(20)));
-    for (life, used) in [(0, SHORTEST_LIFE), (u64::MAX, LONGEST_LIFE)] {
+    for (life, used) in [
+        (json!(0), SHORTEST_LIFE),
+        (json!(-5), SHORTEST_LIFE),
+        (json!(2.5), Duration::from_millis(2500)),
+        (json!(u64::MAX), LONGEST_LIFE),
+    ] {
         bench.service.put_as(
             &key(),
             json!({ "name": "home", "public_key": key(), "allowed_ips": ["10.77.0.2"], "life": life }),
@@ -198,6 +203,48 @@ fn an_answer_of_another_form_is_a_store_that_is_away() {
 }
 
 #[test]
+fn a_connection_that_has_fallen_silent_is_replaced() {
+    let bench = Bench::new();
+    let mut store = bench.store();
+    bench.service.put(&key(), "home", &["10.77.0.2"]);
+    assert!(store.find(&KEY).expect("readable").is_some());
+    // The next answer by this connection never comes.
+    bench.service.state().mutes = 1;
+    let begin = clock::now();
+    assert!(store.find(&KEY).expect("readable").is_some());
+    let took = clock::now().since(begin);
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn a_host_with_a_dead_address_is_asked_at_another_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let service = Service::start(listener, |stream| stream);
+    service.put(&key(), "home", &["10.77.0.2"]);
+    let mut bench = Bench::with(service, "http", Vec::new());
+    // On most hosts, this name has ::1, too, where nobody listens.
+    let address = bench.config.address.to_string();
+    bench.config.address = address
+        .replace("127.0.0.1", "localhost")
+        .parse()
+        .expect("an address");
+    let mut store = bench.store();
+    for _ in 0..2 {
+        assert!(store.find(&KEY).expect("readable").is_some());
+    }
+    drop(bench.service);
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = nobody.local_addr().expect("bound").port();
+    drop(nobody);
+    bench.config.address = format!("http://127.0.0.1:{port}")
+        .parse()
+        .expect("an address");
+    let mut store = HttpStore::create(&bench.config).expect("opens");
+    let what = trouble(store.find(&KEY));
+    assert!(what.contains("connect to 127.0.0.1"), "{what}");
+}
+
+#[test]
 fn a_wrong_description_of_a_client_is_that_client_s_fault() {
     let bench = Bench::new();
     let mut store = bench.store();
@@ -250,6 +297,7 @@ fn changes_are_listed_unless_the_list_has_lost_some() {
         "{\"store\":\"a\",\"first\":0,\"last\":-1,\"public_keys\":[]}",
         "{\"store\":\"a\",\"first\":0,\"last\":9223372036854775807,\"public_keys\":[]}",
         "{\"store\":\"a\"}",
+        "{\"store\":\"two\",\"first\":0,\"last\":7,\"public_keys\":[\"x\"]}",
     ] {
         bench.service.state().fault = Some(("changes".to_owned(), text(200, list)));
         let before = mark.clone();
@@ -324,7 +372,7 @@ fn answers_and_bytes_are_in_a_private_file() {
         store.add_usage(&batch("run", 1, 100)).expect("added");
     }
     drop(store);
-    let mode = std::fs::metadata(&bench.config.cache)
+    let mode = fs::metadata(&bench.config.cache)
         .expect("there")
         .permissions()
         .mode();
@@ -342,6 +390,13 @@ fn answers_and_bytes_are_in_a_private_file() {
         .collect();
     assert_eq!(former, [3, 4]);
     assert_eq!(store.usage().expect("readable")["home"].up_bytes, 100);
+    // A later answer comes first.
+    let other = rusqlite::Connection::open(&bench.config.cache).expect("opens");
+    let older = "UPDATE clients SET added_at = added_at - 50 WHERE name = 'client1'";
+    other.execute(older, []).expect("valid SQL");
+    drop(other);
+    let former = store.remembered(day).expect("readable");
+    assert_eq!(former[0].0.name, "client4");
     // Too old, or of a clock that was wrong.
     for at in [1, u32::MAX] {
         let other = rusqlite::Connection::open(&bench.config.cache).expect("opens");
@@ -363,6 +418,59 @@ fn answers_and_bytes_are_in_a_private_file() {
     ));
     let opened = SqliteStore::open(&bench.config.cache);
     assert!(matches!(opened, Err(StoreError::Foreign { .. })));
+}
+
+#[test]
+fn the_answers_of_another_service_are_dropped() {
+    let mut bench = Bench::new();
+    let day = Duration::from_secs(24 * 3600);
+    let answers = BTreeMap::from([([1; 32], Some(crate::clients::suite::client(1)))]);
+    bench.store().remember(&answers, day).expect("kept");
+    assert_eq!(bench.store().remembered(day).expect("readable").len(), 1);
+    bench
+        .store()
+        .add_usage(&batch("run", 1, 100))
+        .expect("added");
+    bench.config.address = "http://127.0.0.1:1/other".parse().expect("an address");
+    let mut store = bench.store();
+    assert!(store.remembered(day).expect("readable").is_empty());
+    assert_eq!(store.usage().expect("readable")["home"].up_bytes, 100);
+}
+
+#[test]
+fn a_damaged_file_is_put_aside() {
+    let bench = Bench::new();
+    drop(bench.store());
+    fs::write(&bench.config.cache, "x".repeat(5000)).expect("written");
+    let opened = HttpStore::open(&bench.config).map(|_| ());
+    assert!(
+        matches!(opened, Err(StoreError::Damaged { .. })),
+        "{opened:?}"
+    );
+    assert!(bench.store().clients().expect("readable").is_empty());
+    let aside = bench.dir.path().join("sub/answers.db.damaged");
+    assert_eq!(fs::metadata(aside).expect("kept").len(), 5000);
+    fs::remove_file(&bench.config.cache).expect("removed");
+    let mut store = HttpStore::open(&bench.config).map(|_| ());
+    assert!(
+        matches!(&mut store, Err(error) if error.to_string().contains("[clients] cache")),
+        "{store:?}"
+    );
+}
+
+#[test]
+fn certificates_that_cannot_be_used_do_not_matter_beside_one_that_can() {
+    let (service, certificate) = encrypted();
+    service.put(&key(), "home", &["10.77.0.2"]);
+    let wrong = CertificateDer::from(vec![1, 2, 3]);
+    let bench = Bench::with(service, "https", vec![wrong.clone(), certificate]);
+    assert!(bench.store().find(&KEY).expect("readable").is_some());
+    let none = HttpConfig {
+        authorities: vec![wrong],
+        ..bench.config.clone()
+    };
+    let opened = HttpStore::create(&none).map(|_| ());
+    assert!(trouble(opened).contains("ca_file"));
 }
 
 #[test]

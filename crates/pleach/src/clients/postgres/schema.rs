@@ -50,6 +50,7 @@ pub(super) fn prepare(link: &Link, place: &str, may_be_empty: bool) -> Result<St
     made.ok_or_else(|| {
         StoreError::Foreign {
             place: place.to_owned(),
+            key: "store",
         }
         .into()
     })

@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hyper::{Uri, header::HeaderValue, http::uri::Scheme};
-use rustls::pki_types::CertificateDer;
+use hyper::{Uri, http::uri::Scheme};
+use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::{authorities_in, path_of};
 use crate::config::{
@@ -33,11 +33,7 @@ pub(crate) struct HttpConfig {
 impl HttpConfig {
     /// Returns the host of the service, without the brackets of an IPv6 address.
     pub(crate) fn host(&self) -> &str {
-        let host = self.address.host().unwrap_or_default();
-        let inner = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
-        inner.unwrap_or(host)
+        without_brackets(self.address.host().unwrap_or_default())
     }
 
     /// Whether the host is given by its name.
@@ -80,6 +76,12 @@ pub(super) fn read(table: &Table<'_>, tunnel: &str) -> Result<HttpConfig, Config
         .ok_or_else(|| {
             store.wrong("expected an address that begins with https:// or http://, without user, query and fragment", &example)
         })?;
+    if !has_host_and_port(&address) {
+        return Err(store.wrong(
+            "expected a host, and after a colon a port from 1 to 65535 or no colon",
+            &example,
+        ));
+    }
     let authorities = table.optional("ca_file");
     let authorities = authorities.as_ref().map(|file| authorities_in(file, table));
     let authorities = authorities.transpose()?.unwrap_or_default();
@@ -116,6 +118,26 @@ pub(super) fn read(table: &Table<'_>, tunnel: &str) -> Result<HttpConfig, Config
     Ok(config)
 }
 
+/// Whether `address` has a name or an IP address, and a port or none.
+fn has_host_and_port(address: &Uri) -> bool {
+    let authority = address
+        .authority()
+        .map_or("", |authority| authority.as_str());
+    let host = address.host().unwrap_or_default();
+    let port = authority.strip_prefix(host).unwrap_or_default();
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    let has_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    has_port && ServerName::try_from(without_brackets(host)).is_ok()
+}
+
+/// Returns a host without the brackets of an IPv6 address.
+fn without_brackets(host: &str) -> &str {
+    let inner = host.strip_prefix('[');
+    inner
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host)
+}
+
 /// Reads the token.
 fn token(table: &Table<'_>) -> Result<Password, ConfigError> {
     let file = table.required("token_file", "token_file = \"/etc/pleach/clients.token\"")?;
@@ -123,9 +145,9 @@ fn token(table: &Table<'_>) -> Result<Password, ConfigError> {
     let text = secret::private_text(&file, table.source().directory(), "token", remedy)?;
     let token =
         Password::of_file(&text).ok_or_else(|| file.wrong("the file contains no token", remedy))?;
-    if HeaderValue::from_str(token.expose()).is_err() {
+    if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(file.wrong(
-            "the token has characters that a header of HTTP cannot have",
+            "the token has white space, or characters that are not printable ASCII",
             remedy,
         ));
     }

@@ -1,12 +1,13 @@
 //! Threads that look clients up at the same time, in a store that answers over a network.
 //!
-//! The thread of [`Asking`](super::Asking) decides, and these threads wait for the store. A key is looked up once at a
-//! time, however many initiations of its client arrive meanwhile. Looking up known clients again takes at most
-//! [`MOST_AGAIN`] threads, so new clients need not wait for them. One thread asks for changes only, because removals and
-//! the state of the store must not wait for new clients.
+//! The thread of [`Asking`](super::Asking) decides, and these threads wait for the store. The key of a new client is looked
+//! up once at a time, however many of its initiations arrive meanwhile. Known clients are looked up again by threads of
+//! their own, and one thread asks for changes only, because removals and the state of the store must not wait for new
+//! clients, nor these for them. An answer that may be from before a change is followed by another one, so the order in which
+//! answers about one client arrive does not matter.
 //!
-//! Bounds: the questions of new clients are bounded by the caller, further look-ups by [`MOST_AGAIN`], and lists of
-//! changes by one. The threads end with [`Lookers`], after their last answer.
+//! Bounds: the questions of new clients are bounded by the caller, further look-ups by the number of their
+//! threads, and lists of changes by one. The threads end with [`Lookers`], after their last answer.
 
 use std::{
     collections::BTreeMap,
@@ -28,19 +29,19 @@ use crate::{
 
 /// What a thread was told.
 pub(super) enum Told {
-    /// The answer about a key.
+    /// The answer about the key of a new client.
     Found([u8; KEY_LEN], Result<Option<Found>, StoreError>),
+    /// The answer about the key of a known client.
+    Again([u8; KEY_LEN], Result<Option<Found>, StoreError>),
     /// The changes since the last list, and the moment of this list.
     Listed(Result<(Mark, Changed), StoreError>),
 }
 
-/// Who waits for the answer about a key.
+/// Who waits for the answer about the key of a new client.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// Questions of the engine.
     pub(super) requests: Vec<EnrolmentRequest>,
-    /// Whether the client was known, and its answer old.
-    pub(super) is_again: bool,
     /// Whether the client has changed since it is being looked up, so that the answer may be from before.
     pub(super) is_changed: bool,
 }
@@ -49,14 +50,18 @@ pub(super) struct Waiting {
 pub(super) struct Lookers {
     keys: Sender<[u8; KEY_LEN]>,
     lists: Sender<Mark>,
+    again_keys: Sender<[u8; KEY_LEN]>,
     waiting: BTreeMap<[u8; KEY_LEN], Waiting>,
-    /// Number of keys in `waiting` that are looked up again.
-    again: usize,
+    /// Known clients that are looked up again, and whether they have changed since then.
+    again: BTreeMap<[u8; KEY_LEN], bool>,
+    /// Number of threads for known clients.
+    most_again: usize,
     is_listing: bool,
 }
 
 impl Lookers {
-    /// Starts one thread for each of `lookups`. They pass on to `notes` what they were told. `None` without lookups.
+    /// Starts one thread for each of `lookups`: one for changes, a third of the others for known clients, and the rest for
+    /// new ones. They pass on to `notes` what they were told. `None` without lookups.
     ///
     /// # Errors
     /// If a thread cannot be created.
@@ -69,6 +74,12 @@ impl Lookers {
         };
         let (lists, todo) = mpsc::channel();
         spawn(&Arc::new(Mutex::new(todo)), notes, lister, list)?;
+        let most_again = lookups.len() / 3;
+        let (again_keys, todo) = mpsc::channel();
+        let todo = Arc::new(Mutex::new(todo));
+        for lookup in lookups.drain(..most_again) {
+            spawn(&todo, notes, lookup, find_again)?;
+        }
         let (keys, todo) = mpsc::channel();
         let todo = Arc::new(Mutex::new(todo));
         for lookup in lookups {
@@ -77,8 +88,10 @@ impl Lookers {
         Ok(Some(Self {
             keys,
             lists,
+            again_keys,
             waiting: BTreeMap::new(),
-            again: 0,
+            again: BTreeMap::new(),
+            most_again,
             is_listing: false,
         }))
     }
@@ -95,20 +108,16 @@ impl Lookers {
     }
 
     /// Whether a known client may be looked up again now.
-    pub(super) const fn has_room(&self) -> bool {
-        self.again < MOST_AGAIN
+    pub(super) fn has_room(&self) -> bool {
+        self.again.len() < self.most_again
     }
 
-    /// Looks up a known client again, if it is not being looked up.
+    /// Looks up a known client again, if it is not being looked up again.
     pub(super) fn ask_again(&mut self, key: [u8; KEY_LEN]) {
-        let waiting = self.waiting.entry(key).or_insert_with(|| {
-            let _ = self.keys.send(key);
-            Waiting::default()
+        self.again.entry(key).or_insert_with(|| {
+            let _ = self.again_keys.send(key);
+            false
         });
-        if !waiting.is_again {
-            waiting.is_again = true;
-            self.again += 1;
-        }
     }
 
     /// Asks for changes since `mark`, unless the answer to the last such question is missing.
@@ -127,11 +136,17 @@ impl Lookers {
                 for waiting in self.waiting.values_mut() {
                     waiting.is_changed = true;
                 }
+                self.again
+                    .values_mut()
+                    .for_each(|is_changed| *is_changed = true);
             }
             Some(Changed::Keys(keys)) => {
                 for key in keys {
                     if let Some(waiting) = self.waiting.get_mut(key) {
                         waiting.is_changed = true;
+                    }
+                    if let Some(is_changed) = self.again.get_mut(key) {
+                        *is_changed = true;
                     }
                 }
             }
@@ -147,11 +162,14 @@ impl Lookers {
             .collect()
     }
 
-    /// Returns who has waited for the answer about `key`, which has arrived.
+    /// Returns who has waited for the answer about the new client `key`, which has arrived.
     pub(super) fn on_found(&mut self, key: &[u8; KEY_LEN]) -> Waiting {
-        let waiting = self.waiting.remove(key).unwrap_or_default();
-        self.again -= usize::from(waiting.is_again);
-        waiting
+        self.waiting.remove(key).unwrap_or_default()
+    }
+
+    /// Returns whether the known client `key`, about which an answer has arrived, has changed since the question.
+    pub(super) fn on_found_again(&mut self, key: &[u8; KEY_LEN]) -> bool {
+        self.again.remove(key).unwrap_or_default()
     }
 }
 
@@ -187,13 +205,14 @@ fn find(lookup: &mut dyn Lookups, key: [u8; KEY_LEN]) -> Told {
     Told::Found(key, lookup.find(&key))
 }
 
+fn find_again(lookup: &mut dyn Lookups, key: [u8; KEY_LEN]) -> Told {
+    Told::Again(key, lookup.find(&key))
+}
+
 fn list(lookup: &mut dyn Lookups, mut mark: Mark) -> Told {
     let changed = lookup.changes_since(&mut mark);
     Told::Listed(changed.map(|changed| (mark, changed)))
 }
-
-/// Maximum number of known clients that are looked up again at the same time: half of the threads of a service.
-const MOST_AGAIN: usize = 8;
 
 #[cfg(test)]
 mod tests;

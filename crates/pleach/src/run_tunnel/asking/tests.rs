@@ -102,6 +102,17 @@ fn removals_and_changes_are_told_at_the_next_look() {
 }
 
 #[test]
+fn a_second_question_about_a_client_removes_it_if_it_is_gone() {
+    let mut bench = Bench::new();
+    bench.asking.store.add(&client(1)).expect("added");
+    assert_eq!(bench.ask(1), Ok(client(1)));
+    crate::clients::Members::remove(&mut *bench.asking.store, "client1").expect("removed");
+    assert_eq!(bench.ask(1), Err(Refused::Unknown));
+    let told: Vec<_> = bench.answers.try_iter().collect();
+    assert!(matches!(&told[..], [Answer::Gone(_)]), "{told:?}");
+}
+
+#[test]
 fn known_clients_are_served_and_new_ones_refused_while_the_store_is_away() {
     let mut bench = Bench::new();
     bench.asking.store.add(&client(1)).expect("added");

@@ -121,6 +121,10 @@ fn decided(answer: &Answer, number: u16) -> Option<Result<String, Refused>> {
 }
 
 fn start(service: &Service, cache: PathBuf) -> Asker {
+    start_with(service, cache, "10.77.0.0/16")
+}
+
+fn start_with(service: &Service, cache: PathBuf, networks: &str) -> Asker {
     let place = HttpConfig {
         address: service.store("http").parse().expect("an address"),
         token: Password::of_file(TOKEN).expect("a token"),
@@ -130,7 +134,7 @@ fn start(service: &Service, cache: PathBuf) -> Asker {
     let store = HttpStore::create(&place).expect("opens");
     let config = StoreConfig {
         place: StorePlace::Http(place),
-        networks: vec!["10.77.0.0/16".parse().expect("net")],
+        networks: vec![networks.parse().expect("net")],
         answer_life: Duration::from_secs(60),
         idle: Duration::from_secs(600),
         write_every: Duration::from_secs(1),
@@ -221,14 +225,62 @@ fn a_removal_during_a_look_up_is_not_lost() {
     // The first list of changes has come.
     assert_eq!(bench.decision(2), Err(Refused::Unknown));
     thread::park_timeout(Duration::from_millis(1500));
-    bench.service.state().delay = Duration::from_secs(2);
+    bench.service.state().delay = Duration::from_millis(1300);
     bench.ask(1);
-    thread::park_timeout(Duration::from_millis(300));
+    thread::park_timeout(Duration::from_millis(100));
     bench.service.remove(&text_of(1));
     let decision = bench.until("the outdated answer", |answer| decided(answer, 1));
     assert_eq!(decision, Ok("c1".to_owned()));
     bench.service.state().delay = Duration::ZERO;
     bench.until_gone(1);
+}
+
+#[test]
+fn a_second_question_about_a_client_removes_or_changes_it() {
+    let mut bench = Bench::new();
+    // No change is ever listed, and no answer becomes old.
+    let list = "{\"store\":\"fixed\",\"first\":0,\"last\":0,\"public_keys\":[]}";
+    bench.service.state().fault = Some(("changes".to_owned(), text(200, list)));
+    for number in 1..=2 {
+        bench.put(number);
+        assert_eq!(bench.decision(number), Ok(format!("c{number}")));
+    }
+    bench.service.remove(&text_of(1));
+    assert_eq!(bench.decision(1), Err(Refused::Unknown));
+    bench.until_gone(1);
+    bench.service.put(&text_of(2), "c2", &["10.77.9.9"]);
+    assert_eq!(bench.decision(2), Ok("c2".to_owned()));
+    bench.until("the change", |answer| {
+        matches!(answer, Answer::Changed(client) if client.name == "c2").then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_was_refused_once_and_admitted_later_is_removed() {
+    let mut bench = Bench::new();
+    bench.put(1);
+    assert_eq!(bench.decision(1), Ok("c1".to_owned()));
+    bench.asker.on_clash(key(1));
+    bench.asker.on_admitted(key(1));
+    bench.service.remove(&text_of(1));
+    bench.until_gone(1);
+}
+
+#[test]
+fn a_removal_does_not_wait_for_strangers() {
+    let mut bench = Bench::new();
+    bench.put(1);
+    assert_eq!(bench.decision(1), Ok("c1".to_owned()));
+    bench.service.state().delay = Duration::from_secs(1);
+    // Ten rounds of all threads for new clients.
+    for number in 100..260 {
+        bench.ask(number);
+    }
+    bench.ask(1);
+    bench.service.remove(&text_of(1));
+    let begin = clock::now();
+    let took = bench.until_gone(1).since(begin);
+    assert!(took < Duration::from_secs(6), "{took:?}");
 }
 
 #[test]
@@ -276,6 +328,24 @@ fn known_clients_are_served_and_new_ones_refused_while_the_service_is_away_also_
     let mut bench = bench.again();
     assert_eq!(bench.decision(1), Err(Refused::Unreadable));
     assert_eq!(bench.decision(2), Ok("c2".to_owned()));
+}
+
+#[test]
+fn a_former_answer_is_not_used_if_the_networks_have_changed() {
+    let mut bench = Bench::new();
+    for number in 1..=2 {
+        bench.put(number);
+        assert_eq!(bench.decision(number), Ok(format!("c{number}")));
+    }
+    bench.service.state().is_away = true;
+    bench.asker.finish();
+    let cache = bench.dir.path().join("answers.db");
+    bench.asker = start_with(&bench.service, cache.clone(), "10.77.0.1/32");
+    assert_eq!(bench.decision(1), Ok("c1".to_owned()));
+    assert_eq!(bench.decision(2), Err(Refused::Unreadable));
+    bench.asker.finish();
+    bench.asker = start(&bench.service, cache);
+    assert_eq!(bench.decision(2), Err(Refused::Unreadable), "also the file");
 }
 
 #[test]
