@@ -62,7 +62,7 @@ struct Client {
 }
 
 impl Admitted {
-    /// Opens the store of `gateway`, and starts the thread that asks it. `None` if the gateway has no store.
+    /// Opens the store of `gateway` with `engines` data threads, and starts the thread that asks it. `None` if the gateway has no store.
     ///
     /// # Errors
     /// If the store cannot be opened, or the thread cannot be created.
@@ -70,6 +70,7 @@ impl Admitted {
         now: Instant,
         config: &TunnelConfig,
         gateway: &GatewayConfig,
+        engines: usize,
     ) -> anyhow::Result<Option<Self>> {
         let opened = clients::store(gateway, true).context("[clients] store")?;
         let (Some(store), Some(settings)) = (opened, &gateway.store) else {
@@ -80,7 +81,7 @@ impl Admitted {
         let own_key = keys::public_of(&config.private_key);
         Ok(Some(Self {
             source: settings.place.source(),
-            asker: Asker::start(store, settings, own_key, run)?,
+            asker: Asker::start(store, settings, own_key, run, engines)?,
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
             idle: settings.idle,
