@@ -870,7 +870,7 @@ const MAX_REPLIES: usize = 256;
 const KNOWN_SOURCES: usize = 4;
 /// Maximum number of events waiting for the host. Later changes are reported together when there is space.
 const MAX_EVENTS: usize = 1024;
-/// Maximum number of free buffers in the pool: as many packets as three fast paths have in flight.
+/// Maximum number of free buffers in the pools of all workers: as many packets as three fast paths have in flight.
 const POOL_LIMIT: usize = 49_152;
 
 #[cfg(test)]

@@ -155,6 +155,7 @@ impl Endpoint {
         self.share = share;
         self.indices.set_share(share);
         self.kept.set_workers(share.count());
+        self.pool().set_limit(super::POOL_LIMIT / share.count());
     }
 
     /// Returns an initiation for another worker. Call this after
