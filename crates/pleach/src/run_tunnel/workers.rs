@@ -71,7 +71,7 @@ pub(super) struct Lanes {
 pub(super) enum Order {
     Add(PeerConfig, Caps),
     Caps([u8; KEY_LEN], Caps),
-    /// This machine is a copy.
+    /// This machine is a copy; for workers that cannot watch for it.
     Cloned,
     /// Name the clients of `keys` from which nothing was received since `before`.
     FindIdle {
