@@ -229,6 +229,8 @@ pub struct Endpoint {
     share: Share,
     /// Initiations for the endpoints of other workers. Bounded by [`work::MAX_WORK`].
     handed: VecDeque<Handed>,
+    /// Number of initiations that each worker has been handed and not taken yet.
+    outstanding: Vec<usize>,
     /// What the endpoint of worker 0 has to know. Bounded by [`workers::MAX_VERDICTS`].
     verdicts: VecDeque<Verdict>,
     handshakes: HandshakeCounters,
@@ -384,6 +386,7 @@ impl Endpoint {
             work: WorkQueue::default(),
             share: Share::SOLE,
             handed: VecDeque::new(),
+            outstanding: Vec::new(),
             verdicts: VecDeque::new(),
             handshakes: HandshakeCounters::default(),
             clock_offset: 0,

@@ -303,12 +303,15 @@ impl Worker {
         self.inbox.waker().clear();
         // TCP carries links at worker 0 only.
         let _ = self.inbox.unpack(now, &mut self.endpoint);
-        while let Ok(order) = self.orders.try_recv() {
-            if matches!(order, Order::Stop) {
-                return true;
+        for _ in 0..ORDERS_PER_ROUND {
+            match self.orders.try_recv() {
+                Ok(Order::Stop) => return true,
+                Ok(order) => self.execute(now, order),
+                Err(_) => return false,
             }
-            self.execute(now, order);
         }
+        // The sockets are served before the rest.
+        self.inbox.waker().wake();
         false
     }
 
@@ -456,9 +459,11 @@ const TUN: Token = Token(0);
 const SOCKET: Token = Token(1);
 const HANDSHAKES: Token = Token(2);
 const MAIL: Token = Token(3);
+const CLONE: Token = Token(4);
 
 /// Number of super-packets read from the TUN device before the socket is served, as at worker 0.
 const READS_PER_ROUND: usize = 16;
-const CLONE: Token = Token(4);
+/// Maximum number of orders executed before the sockets are served.
+const ORDERS_PER_ROUND: usize = 64;
 /// Interval at which bytes are told to worker 0.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
