@@ -229,6 +229,8 @@ pub struct Endpoint {
     share: Share,
     /// Initiations for the endpoints of other workers. Bounded by [`work::MAX_WORK`].
     handed: VecDeque<Handed>,
+    /// Number of initiations that each worker has been handed and not taken yet.
+    outstanding: Vec<usize>,
     /// What the endpoint of worker 0 has to know. Bounded by [`workers::MAX_VERDICTS`].
     verdicts: VecDeque<Verdict>,
     handshakes: HandshakeCounters,
@@ -386,6 +388,7 @@ impl Endpoint {
             work: WorkQueue::default(),
             share: Share::SOLE,
             handed: VecDeque::new(),
+            outstanding: Vec::new(),
             verdicts: VecDeque::new(),
             handshakes: HandshakeCounters::default(),
             clock_offset: 0,
@@ -873,7 +876,7 @@ const MAX_REPLIES: usize = 256;
 const KNOWN_SOURCES: usize = 4;
 /// Maximum number of events waiting for the host. Later changes are reported together when there is space.
 const MAX_EVENTS: usize = 1024;
-/// Maximum number of free buffers in the pool: as many packets as three fast paths have in flight.
+/// Maximum number of free buffers in the pools of all workers: as many packets as three fast paths have in flight.
 const POOL_LIMIT: usize = 49_152;
 
 #[cfg(test)]

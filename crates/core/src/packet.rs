@@ -172,6 +172,12 @@ impl Pool {
         }
     }
 
+    /// Sets the maximum number of free buffers.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+        self.free.truncate(limit);
+    }
+
     /// Returns a buffer with unspecified content and length; a new buffer if the pool is empty.
     #[must_use]
     pub fn take(&mut self) -> PacketBuf {

@@ -168,8 +168,7 @@ impl Endpoint {
         };
         let owner = self.share.owner_of(&initiation.remote_static);
         if owner != self.share.number() {
-            self.hand_over(arrival, initiation, owner);
-            return Ok(());
+            return self.hand_over(now, arrival, initiation, owner);
         }
         match self.by_key.get(&initiation.remote_static) {
             Some(&index) => self.on_identified(now, arrival, index, initiation),

@@ -1,17 +1,21 @@
 //! Session indices, by which the peer of a datagram is found.
 
+use std::collections::VecDeque;
+
 use super::workers::Share;
 use crate::{rng::Rng, wire::header::MAX_INDEX};
 
 /// Allocates 24-bit session indices and finds the peer of an index.
 ///
 /// The lower 20 bits of an index ([`NUMBER_MASK`]) are the number of a slot, and the upper four bits change when the slot
-/// is used again. A [worker](super::workers) uses only the numbers that belong to its share. The table has at most
+/// is used again. Slots are used again in the order in which they were freed, and not before [`MIN_FREE`] are free unless
+/// the table is full, so an old index does not soon name another peer. A [worker](super::workers) uses only the numbers that belong to its share. The table has at most
 /// [`MAX_SESSIONS`] sessions, or a worker's share of them.
 #[derive(Debug)]
 pub(super) struct IndexTable {
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    /// Free slots, the one that was freed first at the front.
+    free: VecDeque<u32>,
     share: Share,
     rng: Rng,
 }
@@ -26,7 +30,7 @@ impl IndexTable {
     pub(super) fn new(rng: Rng) -> Self {
         Self {
             slots: Vec::new(),
-            free: Vec::new(),
+            free: VecDeque::new(),
             share: Share::SOLE,
             rng,
         }
@@ -40,21 +44,27 @@ impl IndexTable {
 
     /// Returns a new index for `peer`; `None` if all indices are in use.
     pub(super) fn allocate(&mut self, peer: usize) -> Option<u32> {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                let slot = u32::try_from(self.slots.len()).ok()?;
-                self.number_of(slot)?;
-                self.slots.push(Slot { tag: 0, peer: None });
-                slot
-            }
+        let fresh = if self.free.len() < MIN_FREE {
+            self.add_slot()
+        } else {
+            None
         };
+        let slot = fresh.or_else(|| self.free.pop_front());
+        let slot = slot.or_else(|| self.add_slot())?;
         let number = self.number_of(slot)?;
         let entry = self.slots.get_mut(slot as usize)?;
         let step = u8::try_from(self.rng.below(u64::from(TAG_MASK))).unwrap_or(0);
         entry.tag = entry.tag.wrapping_add(step + 1) & TAG_MASK;
         entry.peer = Some(peer);
         Some((u32::from(entry.tag) << NUMBER_BITS) | number)
+    }
+
+    /// Returns a new slot; `None` if there are no more.
+    fn add_slot(&mut self) -> Option<u32> {
+        let slot = u32::try_from(self.slots.len()).ok()?;
+        self.number_of(slot)?;
+        self.slots.push(Slot { tag: 0, peer: None });
+        Some(slot)
     }
 
     /// Returns the peer to which `index` belongs.
@@ -71,7 +81,7 @@ impl IndexTable {
         }
         if let Some(slot) = self.slot_of(index) {
             self.slots[slot as usize].peer = None;
-            self.free.push(slot);
+            self.free.push_back(slot);
         }
     }
 
@@ -100,6 +110,8 @@ pub(super) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 /// Maximum number of sessions of all workers together.
 pub const MAX_SESSIONS: u32 = NUMBER_MASK;
 const TAG_MASK: u8 = 15;
+/// Number of free slots from which on the first of them is used again.
+const MIN_FREE: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -112,8 +124,16 @@ mod tests {
         assert_eq!(table.peer_of(first), Some(7));
         table.free(first);
         table.free(first);
+        let numbers = (0..2 * MIN_FREE).map(|_| {
+            let index = table.allocate(8).expect("room");
+            table.free(index);
+            assert_eq!(table.peer_of(first), None);
+            index & NUMBER_MASK
+        });
+        let mut numbers = numbers.skip(MIN_FREE - 1);
+        assert_eq!(numbers.next(), Some(first & NUMBER_MASK), "its turn");
+        drop(numbers);
         let second = table.allocate(8).expect("room");
-        assert_ne!(first, second);
         assert_eq!(
             (table.peer_of(first), table.peer_of(second)),
             (None, Some(8))
@@ -121,6 +141,22 @@ mod tests {
         assert_ne!(table.allocate(9), Some(second));
         assert!(second <= MAX_INDEX);
         assert_eq!(table.peer_of(0), None);
+    }
+
+    #[test]
+    fn slots_are_used_again_in_the_order_in_which_they_were_freed() {
+        let mut table = IndexTable::new(Rng::new(1));
+        let indices: Vec<u32> = (0..2 * MIN_FREE)
+            .map(|peer| table.allocate(peer).expect("room"))
+            .collect();
+        for index in indices.iter().rev() {
+            table.free(*index);
+        }
+        for old in indices.iter().rev().take(MIN_FREE) {
+            let index = table.allocate(7).expect("room");
+            assert_eq!(index & NUMBER_MASK, old & NUMBER_MASK);
+            assert_eq!(table.peer_of(*old), None);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A peer may use [`PEER_BYTES`], but no more than half of the part of [`TOTAL_BYTES`] that other peers do not use.
 //! This is a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds", 1998). If *n* peers need as
 //! much as possible, each of them gets 1/(*n* + 1) of the total. Some memory is left for a new peer, and no memory is
-//! reserved for peers that need none.
+//! reserved for peers that need none. Of several workers, each has an equal part of the total.
 //!
 //! Usage is measured each time a peer sends. Between two measurements it can exceed the bound by the packets of one
 //! socket read.
@@ -34,21 +34,19 @@ impl Kept {
         self.other_workers = u64::try_from(count).unwrap_or(1).saturating_sub(1);
     }
 
-    /// Returns the maximum for all peers together, in bytes: of several workers for each its part of [`TOTAL_BYTES`], but
-    /// at least as much as two peers may use.
+    /// Returns the maximum for all peers together, in bytes: of several workers for each its part of [`TOTAL_BYTES`].
     #[must_use]
-    pub fn total(&self) -> u64 {
-        let part = TOTAL_BYTES / (self.other_workers + 1);
-        part.max(2 * PEER_BYTES)
+    pub const fn total(&self) -> u64 {
+        TOTAL_BYTES / (self.other_workers + 1)
     }
 
-    /// Returns the maximum for one peer, in bytes.
+    /// Returns the maximum for one peer, in bytes: [`PEER_BYTES`], but no more than half of [`Self::total`].
     #[must_use]
-    pub const fn peer_limit(&self) -> u64 {
+    pub fn peer_limit(&self) -> u64 {
         if self.is_of_one {
             TOTAL_BYTES
         } else {
-            PEER_BYTES
+            PEER_BYTES.min(self.total() / 2)
         }
     }
 
@@ -84,12 +82,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_worker_has_a_part_that_is_enough_for_a_peer() {
-        for (workers, total) in [(1, TOTAL_BYTES), (2, TOTAL_BYTES / 2), (64, 2 * PEER_BYTES)] {
+    fn the_parts_of_all_workers_are_no_more_than_the_total() {
+        for (workers, peer) in [
+            (1, PEER_BYTES),
+            (2, PEER_BYTES),
+            (8, 16 << 20),
+            (64, 2 << 20),
+        ] {
             let mut kept = Kept::of(false);
             kept.set_workers(workers);
-            assert_eq!(kept.total(), total);
-            assert_eq!(kept.limit(0), PEER_BYTES);
+            assert!(kept.total() * workers as u64 <= TOTAL_BYTES);
+            assert_eq!((kept.limit(0), kept.peer_limit()), (peer, peer));
         }
     }
 

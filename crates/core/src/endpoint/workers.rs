@@ -14,15 +14,20 @@
 //!     Endpoint::poll_verdict of worker k -> host -> Endpoint::handle_verdict of worker 0
 //! ```
 //!
-//! A [`Verdict`] is what worker 0 needs for its limits and cookies: the initiation was useless, it is to be turned away,
-//! or a client has proved an address.
+//! A [`Verdict`] is what worker 0 needs for its limits and cookies: the worker has taken the initiation, it was useless, it
+//! is to be turned away, or a client has proved an address.
 //!
 //! Bounds: at most [`MAX_WORK`](super::work::MAX_WORK) initiations are read at a time, and each is handed over at most
-//! once. [`MAX_VERDICTS`] verdicts wait for the host.
+//! once. At most as many wait for each other worker; further senders are turned away. [`MAX_VERDICTS`] verdicts wait for the
+//! host, besides those that say that an initiation was taken.
 
 use core::fmt;
 
-use super::{Endpoint, Peer, index::NUMBER_MASK, work::Arrival};
+use super::{
+    Endpoint, Peer,
+    index::NUMBER_MASK,
+    work::{Arrival, MAX_WORK},
+};
 use crate::{
     counters::DropReason,
     session::{
@@ -30,7 +35,10 @@ use crate::{
         limiter::{Admission, Source},
     },
     time::Instant,
-    wire::header::{RECEIVER_INDEX_AT, TRANSPORT_KINDS},
+    wire::{
+        handshake::InitiationView,
+        header::{RECEIVER_INDEX_AT, TRANSPORT_KINDS},
+    },
 };
 
 /// A worker, and the number of workers.
@@ -78,8 +86,8 @@ impl Share {
         u32::from_le_bytes([a, b, c, d]) as usize % self.count
     }
 
-    /// Returns the worker that is to receive `datagram`: for a transport datagram the worker of the session, for all
-    /// others worker 0.
+    /// Returns the worker that is to receive `datagram`: for a transport datagram the worker of the session, for an
+    /// initiation worker 0. All others are for this worker, whose endpoint counts the drop.
     #[must_use]
     pub fn receiver_of(self, datagram: &[u8]) -> usize {
         let index = datagram.get(RECEIVER_INDEX_AT..RECEIVER_INDEX_AT + 3);
@@ -88,7 +96,8 @@ impl Share {
                 let number = u32::from_be_bytes([0, a, b, c]) & NUMBER_MASK;
                 number as usize % self.count
             }
-            _ => 0,
+            _ if InitiationView::new(datagram).is_ok() => 0,
+            _ => self.number,
         }
     }
 
@@ -141,6 +150,10 @@ enum Kind {
         source: Source,
         former: Option<Source>,
     },
+    /// Worker `worker` has taken an initiation that was handed to it.
+    Taken {
+        worker: usize,
+    },
     TurnAway {
         arrival: Arrival,
         admission: Admission,
@@ -153,8 +166,10 @@ impl Endpoint {
     /// the worker. Call this before any datagram is handled.
     pub fn set_share(&mut self, share: Share) {
         self.share = share;
+        self.outstanding = vec![0; share.count()];
         self.indices.set_share(share);
         self.kept.set_workers(share.count());
+        self.pool().set_limit(super::POOL_LIMIT / share.count());
     }
 
     /// Returns an initiation for another worker. Call this after
@@ -171,6 +186,8 @@ impl Endpoint {
             ..
         } = handed;
         arrival.is_handed = true;
+        let worker = self.share.number();
+        self.verdicts.push_back(Verdict(Kind::Taken { worker }));
         let result = match self.by_key.get(&initiation.remote_static) {
             Some(&index) => self.on_identified(now, arrival, index, initiation),
             None => self.on_stranger(now, arrival, initiation),
@@ -189,6 +206,11 @@ impl Endpoint {
     pub fn handle_verdict(&mut self, now: Instant, verdict: Verdict) {
         match verdict.0 {
             Kind::Known { source, former } => self.limiter.on_known(source, former),
+            Kind::Taken { worker } => {
+                if let Some(count) = self.outstanding.get_mut(worker) {
+                    *count = count.saturating_sub(1);
+                }
+            }
             Kind::TurnAway { arrival, admission } => {
                 // The other endpoint has counted the drop.
                 let _ = self.turn_away_arrival(&arrival, admission);
@@ -197,18 +219,27 @@ impl Endpoint {
         }
     }
 
-    /// Stores an initiation for the worker `owner`.
+    /// Stores an initiation for the worker `owner`, unless it is busy with too many.
     pub(super) fn hand_over(
         &mut self,
+        now: Instant,
         arrival: Arrival,
         initiation: Box<Initiation>,
         owner: usize,
-    ) {
+    ) -> Result<(), DropReason> {
+        let count = self.outstanding.get_mut(owner);
+        let Some(count) = count.filter(|count| **count < MAX_WORK) else {
+            let source = arrival.route.remote;
+            let admission = self.limiter.on_full(now, source, arrival.is_proved);
+            return self.turn_away_arrival(&arrival, admission);
+        };
+        *count += 1;
         self.handed.push_back(Handed {
             arrival,
             initiation,
             owner,
         });
+        Ok(())
     }
 
     /// Records that an unproved initiation was useless. A proved one costs its sender a token in any case.

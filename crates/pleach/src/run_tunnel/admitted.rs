@@ -62,7 +62,7 @@ struct Client {
 }
 
 impl Admitted {
-    /// Opens the store of `gateway`, and starts the thread that asks it. `None` if the gateway has no store.
+    /// Opens the store of `gateway` with `engines` data threads, and starts the thread that asks it. `None` if the gateway has no store.
     ///
     /// # Errors
     /// If the store cannot be opened, or the thread cannot be created.
@@ -70,6 +70,7 @@ impl Admitted {
         now: Instant,
         config: &TunnelConfig,
         gateway: &GatewayConfig,
+        engines: usize,
     ) -> anyhow::Result<Option<Self>> {
         let opened = clients::store(gateway, true).context("[clients]")?;
         let (Some(store), Some(settings)) = (opened, &gateway.store) else {
@@ -81,7 +82,7 @@ impl Admitted {
         let fleet = gateway.fleet.as_ref().map(|fleet| fleet.name.clone());
         Ok(Some(Self {
             source: settings.place.source(),
-            asker: Asker::start(store, settings, own_key, run, fleet)?,
+            asker: Asker::start(store, settings, own_key, run, fleet, engines)?,
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
             idle: settings.idle,

@@ -9,7 +9,7 @@
 //! read, clients that are connected stay so, and others are served from the last answers, for at most [`STALE`]; clients
 //! without an answer are refused.
 //!
-//! Bounds: [`MAX_ASKED`] questions wait; [`MAX_ANSWERS`] answers are kept for clients that are not connected, besides
+//! Bounds: [`MAX_ASKED`] questions of each engine wait; [`MAX_ANSWERS`] answers are kept for clients that are not connected, besides
 //! those of the engine's clients; the thread asks again about known clients for [`AGAIN_FOR`] at a time, and serves new
 //! clients in between. Dropping [`Asker`]
 //! ends the thread.
@@ -132,8 +132,8 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`, and with the name `fleet` in a
-    /// fleet.
+    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`, with the name `fleet` in a
+    /// fleet, and with `engines` data threads.
     ///
     /// # Errors
     /// If the thread or an eventfd cannot be created.
@@ -143,10 +143,11 @@ impl Asker {
         own_key: [u8; KEY_LEN],
         run: String,
         fleet: Option<String>,
+        engines: usize,
     ) -> anyhow::Result<Self> {
         let waker = Waker::new()?;
         let (notes, todo) = mpsc::channel();
-        let (slots, taken) = mpsc::sync_channel(MAX_ASKED);
+        let (slots, taken) = mpsc::sync_channel(MAX_ASKED * engines.max(1));
         let (answer, answers) = mpsc::channel();
         let out = Out {
             answer,

@@ -1,7 +1,7 @@
 //! Clients of a gateway that were enrolled by invitation, in this process or in an earlier one.
 //!
-//! A thread of its own processes invitations, because it has to write files and wait for the disk. The engine limits
-//! its requests to [`pleach_core::endpoint::enrolment::MAX_KEPT`]. Dropping [`Enroller`] ends the thread.
+//! A thread of its own processes invitations, because it has to write files and wait for the disk. Each engine
+//! limits its requests to [`pleach_core::endpoint::enrolment::MAX_KEPT`]. Dropping [`Enroller`] ends the thread.
 
 use std::{
     path::Path,
@@ -81,14 +81,14 @@ pub(super) struct Enroller {
 }
 
 impl Enroller {
-    /// Starts the thread for the store at `store` of the gateway with the static key `own_key`.
+    /// Starts the thread for the store at `store` of the gateway with the static key `own_key` and `engines` data threads.
     ///
     /// # Errors
     /// If the store cannot be opened, or if the thread cannot be created.
-    pub(super) fn start(store: &Path, own_key: [u8; 32]) -> anyhow::Result<Self> {
+    pub(super) fn start(store: &Path, own_key: [u8; 32], engines: usize) -> anyhow::Result<Self> {
         let store = open(store)?;
         let waker = Waker::new()?;
-        let (requests, todo) = mpsc::sync_channel::<EnrolmentRequest>(MAX_KEPT);
+        let (requests, todo) = mpsc::sync_channel::<EnrolmentRequest>(MAX_KEPT * engines.max(1));
         let (done, results) = mpsc::channel();
         let wake = waker.clone();
         thread::Builder::new()

@@ -29,7 +29,8 @@ use std::{
         Arc,
         mpsc::{self, Receiver, Sender},
     },
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -71,7 +72,7 @@ pub(super) struct Lanes {
 pub(super) enum Order {
     Add(PeerConfig, Caps),
     Caps([u8; KEY_LEN], Caps),
-    /// This machine is a copy.
+    /// This machine is a copy; for workers that cannot watch for it.
     Cloned,
     /// Name the clients of `keys` from which nothing was received since `before`.
     FindIdle {
@@ -434,12 +435,19 @@ impl Crew {
         endpoint: &mut Endpoint,
     ) -> (Vec<Report>, Vec<CarriedBatch>) {
         self.order_all(|| Order::Stop);
+        let mut carried = Vec::new();
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            // The mailbox must have room for the close messages of all carried links.
+            carried.extend(self.inbox.unpack(now, endpoint));
+            thread::park_timeout(Duration::from_millis(1));
+        }
         for thread in self.threads.drain(..) {
             // A thread that panics ends the process.
             let _ = thread.join();
         }
+        carried.extend(self.inbox.unpack_all(now, endpoint));
         let reports = self.reports.try_iter().map(|(_, report)| report);
-        (reports.collect(), self.inbox.unpack(now, endpoint))
+        (reports.collect(), carried)
     }
 }
 

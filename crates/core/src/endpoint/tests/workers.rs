@@ -4,7 +4,10 @@ use super::{
     enrolment::{answer, attempt, key, public},
     *,
 };
-use crate::{endpoint::workers::Share, session::cookie::CookieCache};
+use crate::{
+    endpoint::{work::MAX_WORK, workers::Share},
+    session::cookie::CookieCache,
+};
 
 const WORKERS: usize = 3;
 
@@ -171,6 +174,31 @@ fn worker_0_learns_which_addresses_the_clients_of_others_have_proved() {
         }
     }
     assert_eq!(verdicts, 1);
+}
+
+#[test]
+fn a_worker_with_too_many_initiations_is_handed_no_more() {
+    let key = key_of(1);
+    for (before, is_up) in [(MAX_WORK, false), (MAX_WORK - 1, true)] {
+        let mut workers = Workers::new(&[key]);
+        workers.0[0].outstanding[1] = before;
+        let mut client = client_with(key);
+        run(&mut client, &mut workers, 300);
+        assert_eq!(client.is_up(), is_up);
+        assert_eq!(workers.0[0].outstanding[1], before, "each one was taken");
+        let told = workers.0[0].handshakes().told_to_come_back;
+        assert_eq!(told > 0, !is_up);
+    }
+}
+
+#[test]
+fn only_initiations_are_for_worker_0() {
+    let (_, datagram) = attempt(key_of(1), 1, None);
+    let share = Share::new(1, WORKERS);
+    assert_eq!(share.receiver_of(&datagram), 0);
+    for malformed in [&datagram[..100], &[2; 100], &[]] {
+        assert_eq!(share.receiver_of(malformed), 1);
+    }
 }
 
 #[test]

@@ -244,9 +244,17 @@ impl DataPath {
         let (reports, carried) = crew.finish(now, &mut self.endpoint);
         self.send_carried(&carried);
         for report in reports {
-            if matches!(report, Report::Remembered(_) | Report::Used(_)) {
-                // These reports cannot fail.
-                let _ = self.settle_report(now, 0, report);
+            match report {
+                Report::Failed(error) => tracing::warn!("a data thread has failed: {error}"),
+                Report::Remembered(_) | Report::Used(_) => {
+                    // These reports cannot fail.
+                    let _ = self.settle_report(now, 0, report);
+                }
+                Report::Ask(_)
+                | Report::Event(_)
+                | Report::Idle(_)
+                | Report::Status(_)
+                | Report::Verdict(_) => {}
             }
         }
     }

@@ -65,7 +65,7 @@ impl DataPath {
             self.endpoint
                 .set_caps(clock::now(), &client.public_key, client.caps);
         }
-        if let Some(admitted) = Admitted::start(clock::now(), config, gateway)? {
+        if let Some(admitted) = Admitted::start(clock::now(), config, gateway, workers)? {
             self.poller.add(admitted.asker().waker(), CLIENTS)?;
             self.admitted = Some(admitted);
             self.endpoint.set_asking(true);
@@ -74,7 +74,7 @@ impl DataPath {
         if let Some(invitations) = &gateway.invitations {
             if let Some(store) = &invitations.store {
                 let own_key = keys::public_of(&config.private_key);
-                let enroller = Enroller::start(store, own_key)?;
+                let enroller = Enroller::start(store, own_key, workers)?;
                 self.poller.add(enroller.waker(), ENROLMENTS)?;
                 self.enroller = Some(enroller);
             }

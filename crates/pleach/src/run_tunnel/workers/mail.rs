@@ -3,7 +3,10 @@
 //! Each thread has a mailbox, and a [`Post`] from which it fills the mailboxes of the others. Parcels are collected
 //! during a round, at most [`PARCEL`] packets or datagrams each, and the other thread is woken once for a parcel.
 //!
-//! Bounds: a mailbox holds [`MAILBOX`] parcels. What does not fit is dropped and counted, as by a full socket.
+//! Bounds: a mailbox holds [`MAILBOX`] parcels, and [`STRAYS`] more of received datagrams, which anybody can send and which
+//! therefore have no room in common with the rest. What does not fit is dropped and counted, as by a full socket. In each
+//! round, a thread takes [`PER_ROUND`] parcels and the received datagrams, which is less than a read of a socket can
+//! deliver.
 
 use std::sync::{
     Arc,
@@ -24,14 +27,16 @@ use super::directory::Routes;
 /// What one data thread passes to another.
 pub(super) enum Parcel {
     /// Datagrams for a link that worker 0 carries over TCP.
-    Carried(CarriedBatch),
-    /// Received datagrams of the worker's sessions, or initiations for worker 0.
-    Datagrams(Vec<(Incoming, Vec<u8>)>),
+    Carried(Vec<CarriedBatch>),
     /// Packets of the host for the worker's clients.
     Packets(Vec<PacketBuf>),
 }
 
+/// Received datagrams of the worker's sessions, or initiations for worker 0.
+type Strays = Vec<(Incoming, Vec<u8>)>;
+
 /// Datagrams for a link that TCP carries.
+#[derive(Debug)]
 pub(in crate::run_tunnel) struct CarriedBatch {
     pub(in crate::run_tunnel) route: Route,
     pub(in crate::run_tunnel) segment_len: usize,
@@ -42,6 +47,7 @@ pub(in crate::run_tunnel) struct CarriedBatch {
 #[derive(Clone, Debug)]
 struct Mailbox {
     parcels: SyncSender<Parcel>,
+    strays: SyncSender<Strays>,
     waker: Waker,
 }
 
@@ -49,6 +55,7 @@ struct Mailbox {
 #[derive(Debug)]
 pub(super) struct Inbox {
     parcels: Receiver<Parcel>,
+    strays: Receiver<Strays>,
     waker: Waker,
 }
 
@@ -68,7 +75,9 @@ pub(in crate::run_tunnel) struct Post {
     routes: Arc<Routes>,
     boxes: Vec<Mailbox>,
     packets: Vec<Vec<PacketBuf>>,
-    datagrams: Vec<Vec<(Incoming, Vec<u8>)>>,
+    strays: Vec<Strays>,
+    /// Batches for worker 0, and the number of their datagrams.
+    carried: (Vec<CarriedBatch>, usize),
     counters: Passed,
 }
 
@@ -79,12 +88,19 @@ pub(super) fn mailboxes(wakers: &[Waker], routes: &Arc<Routes>) -> Vec<(Post, In
         .iter()
         .map(|waker| {
             let (sender, parcels) = mpsc::sync_channel(MAILBOX);
+            let (stray, strays) = mpsc::sync_channel(STRAYS);
             let mailbox = Mailbox {
                 parcels: sender,
+                strays: stray,
                 waker: waker.clone(),
             };
             let waker = waker.clone();
-            (mailbox, Inbox { parcels, waker })
+            let inbox = Inbox {
+                parcels,
+                strays,
+                waker,
+            };
+            (mailbox, inbox)
         })
         .unzip();
     let posts = (0..count).map(|number| Post {
@@ -92,7 +108,8 @@ pub(super) fn mailboxes(wakers: &[Waker], routes: &Arc<Routes>) -> Vec<(Post, In
         routes: Arc::clone(routes),
         boxes: boxes.clone(),
         packets: (0..count).map(|_| Vec::new()).collect(),
-        datagrams: (0..count).map(|_| Vec::new()).collect(),
+        strays: (0..count).map(|_| Vec::new()).collect(),
+        carried: (Vec::new(), 0),
         counters: Passed::default(),
     });
     posts.zip(inboxes).collect()
@@ -132,17 +149,21 @@ impl Post {
         if owner == self.share.number() {
             return false;
         }
-        self.datagrams[owner].push((*incoming, datagram.to_vec()));
-        if self.datagrams[owner].len() >= PARCEL {
-            self.send_datagrams(owner);
+        self.strays[owner].push((*incoming, datagram.to_vec()));
+        if self.strays[owner].len() >= PARCEL {
+            self.send_strays(owner);
         }
         true
     }
 
-    /// Passes datagrams for a link that TCP carries to worker 0.
+    /// Stages datagrams for a link that TCP carries, for worker 0.
     pub(super) fn pass_carried(&mut self, batch: CarriedBatch) {
-        let count = batch.bytes.len().div_ceil(batch.segment_len.max(1));
-        self.send(0, Parcel::Carried(batch), count);
+        let (batches, count) = &mut self.carried;
+        *count += batch.bytes.len().div_ceil(batch.segment_len.max(1));
+        batches.push(batch);
+        if *count >= PARCEL {
+            self.send_carried();
+        }
     }
 
     /// Sends everything that is staged.
@@ -151,9 +172,12 @@ impl Post {
             if !self.packets[worker].is_empty() {
                 self.send_packets(worker);
             }
-            if !self.datagrams[worker].is_empty() {
-                self.send_datagrams(worker);
+            if !self.strays[worker].is_empty() {
+                self.send_strays(worker);
             }
+        }
+        if self.carried.1 > 0 {
+            self.send_carried();
         }
     }
 
@@ -164,21 +188,31 @@ impl Post {
     fn send_packets(&mut self, worker: usize) {
         let packets = std::mem::take(&mut self.packets[worker]);
         let count = packets.len();
-        self.send(worker, Parcel::Packets(packets), count);
+        let is_sent = self.boxes[worker]
+            .parcels
+            .try_send(Parcel::Packets(packets));
+        self.count(worker, is_sent.is_ok(), count);
     }
 
-    fn send_datagrams(&mut self, worker: usize) {
-        let datagrams = std::mem::take(&mut self.datagrams[worker]);
-        let count = datagrams.len();
-        self.send(worker, Parcel::Datagrams(datagrams), count);
+    fn send_strays(&mut self, worker: usize) {
+        let strays = std::mem::take(&mut self.strays[worker]);
+        let count = strays.len();
+        let is_sent = self.boxes[worker].strays.try_send(strays);
+        self.count(worker, is_sent.is_ok(), count);
     }
 
-    fn send(&mut self, worker: usize, parcel: Parcel, count: usize) {
-        let mailbox = &self.boxes[worker];
-        // A full mailbox is a counted drop. The other end of a channel is gone only while the daemon stops.
-        if mailbox.parcels.try_send(parcel).is_ok() {
+    fn send_carried(&mut self) {
+        let (batches, count) = std::mem::take(&mut self.carried);
+        let is_sent = self.boxes[0].parcels.try_send(Parcel::Carried(batches));
+        self.count(0, is_sent.is_ok(), count);
+    }
+
+    /// Counts what was sent to a worker, or did not fit into its mailbox. The other end of a channel is gone only while the
+    /// daemon stops.
+    fn count(&mut self, worker: usize, is_sent: bool, count: usize) {
+        if is_sent {
             self.counters.passed += count as u64;
-            mailbox.waker.wake();
+            self.boxes[worker].waker.wake();
         } else {
             self.counters.refused += count as u64;
         }
@@ -191,31 +225,37 @@ impl Inbox {
         &self.waker
     }
 
-    /// Gives the parcels that have arrived to the engine, and returns datagrams for links that TCP carries. Clear the
-    /// waker before.
+    /// Gives parcels that have arrived to the engine, and returns datagrams for links that TCP carries. Clear the waker
+    /// before.
     pub(super) fn unpack(&self, now: Instant, endpoint: &mut Endpoint) -> Vec<CarriedBatch> {
+        for strays in self.strays.try_iter().take(STRAYS) {
+            for (incoming, mut datagram) in strays {
+                endpoint.handle_datagram(now, &incoming, &mut datagram);
+            }
+        }
         let mut carried = Vec::new();
-        for _ in 0..MAILBOX {
-            let Ok(parcel) = self.parcels.try_recv() else {
-                return carried;
-            };
-            match parcel {
-                Parcel::Carried(batch) => carried.push(batch),
-                Parcel::Datagrams(datagrams) => {
-                    for (incoming, mut datagram) in datagrams {
-                        endpoint.handle_datagram(now, &incoming, &mut datagram);
-                    }
-                }
-                Parcel::Packets(packets) => {
+        for taken in 1..=PER_ROUND {
+            match self.parcels.try_recv() {
+                Ok(Parcel::Carried(batches)) => carried.extend(batches),
+                Ok(Parcel::Packets(packets)) => {
                     for packet in packets {
                         endpoint.handle_packet(now, packet);
                     }
                 }
+                Err(_) => return carried,
+            }
+            if taken == PER_ROUND {
+                // The sockets are served before the rest.
+                self.waker.wake();
             }
         }
-        // The sockets are served before the rest.
-        self.waker.wake();
         carried
+    }
+
+    /// Does the same with all that has arrived, when nobody sends any more.
+    pub(super) fn unpack_all(&self, now: Instant, endpoint: &mut Endpoint) -> Vec<CarriedBatch> {
+        let rounds = 0..MAILBOX.div_ceil(PER_ROUND);
+        rounds.flat_map(|_| self.unpack(now, endpoint)).collect()
     }
 }
 
@@ -223,6 +263,10 @@ impl Inbox {
 const PARCEL: usize = 64;
 /// Maximum number of parcels in a mailbox: 6 MiB of packets of 1500 bytes.
 const MAILBOX: usize = 64;
+/// Maximum number of parcels of received datagrams in a mailbox.
+const STRAYS: usize = 16;
+/// Maximum number of other parcels taken in a round.
+const PER_ROUND: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -256,22 +300,34 @@ mod tests {
         assert!(post.pass(&incoming(), &datagram));
         assert!(!post.pass(&incoming(), &[1, 0, 0, 0, 0, 3]), "no session");
         post.flush();
-        let received = posts[1].1.parcels.try_recv().expect("a parcel");
-        assert!(
-            matches!(received, Parcel::Datagrams(all) if all.len() == 1 && all[0].1 == datagram)
-        );
+        let received = posts[1].1.strays.try_recv().expect("a parcel");
+        assert!(received.len() == 1 && received[0].1 == datagram);
     }
 
     #[test]
     fn what_a_full_mailbox_does_not_hold_is_counted() {
         let mut posts = posts();
-        let (post, _) = &mut posts[0];
-        for _ in 0..(MAILBOX + 2) * PARCEL {
-            assert!(post.pass(&incoming(), &[5, 0, 0, 0, 0, 1]));
+        let (post, _) = &mut posts[1];
+        for _ in 0..(STRAYS + 2) * PARCEL {
+            assert!(post.pass(&incoming(), &[5, 0, 0, 0, 0, 2]));
         }
         post.flush();
         let counters = post.counters();
-        assert_eq!(counters.passed, (MAILBOX * PARCEL) as u64);
+        assert_eq!(counters.passed, (STRAYS * PARCEL) as u64);
         assert_eq!(counters.refused, 2 * PARCEL as u64);
+        // What the clients of this thread send has room all the same.
+        for _ in 0..2 {
+            post.pass_carried(CarriedBatch {
+                route: incoming().route,
+                segment_len: 100,
+                bytes: vec![0; 250],
+            });
+        }
+        post.flush();
+        assert_eq!(post.counters().refused, counters.refused);
+        assert_eq!(post.counters().passed, counters.passed + 6);
+        let parcel = posts[0].1.parcels.try_recv().expect("one parcel");
+        assert!(matches!(parcel, Parcel::Carried(batches) if batches.len() == 2));
+        assert!(posts[0].1.parcels.try_recv().is_err());
     }
 }

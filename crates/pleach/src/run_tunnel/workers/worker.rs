@@ -25,6 +25,7 @@ use pleach_linux::{
     poll::{self, BusyPoll, Event as Ready, Poller, Token},
     tun::Tun,
     udp::RecvBatch,
+    vm_clone::CloneWatch,
 };
 
 use super::{
@@ -88,6 +89,8 @@ struct Worker {
     tun: Tun,
     socket: LinkSocket,
     handshaker: Handshaker,
+    /// Watch for copies of this machine, as at worker 0.
+    clones: Option<CloneWatch>,
     orders: Receiver<Order>,
     inbox: Inbox,
     post: Post,
@@ -131,6 +134,10 @@ impl Worker {
         poller.add(&parts.socket, SOCKET)?;
         poller.add(parts.handshaker.waker(), HANDSHAKES)?;
         poller.add(parts.inbox.waker(), MAIL)?;
+        let clones = CloneWatch::start().ok();
+        if let Some(clones) = &clones {
+            poller.add(clones, CLONE)?;
+        }
         let counted = gateway
             .store
             .is_some()
@@ -142,6 +149,7 @@ impl Worker {
             tun: parts.tun,
             socket: parts.socket,
             handshaker: parts.handshaker,
+            clones,
             orders: parts.orders,
             inbox: parts.inbox,
             post: parts.post,
@@ -172,6 +180,12 @@ impl Worker {
                 match event.token {
                     TUN => self.read_tun(now)?,
                     HANDSHAKES => self.handshaker.collect(&mut self.endpoint, now),
+                    CLONE => {
+                        // Nothing may be sent with the old keys until worker 0 has noticed it too.
+                        if self.clones.as_ref().is_some_and(CloneWatch::take) {
+                            self.endpoint.handle_clone(now);
+                        }
+                    }
                     MAIL => {
                         if self.read_mail(now) {
                             self.stop(now);
@@ -289,12 +303,15 @@ impl Worker {
         self.inbox.waker().clear();
         // TCP carries links at worker 0 only.
         let _ = self.inbox.unpack(now, &mut self.endpoint);
-        while let Ok(order) = self.orders.try_recv() {
-            if matches!(order, Order::Stop) {
-                return true;
+        for _ in 0..ORDERS_PER_ROUND {
+            match self.orders.try_recv() {
+                Ok(Order::Stop) => return true,
+                Ok(order) => self.execute(now, order),
+                Err(_) => return false,
             }
-            self.execute(now, order);
         }
+        // The sockets are served before the rest.
+        self.inbox.waker().wake();
         false
     }
 
@@ -307,7 +324,12 @@ impl Worker {
                 }
             }
             Order::Caps(key, caps) => self.set_caps(now, &key, caps),
-            Order::Cloned => self.endpoint.handle_clone(now),
+            Order::Cloned => {
+                // A worker with a watch notices it itself, and may have new sessions already.
+                if self.clones.is_none() {
+                    self.endpoint.handle_clone(now);
+                }
+            }
             Order::FindIdle { mut keys, before } => {
                 let heard = |key: &[u8; 32]| self.endpoint.last_heard(key);
                 keys.retain(|key| heard(key).is_none_or(|heard| heard < before));
@@ -437,8 +459,11 @@ const TUN: Token = Token(0);
 const SOCKET: Token = Token(1);
 const HANDSHAKES: Token = Token(2);
 const MAIL: Token = Token(3);
+const CLONE: Token = Token(4);
 
 /// Number of super-packets read from the TUN device before the socket is served, as at worker 0.
 const READS_PER_ROUND: usize = 16;
+/// Maximum number of orders executed before the sockets are served.
+const ORDERS_PER_ROUND: usize = 64;
 /// Interval at which bytes are told to worker 0.
 const COUNT_EVERY: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, path::PathBuf, time::Duration};
 
-use pleach_core::time::Instant;
+use pleach_core::{endpoint::enrolment::MAX_ASKED, time::Instant};
 use pleach_linux::clock;
 
 use super::super::{Answer, Asker, Refused};
@@ -57,13 +57,7 @@ impl Bench {
 
     /// Passes a question about the client `number`, with the number as its ticket.
     fn ask(&self, number: u16) {
-        let asked = self.asker.tell(Note::Ask(Box::new(EnrolmentRequest {
-            ticket: u64::from(number),
-            public_key: key(number),
-            claim: None,
-            source: ([198, 51, 100, 1], 4000).into(),
-        })));
-        assert!(asked);
+        assert!(self.asker.tell(Note::Ask(Box::new(request(number)))));
     }
 
     /// Waits for the first answer for which `wanted` returns a value.
@@ -139,7 +133,17 @@ fn start_with(service: &Service, cache: PathBuf, networks: &str) -> Asker {
         idle: Duration::from_secs(600),
         write_every: Duration::from_secs(1),
     };
-    Asker::start(Box::new(store), &config, [200; 32], "run".to_owned(), None).expect("started")
+    let run = "run".to_owned();
+    Asker::start(Box::new(store), &config, [200; 32], run, None, ENGINES).expect("started")
+}
+
+fn request(number: u16) -> EnrolmentRequest {
+    EnrolmentRequest {
+        ticket: u64::from(number),
+        public_key: key(number),
+        claim: None,
+        source: ([198, 51, 100, 1], 4000).into(),
+    }
 }
 
 fn key(number: u16) -> [u8; KEY_LEN] {
@@ -349,6 +353,18 @@ fn a_former_answer_is_not_used_if_the_networks_have_changed() {
 }
 
 #[test]
+fn the_questions_of_all_engines_wait_for_a_slow_service() {
+    let bench = Bench::new();
+    bench.service.state().hangs = true;
+    let most = u16::try_from(ENGINES * MAX_ASKED).expect("few");
+    for number in 0..most {
+        assert!(bench.asker.ask(request(number)), "{number}");
+    }
+    assert!(!bench.asker.ask(request(most)), "no more than the engines");
+    bench.service.state().hangs = false;
+}
+
+#[test]
 fn a_service_that_hangs_is_noticed_although_all_threads_wait() {
     let mut bench = Bench::new();
     for number in 1..=60 {
@@ -407,5 +423,7 @@ fn a_fault_of_one_client_neither_harms_the_others_nor_hides_its_removal() {
     bench.until_trouble(false);
 }
 
+/// Number of data threads of the gateway.
+const ENGINES: usize = 3;
 /// Longest wait for what must happen: two answers that time out.
 const PATIENCE: Duration = Duration::from_secs(15);
