@@ -809,11 +809,11 @@ impl DataPath {
             Event::Peer { name, is_up: true } => {
                 self.incompatible.remove(&name);
                 tracing::info!(peer = name, "connected");
-                self.on_client(&name, true);
+                self.on_client(now, &name, true);
             }
             Event::Peer { name, is_up: false } => {
                 tracing::info!(peer = name, "disconnected");
-                self.on_client(&name, false);
+                self.on_client(now, &name, false);
                 if let Some(gateways) = &mut self.gateways {
                     gateways.hurry(now);
                 }

@@ -14,10 +14,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ipnet::IpNet;
 use pleach_core::time::Instant;
-use pleach_linux::clock;
 
 use super::data_path::DataPath;
 use crate::{
+    clients::Departures,
     config::{FleetConfig, Role},
     control::{FleetReport, Reply},
     keys::KEY_LEN,
@@ -36,6 +36,8 @@ struct Here {
     public_key: [u8; KEY_LEN],
     /// Networks of the client outside of the home networks.
     away: Vec<IpNet>,
+    /// When the client has connected here.
+    up_at: Instant,
     /// When the store said that the client has connected to another gateway; `None` if it is here.
     departed_at: Option<Instant>,
 }
@@ -60,12 +62,19 @@ impl Fleet {
     }
 
     /// Notes that a client has connected. Returns the networks to which it needs routes.
-    fn on_up(&mut self, name: String, public_key: [u8; KEY_LEN], nets: &[IpNet]) -> Vec<IpNet> {
+    fn on_up(
+        &mut self,
+        now: Instant,
+        name: String,
+        public_key: [u8; KEY_LEN],
+        nets: &[IpNet],
+    ) -> Vec<IpNet> {
         let is_away = |net: &&IpNet| !self.config.home.iter().any(|home| home.contains(*net));
         let away: Vec<IpNet> = nets.iter().filter(is_away).copied().collect();
         let here = Here {
             public_key,
             away: away.clone(),
+            up_at: now,
             departed_at: None,
         };
         self.here.insert(name, here);
@@ -78,11 +87,13 @@ impl Fleet {
         here.map_or_else(Vec::new, |here| here.away)
     }
 
-    /// Notes that clients have connected to another gateway. Returns the networks to which they need no routes.
-    fn on_departed(&mut self, now: Instant, keys: &[[u8; KEY_LEN]]) -> Vec<IpNet> {
+    /// Notes that clients have connected to another gateway, unless they have come back here later. Returns the networks to
+    /// which they need no routes.
+    fn on_departed(&mut self, now: Instant, departures: &Departures) -> Vec<IpNet> {
         let mut gone = Vec::new();
         for (name, here) in &mut self.here {
-            if here.departed_at.is_none() && keys.contains(&here.public_key) {
+            let left_at = departures.get(&here.public_key);
+            if here.departed_at.is_none() && left_at.is_some_and(|at| *at > here.up_at) {
                 here.departed_at = Some(now);
                 gone.extend_from_slice(&here.away);
                 tracing::debug!(client = name, "is at another gateway");
@@ -108,7 +119,7 @@ impl Fleet {
 
 impl DataPath {
     /// Handles the event that a client of this gateway has connected, or is not connected any more.
-    pub(super) fn on_client(&mut self, name: &str, is_up: bool) {
+    pub(super) fn on_client(&mut self, now: Instant, name: &str, is_up: bool) {
         if !is_up {
             let gone = self.fleet.as_mut().map(|fleet| fleet.on_down(name));
             return self.change_host_routes(gone.unwrap_or_default(), false);
@@ -117,18 +128,17 @@ impl DataPath {
         let (Some(fleet), Some((public_key, nets))) = (&mut self.fleet, known) else {
             return;
         };
-        let away = fleet.on_up(name.to_owned(), public_key, &nets);
-        let at_ms = clock::unix_nanos() / 1_000_000;
+        let away = fleet.on_up(now, name.to_owned(), public_key, &nets);
         if let Some(admitted) = &self.admitted {
-            admitted.asker().on_arrived(public_key, at_ms);
+            admitted.asker().on_arrived(public_key, now);
         }
         self.change_host_routes(away, true);
     }
 
     /// Handles the news that clients have connected to another gateway.
-    pub(super) fn on_departed(&mut self, now: Instant, keys: &[[u8; KEY_LEN]]) {
+    pub(super) fn on_departed(&mut self, now: Instant, departures: &Departures) {
         if let Some(fleet) = &mut self.fleet {
-            let gone = fleet.on_departed(now, keys);
+            let gone = fleet.on_departed(now, departures);
             self.change_host_routes(gone, false);
         }
     }
@@ -139,7 +149,7 @@ impl DataPath {
         let fleet = self.fleet.as_ref();
         for name in fleet.map_or_else(Vec::new, |fleet| fleet.returned(now, heard)) {
             tracing::info!(client = name, "is at this gateway again");
-            self.on_client(&name, true);
+            self.on_client(now, &name, true);
         }
     }
 
@@ -200,6 +210,12 @@ mod tests {
         texts.iter().map(parse).collect()
     }
 
+    const START: Instant = Instant::from_millis(50_000);
+
+    fn departed(key: u8, at: Instant) -> Departures {
+        Departures::from([([key; 32], at)])
+    }
+
     fn fleet() -> Fleet {
         Fleet::new(FleetConfig {
             name: "gw1".to_owned(),
@@ -211,9 +227,13 @@ mod tests {
     fn only_clients_away_from_home_have_routes() {
         let mut fleet = fleet();
         let home = nets(&["10.77.1.2/32", "fd77:0:0:1::2/128"]);
-        assert!(fleet.on_up("home".to_owned(), [1; 32], &home).is_empty());
+        assert!(
+            fleet
+                .on_up(START, "home".to_owned(), [1; 32], &home)
+                .is_empty()
+        );
         let away = nets(&["10.77.2.2/32", "fd77:0:0:2::2/128"]);
-        assert_eq!(fleet.on_up("away".to_owned(), [2; 32], &away), away);
+        assert_eq!(fleet.on_up(START, "away".to_owned(), [2; 32], &away), away);
         let report = fleet.report();
         assert_eq!((report.connected, report.away_from_home), (2, 1));
         assert!(fleet.on_down("home").is_empty());
@@ -225,10 +245,10 @@ mod tests {
     fn a_client_that_is_heard_after_it_has_departed_is_here_again() {
         let mut fleet = fleet();
         let away = nets(&["10.77.2.2/32"]);
-        fleet.on_up("away".to_owned(), [2; 32], &away);
+        fleet.on_up(START, "away".to_owned(), [2; 32], &away);
         let now = Instant::ZERO + Duration::from_secs(100);
-        assert_eq!(fleet.on_departed(now, &[[2; 32]]), away);
-        assert!(fleet.on_departed(now, &[[2; 32]]).is_empty(), "once");
+        assert_eq!(fleet.on_departed(now, &departed(2, now)), away);
+        assert!(fleet.on_departed(now, &departed(2, now)).is_empty(), "once");
         assert_eq!(fleet.report().connected, 0);
         let later = now + BACK_AFTER + Duration::from_secs(5);
         let soon = now + Duration::from_secs(1);
@@ -236,7 +256,23 @@ mod tests {
         assert!(fleet.returned(later, |_| Some(soon)).is_empty());
         assert!(fleet.returned(soon, |_| Some(soon)).is_empty());
         assert_eq!(fleet.returned(later, |_| Some(later)), ["away"]);
-        assert_eq!(fleet.on_up("away".to_owned(), [2; 32], &away), away);
+        assert_eq!(fleet.on_up(START, "away".to_owned(), [2; 32], &away), away);
         assert!(fleet.returned(later, |_| Some(later)).is_empty());
+    }
+
+    #[test]
+    fn old_news_of_a_departure_does_not_count_after_a_return() {
+        let mut fleet = fleet();
+        let away = nets(&["10.77.2.2/32"]);
+        let after = |millis| START + Duration::from_millis(millis);
+        fleet.on_up(START, "away".to_owned(), [2; 32], &away);
+        fleet.on_up(after(2_000), "away".to_owned(), [2; 32], &away);
+        let gone = fleet.on_departed(after(2_500), &departed(2, after(1_000)));
+        assert!(gone.is_empty(), "it left before it came back");
+        assert_eq!(fleet.report().connected, 1);
+        assert_eq!(
+            fleet.on_departed(after(4_000), &departed(2, after(3_000))),
+            away
+        );
     }
 }
