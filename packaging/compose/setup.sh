@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Writes keys and configurations of the three gateways of compose.yaml into ./state, once. PLEACH is a command that runs pleach.
-set -euo pipefail
+# Writes keys and configurations of the three gateways of compose.yaml into ./state, once. PLEACH is a command that runs pleach;
+# without it, the image is built first, and used. Run it as the user as whom the containers run: root, or the user of a rootless
+# engine. The files can be read by that user only.
+set -Eeuo pipefail
 cd "$(dirname "$0")"
-pleach=${PLEACH:-docker run --rm -i pleach}
+pleach=${PLEACH:-docker run --rm -i --network none pleach}
 templates=../bird
 umask 077
 
@@ -10,6 +12,11 @@ if [ -e state ]; then
     echo "state is there already: remove it to begin anew" >&2
     exit 1
 fi
+if [ -z "${PLEACH:-}" ]; then
+    docker compose build gw1
+fi
+# A half-written state is of no use.
+trap 'rm -rf state; exit 1' ERR INT TERM
 mkdir -p state/router
 head -c 24 /dev/urandom | base64 >state/database.password
 
@@ -25,7 +32,8 @@ for number in 1 2 3; do
     mkdir "state/gw$number"
     bird gateway.conf "$number" >"state/gw$number/bird.conf"
     $pleach genkey >"state/gw$number/gateway.key"
-    echo "public key of gw$number: $($pleach pubkey <"state/gw$number/gateway.key")"
+    public=$($pleach pubkey <"state/gw$number/gateway.key")
+    echo "public key of gw$number: $public"
     cp state/database.password "state/gw$number/database.password"
     cat >"state/gw$number/gateway.toml" <<TOML
 mode = "gateway"
@@ -57,3 +65,6 @@ for number in 1 2 3; do
 done
 chmod 644 state/router/bird.conf state/gw?/bird.conf
 chmod 755 state state/router state/gw?
+if [ "$(id -u)" != 0 ]; then
+    echo "If the engine runs as root, so do the containers, without the right to read files of others: sudo chown -R root state"
+fi

@@ -114,6 +114,8 @@ pub struct Setup {
     addresses: Vec<IpNet>,
     /// Destinations of the routes of [`Self::add_host_routes`].
     hosts: BTreeSet<IpNet>,
+    /// Destinations whose routes are still to be added, if they are in `hosts`, or removed.
+    unsettled_hosts: BTreeSet<IpNet>,
     netlink: Netlink,
     /// Devices from which the host forwarded packets before tunnels ran: IPv4, IPv6.
     others: [Others; 2],
@@ -180,6 +182,7 @@ impl Setup {
             state,
             addresses: Vec::new(),
             hosts: BTreeSet::new(),
+            unsettled_hosts: BTreeSet::new(),
             netlink,
             others: [Others::All, Others::All],
             rules: None,

@@ -35,6 +35,7 @@ use ipnet::IpNet;
 use pleach_core::{
     endpoint::accounts::{Caps, Usage},
     session::invitation::Claim,
+    time::Instant,
 };
 
 use self::{http::HttpStore, postgres::PostgresStore, sqlite::SqliteStore};
@@ -308,27 +309,29 @@ pub(crate) trait Lookups: Send {
     fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError>;
 }
 
+/// Clients that have connected to another gateway, each with the time of that, or an earlier one.
+pub(crate) type Departures = BTreeMap<[u8; KEY_LEN], Instant>;
+
 /// The part of a store that says at which of several gateways each client has connected last.
 ///
 /// A gateway writes where its clients are, and asks for those that have left it. Nothing is pushed to other gateways.
 pub(crate) trait Places {
-    /// Writes that clients have connected to `gateway`, each at a time in milliseconds since 1970. If `is_late`, these
-    /// times are long ago, and a client that has connected elsewhere later stays there; otherwise they are the latest news.
+    /// Writes that clients have connected to `gateway`, each at the given time. Those that have connected elsewhere later stay
+    /// there, and are returned.
     ///
     /// # Errors
-    /// If the store cannot be changed.
+    /// If the store cannot be changed. It is then not known which arrivals were written; to write them again does no harm.
     fn arrive(
         &mut self,
         gateway: &str,
-        arrived: &BTreeMap<[u8; KEY_LEN], u64>,
-        is_late: bool,
-    ) -> Result<(), StoreError>;
+        arrived: &BTreeMap<[u8; KEY_LEN], Instant>,
+    ) -> Result<Departures, StoreError>;
 
     /// Returns the clients that were at `gateway` and have connected to another one since the last call.
     ///
     /// # Errors
     /// If the store cannot be changed.
-    fn departed(&mut self, gateway: &str) -> Result<Vec<[u8; KEY_LEN]>, StoreError>;
+    fn departed(&mut self, gateway: &str) -> Result<Departures, StoreError>;
 
     /// Returns for each client that ever connected its gateway, and since when, in milliseconds since 1970.
     ///

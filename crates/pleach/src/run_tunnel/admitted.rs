@@ -219,7 +219,7 @@ impl DataPath {
         while let Some(answer) = self.admitted.as_ref().and_then(|all| all.asker.collect()) {
             match answer {
                 Answer::Changed(client) => self.change_client(now, client),
-                Answer::Departed(keys) => self.on_departed(now, &keys),
+                Answer::Departed(departed) => self.on_departed(now, &departed),
                 Answer::Gone(key) => {
                     if let Some(client) = self.forget_client(now, &key) {
                         tracing::info!(client = client.name, "removed from the store");
@@ -340,7 +340,7 @@ impl DataPath {
         admitted.asker.on_used(used);
         admitted.asker.on_forgotten(*public_key);
         // An event about a removed client may be left out.
-        self.on_client(&client.name, false);
+        self.on_client(now, &client.name, false);
         self.remove_by_key(now, public_key);
         Some(client)
     }

@@ -48,7 +48,7 @@ use unkept::Unkept;
 
 use super::written::Unwritten;
 use crate::{
-    clients::{Changed, ClientStore, Found, Mark, StoreError, StoredClient},
+    clients::{Changed, ClientStore, Departures, Found, Mark, StoreError, StoredClient},
     config::StoreConfig,
     keys::{self, KEY_LEN},
     onboard::store::Refusal,
@@ -60,7 +60,7 @@ pub(super) enum Answer {
     /// A known client has changed.
     Changed(StoredClient),
     /// These clients have connected to another gateway of the fleet.
-    Departed(Vec<[u8; KEY_LEN]>),
+    Departed(Departures),
     /// A client of the store exists no more.
     Gone([u8; KEY_LEN]),
     /// The store can be read or written again (`None`), or cannot (the reason).
@@ -101,10 +101,10 @@ impl Refused {
 
 /// A message of the data path to the thread.
 enum Note {
-    /// This client has connected, at a time of day in milliseconds since 1970.
-    Arrived([u8; KEY_LEN], u64),
     /// The engine has this client now.
     Admitted([u8; KEY_LEN]),
+    /// This client has connected at this time.
+    Arrived([u8; KEY_LEN], Instant),
     Ask(Box<EnrolmentRequest>),
     /// This client was refused, because its name or an address belongs to another one.
     Clashed([u8; KEY_LEN]),
@@ -201,9 +201,9 @@ impl Asker {
         self.tell(Note::Clashed(public_key));
     }
 
-    /// Tells the thread that a client has connected, at the time of day `at_ms`, in milliseconds since 1970.
-    pub(super) fn on_arrived(&self, public_key: [u8; KEY_LEN], at_ms: u64) {
-        self.tell(Note::Arrived(public_key, at_ms));
+    /// Tells the thread that a client has connected at the time `at`.
+    pub(super) fn on_arrived(&self, public_key: [u8; KEY_LEN], at: Instant) {
+        self.tell(Note::Arrived(public_key, at));
     }
 
     /// Tells the thread the bytes that were carried since the last call.
@@ -376,9 +376,9 @@ impl Asking {
                 Ok(Note::Clashed(key)) => self.on_clash(&key),
                 Ok(Note::Arrived(..) | Note::Ask(_) | Note::Forgotten(_) | Note::Told(_))
                     if is_stopping() => {}
-                Ok(Note::Arrived(key, at_ms)) => {
+                Ok(Note::Arrived(key, at)) => {
                     if let Some(arrivals) = &mut self.arrivals {
-                        arrivals.add(now, key, at_ms);
+                        arrivals.add(now, key, at);
                     }
                 }
                 Ok(Note::Ask(request)) => self.on_asked(*request),
@@ -409,7 +409,6 @@ impl Asking {
             }
             if now >= self.next_look {
                 self.look(now);
-                // A client that is here again has not departed.
                 self.write_arrivals(now);
                 self.ask_for_departed();
                 self.next_look = clock::now() + LOOK_EVERY;
@@ -900,6 +899,7 @@ impl Asking {
         if let Some(places) = self.store.places() {
             let written = arrivals.write(now, places);
             arrivals.tell(written.as_ref().err());
+            self.tell_departed(written.unwrap_or_default());
         }
     }
 
@@ -912,10 +912,15 @@ impl Asking {
             return;
         }
         let departed = self.store.places().map(|places| arrivals.departed(places));
-        match departed.unwrap_or(Ok(Vec::new())) {
-            Ok(keys) if keys.is_empty() => {}
-            Ok(keys) => self.out.tell(Answer::Departed(keys)),
+        match departed.unwrap_or(Ok(Departures::new())) {
+            Ok(departed) => self.tell_departed(departed),
             Err(error) => tracing::debug!(%error, "clients that have left for another gateway"),
+        }
+    }
+
+    fn tell_departed(&self, departed: Departures) {
+        if !departed.is_empty() {
+            self.out.tell(Answer::Departed(departed));
         }
     }
 

@@ -279,6 +279,7 @@ impl DataPath {
                 self.handover.as_ref().map(|handover| handover.next_at()),
                 portals,
                 clients,
+                self.fleet.as_ref().and_then(Fleet::next_at),
             ];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
@@ -369,6 +370,7 @@ impl DataPath {
             self.deliver(now)?;
             self.transmit(now);
             self.tell_events(now);
+            self.settle_coming(now);
             self.settle_gateways(now);
             self.settle_carried(now);
             if self
@@ -809,11 +811,11 @@ impl DataPath {
             Event::Peer { name, is_up: true } => {
                 self.incompatible.remove(&name);
                 tracing::info!(peer = name, "connected");
-                self.on_client(&name, true);
+                self.on_client(now, &name, true);
             }
             Event::Peer { name, is_up: false } => {
                 tracing::info!(peer = name, "disconnected");
-                self.on_client(&name, false);
+                self.on_client(now, &name, false);
                 if let Some(gateways) = &mut self.gateways {
                     gateways.hurry(now);
                 }

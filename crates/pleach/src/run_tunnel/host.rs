@@ -38,6 +38,8 @@ pub(super) struct HostState {
     dropped: Option<(Instant, BTreeMap<String, u64>)>,
     /// Whether the last check of the host succeeded.
     is_well: bool,
+    /// Whether all routes to clients are set and removed as they should be.
+    are_clients_routed: bool,
     /// Number of times that the nftables table was restored.
     restored: Arc<AtomicU64>,
 }
@@ -59,6 +61,7 @@ impl Host {
             setup,
             dropped: None,
             is_well: true,
+            are_clients_routed: true,
             restored: Arc::clone(&restored),
         };
         let thread = thread::Builder::new()
@@ -131,6 +134,16 @@ impl HostState {
         found
     }
 
+    /// Records the result of a change of the routes to clients. Of successive failures only the first is logged.
+    pub(super) fn on_clients_routed(&mut self, result: &io::Result<()>) {
+        if let Err(error) = result
+            && self.are_clients_routed
+        {
+            tracing::warn!(%error, "routes to clients are not changed, and tried again");
+        }
+        self.are_clients_routed = result.is_ok();
+    }
+
     /// Updates the tunnel's nftables table, and restores it if another program has removed it. Of successive failures
     /// only the first is logged.
     pub(super) fn look_around(&mut self) {
@@ -182,6 +195,8 @@ fn run(mut state: HostState, jobs: &Receiver<Job>, waiting: &AtomicUsize) -> Set
         }
         if clock::now() >= next_look {
             state.look_around();
+            let routed = state.setup.settle_host_routes();
+            state.on_clients_routed(&routed);
             next_look = clock::now() + LOOK_AROUND;
         }
     }

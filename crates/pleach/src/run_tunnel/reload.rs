@@ -382,6 +382,8 @@ impl DataPath {
         };
         let gone = self.names_of_clients(is_gone);
         for name in &gone {
+            // An event about a removed client may be left out.
+            self.on_client(now, name, false);
             self.remove_by_name(now, name);
         }
         self.count_clients();

@@ -211,49 +211,53 @@ fn has_bird() -> bool {
     found
 }
 
-/// Returns the configuration of BIRD at a gateway: docs/fleet.md has the same with comments.
+/// Returns the configuration of BIRD at a gateway.
 fn gateway_conf(number: u8) -> String {
-    let [v4, v6] = home(number);
     let text = include_str!("../../../../packaging/bird/gateway.conf");
-    let text = [
-        ("192.0.2.1", format!("10.98.{number}.1")),
-        ("192.0.2.2", format!("10.98.{number}.2")),
-        ("2001:db8::1", format!("fd98:{number}::1")),
-        ("2001:db8::2", format!("fd98:{number}::2")),
+    let [v4, v6] = home(number);
+    let own = [
         ("10.77.1.0/24", v4.to_owned()),
         ("fd77:0:0:1::/64", v6.to_owned()),
-        ("10.77.0.0/16", "10.77.0.0/24".to_owned()),
-        ("fd77::/48", "fd77::/64".to_owned()),
-        ("65001", format!("6500{number}")),
         ("pleach0", TUNNEL.to_owned()),
-    ]
-    .iter()
-    .fold(text.to_owned(), |text, (from, to)| {
-        assert!(text.contains(from), "{from} is in the template");
-        text.replace(from, to)
-    });
-    format!("log stderr all;\n{text}")
+    ];
+    format!("log stderr all;\n{}", filled_in(text, number, &own))
 }
 
 /// Returns the configuration of BIRD at the router.
 fn router_conf() -> String {
-    let mut text = "log stderr all;\nrouter id 10.98.0.2;\nprotocol device { }\n\
-         protocol kernel { ipv4 { import none; export all; }; }\n\
-         protocol kernel { ipv6 { import none; export all; }; }\n"
-        .to_owned();
-    for number in 1..=3 {
-        for (family, prefix) in [
-            ("ipv4", format!("10.98.{number}.")),
-            ("ipv6", format!("fd98:{number}::")),
-        ] {
-            text.push_str(&format!(
-                "protocol bgp gw{number}_{family} {{ local {prefix}2 as 65000; neighbor {prefix}1 as 6500{number};\n\
-                 connect delay time 1; connect retry time 1; error wait time 1, 2;\n\
-                 {family} {{ import all; export all; }}; }}\n"
-            ));
-        }
+    let text = include_str!("../../../../packaging/bird/router.conf");
+    let sessions_at = text.find("protocol bgp").expect("sessions");
+    let (common, sessions) = text.split_at(sessions_at);
+    let common = common
+        .replace("router id 192.0.2.2", "router id 10.98.0.2")
+        .replace("10.77.0.0/16", "10.77.0.0/24")
+        .replace("fd77::/48", "fd77::/64");
+    let of_gateway = |number| {
+        let text = sessions.replace("gw1", &format!("gw{number}"));
+        filled_in(&text, number, &[])
+    };
+    let sessions: String = (1..=3).map(of_gateway).collect();
+    format!("log stderr all;\n{common}{sessions}")
+}
+
+/// Returns a template with the addresses of a gateway and of the router, the networks of all clients, and `more`.
+fn filled_in(text: &str, number: u8, more: &[(&str, String)]) -> String {
+    let common = [
+        ("192.0.2.1", format!("10.98.{number}.1")),
+        ("192.0.2.2", format!("10.98.{number}.2")),
+        ("2001:db8::1", format!("fd98:{number}::1")),
+        ("2001:db8::2", format!("fd98:{number}::2")),
+        ("65001", format!("6500{number}")),
+    ];
+    let networks = [
+        ("10.77.0.0/16", "10.77.0.0/24".to_owned()),
+        ("fd77::/48", "fd77::/64".to_owned()),
+    ];
+    for (from, _) in common.iter().chain(more) {
+        assert!(text.contains(from), "{from} is in the template");
     }
-    text
+    let all = more.iter().chain(&common).chain(&networks);
+    all.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 /// A TCP connection between a client and the server in which each end sends some Mbit/s and checks what it receives.

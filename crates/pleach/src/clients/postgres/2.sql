@@ -6,7 +6,7 @@ CREATE TABLE places (
     public_key TEXT NOT NULL PRIMARY KEY,
     -- Name of the gateway to which the client has connected last.
     gateway TEXT NOT NULL,
-    -- Time of that, in milliseconds since 1970; increases with each change.
+    -- Time of that by the clock of the database, in milliseconds since 1970.
     since BIGINT NOT NULL,
     -- Gateway that the client has left and that does not know this yet, or NULL.
     former TEXT

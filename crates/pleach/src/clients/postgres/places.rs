@@ -3,12 +3,22 @@
 //! Each statement is a transaction of its own. A client that changes its gateway leaves the name of the former one in its
 //! row, until that gateway has asked for it. If the client changes again before, only the latest former gateway is told;
 //! the others notice that the client is silent.
+//!
+//! All times are those of the database's clock. A gateway reads it before it writes, so a statement that is delayed on its way
+//! writes a time that has passed, and does not replace what another gateway has written meanwhile.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use super::PostgresStore;
+use pleach_core::time::Instant;
+use pleach_linux::clock;
+use tokio_postgres::Row;
+
+use super::{
+    PostgresStore,
+    link::{Failure, Link},
+};
 use crate::{
-    clients::{Places, StoreError, raw::signed},
+    clients::{Departures, Places, StoreError, raw::signed},
     keys::{self, KEY_LEN},
 };
 
@@ -16,36 +26,45 @@ impl Places for PostgresStore {
     fn arrive(
         &mut self,
         gateway: &str,
-        arrived: &BTreeMap<[u8; KEY_LEN], u64>,
-        is_late: bool,
-    ) -> Result<(), StoreError> {
+        arrived: &BTreeMap<[u8; KEY_LEN], Instant>,
+    ) -> Result<Departures, StoreError> {
         let keys: Vec<String> = arrived.keys().map(keys::encode_public).collect();
-        let times: Vec<i64> = arrived.values().map(|at| signed(*at)).collect();
+        let late = StoreError::Unavailable {
+            place: self.place.clone(),
+            what: "it needs too long to say the time".to_owned(),
+        };
         self.read(|open| {
+            let now = Now::read(&open.link)?;
+            if clock::now().since(now.local) > PROMPT {
+                return Err(late.into());
+            }
+            let times: Vec<i64> = arrived.values().map(|at| now.time_of(*at)).collect();
+            // A time in the future was written before the clock of the database was set back.
             open.link.execute(
                 "INSERT INTO places AS known (public_key, gateway, since)
                  SELECT key, $1::text, at FROM unnest($2::text[], $3::bigint[]) AS new (key, at)
-                 ON CONFLICT (public_key) DO UPDATE SET gateway = excluded.gateway,
-                 since = greatest(excluded.since, known.since + 1),
+                 ON CONFLICT (public_key) DO UPDATE SET gateway = excluded.gateway, since = excluded.since,
                  former = CASE WHEN known.gateway = excluded.gateway THEN known.former ELSE known.gateway END
-                 WHERE NOT $4::boolean OR excluded.since > known.since",
-                &[&gateway, &keys, &times, &is_late],
+                 WHERE excluded.since >= known.since
+                 OR known.since > extract(epoch FROM clock_timestamp()) * 1000 + 1000",
+                &[&gateway, &keys, &times],
             )?;
-            Ok(())
+            let elsewhere = open.link.query(
+                "SELECT public_key, since FROM places WHERE public_key = ANY($2::text[]) AND gateway <> $1",
+                &[&gateway, &keys],
+            )?;
+            now.departures(&elsewhere)
         })
     }
 
-    fn departed(&mut self, gateway: &str) -> Result<Vec<[u8; KEY_LEN]>, StoreError> {
+    fn departed(&mut self, gateway: &str) -> Result<Departures, StoreError> {
         self.read(|open| {
+            let now = Now::read(&open.link)?;
             let left = open.link.query(
-                "UPDATE places SET former = NULL WHERE former = $1 RETURNING public_key",
+                "UPDATE places SET former = NULL WHERE former = $1 RETURNING public_key, since",
                 &[&gateway],
             )?;
-            let mut keys = Vec::new();
-            for row in left {
-                keys.extend(keys::decode(row.try_get(0)?).ok().map(|key| *key));
-            }
-            Ok(keys)
+            now.departures(&left)
         })
     }
 
@@ -65,3 +84,46 @@ impl Places for PostgresStore {
         })
     }
 }
+
+/// A moment by the clock of the database, and by that of this host.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    /// In milliseconds since 1970.
+    ms: i64,
+    /// Not later than `ms`.
+    local: Instant,
+}
+
+impl Now {
+    fn read(link: &Link) -> Result<Self, Failure> {
+        let local = clock::now();
+        let row = link.query_one(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+            &[],
+        )?;
+        let ms = row.try_get(0)?;
+        Ok(Self { ms, local })
+    }
+
+    /// Returns the time of the database at `at`, which is not later than `self`.
+    fn time_of(self, at: Instant) -> i64 {
+        let age = self.local.since(at).as_millis();
+        self.ms - signed(u64::try_from(age).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the clients of rows with a key and a time.
+    fn departures(self, rows: &[Row]) -> Result<Departures, Failure> {
+        let mut all = Departures::new();
+        for row in rows {
+            let since: i64 = row.try_get(1)?;
+            let age = Duration::from_millis(u64::try_from(self.ms - since).unwrap_or(0));
+            if let Ok(key) = keys::decode(row.try_get(0)?) {
+                all.insert(*key, self.local - age);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Time in which the database must say its time, so that an arrival is not written as later than it was by more than that.
+const PROMPT: Duration = Duration::from_millis(500);

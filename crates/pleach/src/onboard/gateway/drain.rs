@@ -34,8 +34,19 @@ pub(super) fn run(options: &Drain) -> anyhow::Result<String> {
     }
     let deadline = clock::now() + options.timeout;
     let mut told = None;
+    let mut failed = 0;
     loop {
-        let left = connected(control)?;
+        // A single request may fail while the daemon is busy.
+        let left = match connected(control) {
+            Ok(left) => left,
+            Err(error) if failed >= FAILURES || clock::now() >= deadline => return Err(error),
+            Err(_) => {
+                failed += 1;
+                thread::park_timeout(LOOK_EVERY);
+                continue;
+            }
+        };
+        failed = 0;
         if left.is_empty() {
             return Ok(
                 "No client is connected. Until a restart or `pleach gateway drain --off`, clients come back only if no other gateway answers.\n"
@@ -70,6 +81,8 @@ fn connected(control: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Interval at which the clients are counted.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Number of successive requests that may fail.
+const FAILURES: u32 = 5;
 /// Number of clients that an error names.
 const NAMED: usize = 5;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use pleach_core::time::Instant;
 
 use crate::{
-    clients::{Places, StoreError},
+    clients::{Departures, Places, StoreError},
     keys::KEY_LEN,
 };
 
@@ -14,18 +14,12 @@ use crate::{
 pub(super) struct Arrivals {
     /// Name of this gateway in the store.
     gateway: String,
-    waiting: BTreeMap<[u8; KEY_LEN], Arrival>,
+    /// When each client has connected.
+    waiting: BTreeMap<[u8; KEY_LEN], Instant>,
     /// When the next arrivals are to be written; `None` if none are waiting.
     due: Option<Instant>,
     /// Whether the last attempt has failed.
     is_failing: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Arrival {
-    /// Time of day, in milliseconds since 1970.
-    at_ms: u64,
-    noted_at: Instant,
 }
 
 impl Arrivals {
@@ -39,13 +33,9 @@ impl Arrivals {
         }
     }
 
-    /// Notes that a client has connected at the time of day `at_ms`, in milliseconds since 1970.
-    pub(super) fn add(&mut self, now: Instant, public_key: [u8; KEY_LEN], at_ms: u64) {
-        let arrival = Arrival {
-            at_ms,
-            noted_at: now,
-        };
-        self.waiting.insert(public_key, arrival);
+    /// Notes that a client has connected at the time `at`.
+    pub(super) fn add(&mut self, now: Instant, public_key: [u8; KEY_LEN], at: Instant) {
+        self.waiting.insert(public_key, at);
         self.due.get_or_insert(now + TOGETHER);
     }
 
@@ -61,7 +51,7 @@ impl Arrivals {
         }
     }
 
-    /// Writes the arrivals. Those that have waited for long do not replace later news.
+    /// Writes the arrivals. Returns clients that have connected to another gateway since they have arrived here.
     ///
     /// # Errors
     /// If the store cannot be changed. The arrivals are tried again after [`AGAIN`].
@@ -69,36 +59,24 @@ impl Arrivals {
         &mut self,
         now: Instant,
         places: &mut dyn Places,
-    ) -> Result<(), StoreError> {
-        for is_late in [true, false] {
-            let is_of_these = |arrival: &Arrival| (now.since(arrival.noted_at) > PROMPT) == is_late;
-            let batch: BTreeMap<[u8; KEY_LEN], u64> = self
-                .waiting
-                .iter()
-                .filter(|(_, arrival)| is_of_these(arrival))
-                .map(|(key, arrival)| (*key, arrival.at_ms))
-                .collect();
-            if batch.is_empty() {
-                continue;
-            }
-            if let Err(error) = places.arrive(&self.gateway, &batch, is_late) {
-                self.due = Some(now + AGAIN);
-                return Err(error);
-            }
-            self.waiting.retain(|key, _| !batch.contains_key(key));
+    ) -> Result<Departures, StoreError> {
+        let written = if self.waiting.is_empty() {
+            Ok(Departures::new())
+        } else {
+            places.arrive(&self.gateway, &self.waiting)
+        };
+        if written.is_ok() {
+            self.waiting.clear();
         }
-        self.due = None;
-        Ok(())
+        self.due = written.is_err().then_some(now + AGAIN);
+        written
     }
 
     /// Returns the clients that have left this gateway for another one.
     ///
     /// # Errors
     /// If the store cannot be changed.
-    pub(super) fn departed(
-        &self,
-        places: &mut dyn Places,
-    ) -> Result<Vec<[u8; KEY_LEN]>, StoreError> {
+    pub(super) fn departed(&self, places: &mut dyn Places) -> Result<Departures, StoreError> {
         places.departed(&self.gateway)
     }
 
@@ -117,9 +95,6 @@ impl Arrivals {
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Time after a failure after which the arrivals are tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Age up to which an arrival is the latest news, whatever the clocks of other gateways say: a client needs about a second to
-/// change its gateway.
-const PROMPT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -129,25 +104,24 @@ mod tests {
     #[derive(Default)]
     struct Recorder {
         is_away: bool,
-        written: Vec<(usize, bool)>,
+        written: Vec<BTreeMap<[u8; KEY_LEN], Instant>>,
     }
 
     impl Places for Recorder {
         fn arrive(
             &mut self,
             _: &str,
-            arrived: &BTreeMap<[u8; KEY_LEN], u64>,
-            is_late: bool,
-        ) -> Result<(), StoreError> {
+            arrived: &BTreeMap<[u8; KEY_LEN], Instant>,
+        ) -> Result<Departures, StoreError> {
             if self.is_away {
                 return Err(StoreError::Full);
             }
-            self.written.push((arrived.len(), is_late));
-            Ok(())
+            self.written.push(arrived.clone());
+            Ok(Departures::new())
         }
 
-        fn departed(&mut self, _: &str) -> Result<Vec<[u8; KEY_LEN]>, StoreError> {
-            Ok(Vec::new())
+        fn departed(&mut self, _: &str) -> Result<Departures, StoreError> {
+            Ok(Departures::new())
         }
 
         fn all(&mut self) -> Result<BTreeMap<[u8; KEY_LEN], (String, u64)>, StoreError> {
@@ -156,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_wait_while_the_store_is_away_and_are_late_then() {
+    fn arrivals_wait_while_the_store_is_away_and_keep_their_times() {
         let mut arrivals = Arrivals::new("gw1".to_owned());
         let mut store = Recorder {
             is_away: true,
@@ -164,19 +138,19 @@ mod tests {
         };
         let start = Instant::ZERO + Duration::from_secs(100);
         assert_eq!(arrivals.due(), None);
-        arrivals.add(start, [1; KEY_LEN], 5);
-        arrivals.add(start, [2; KEY_LEN], 5);
+        arrivals.add(start, [1; KEY_LEN], start);
+        arrivals.add(start, [2; KEY_LEN], start);
         assert_eq!(arrivals.due(), Some(start + TOGETHER));
         assert!(arrivals.write(start, &mut store).is_err());
         let later = start + Duration::from_secs(60);
         assert!(arrivals.due().is_some_and(|due| due <= later));
-        arrivals.add(later, [2; KEY_LEN], 6);
-        arrivals.add(later, [3; KEY_LEN], 6);
+        arrivals.add(later, [2; KEY_LEN], later);
         store.is_away = false;
         arrivals.write(later, &mut store).expect("back");
-        assert_eq!(store.written, [(1, true), (2, false)]);
+        let wanted = BTreeMap::from([([1; KEY_LEN], start), ([2; KEY_LEN], later)]);
+        assert_eq!(store.written, [wanted]);
         assert_eq!(arrivals.due(), None);
         arrivals.write(later, &mut store).expect("nothing to write");
-        assert_eq!(store.written.len(), 2);
+        assert_eq!(store.written.len(), 1);
     }
 }

@@ -69,7 +69,9 @@ impl DataPath {
             self.poller.add(admitted.asker().waker(), CLIENTS)?;
             self.admitted = Some(admitted);
             self.endpoint.set_asking(true);
-            self.fleet = gateway.fleet.clone().map(Fleet::new);
+            let networks = gateway.store.as_ref().map(|store| store.networks.clone());
+            let fleet = gateway.fleet.clone();
+            self.fleet = fleet.map(|fleet| Fleet::new(fleet, networks.unwrap_or_default()));
         }
         if let Some(invitations) = &gateway.invitations {
             if let Some(store) = &invitations.store {
