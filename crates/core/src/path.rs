@@ -244,7 +244,7 @@ impl Path {
         Some(self.rtt.smoothed().unwrap_or(min).clamp(min, most))
     }
 
-    /// One-way delay in the sending direction, from reports.
+    /// One-way delay in the sending direction, from reports and answers to pings.
     #[must_use]
     pub const fn delay(&self) -> &delay::OneWayDelay {
         &self.model.delay

@@ -2,7 +2,7 @@
 //!
 //! | estimate | from | file |
 //! | --- | --- | --- |
-//! | one-way delay: minimum, mean, deviation | reports | `delay.rs` |
+//! | one-way delay: minimum, mean, deviation | reports, answers to pings | `delay.rs` |
 //! | base delay, standing queue, jitter | reports | `model/queue.rs` |
 //! | delivery rate: maximum, latest, smoothed | reports; packet trains before the first sample | `rate.rs`, `train.rs` |
 //! | loss: floor, mean, and windows that show congestion | reports and NACKs | `loss.rs`, `model/loss_window.rs` |

@@ -147,7 +147,7 @@ impl Path {
     }
 
     /// Sets whether the tunnel rests, so that the path is probed rarely while it is up. The one-way delays of the sending
-    /// direction are forgotten: no report has come for so long that the clocks of the two ends may have drifted apart.
+    /// direction are forgotten at its beginning: samples will be so rare that the clocks of the two ends may drift apart.
     pub(crate) fn set_resting(&mut self, is_resting: bool) {
         self.health.set_resting(is_resting);
         if is_resting {

@@ -114,8 +114,8 @@ impl Views {
 
 /// The minimum delays of the working paths.
 struct Quickest {
-    /// Whether the one-way delays of all working paths are known. A path's delay is known after the path has carried
-    /// data. Until all delays are known, half of the RTT is used instead.
+    /// Whether the one-way delays of all working paths are known. A path's delay is known once it has carried data or
+    /// answered a ping. Until all delays are known, half of the RTT is used instead.
     is_measured: bool,
     delay: Option<RelativeDelay>,
     rtt: Option<Duration>,
