@@ -25,7 +25,7 @@ pub(crate) mod budgets;
 mod carried;
 mod counted;
 mod data_path;
-mod delivery;
+mod device;
 pub(crate) mod dns;
 mod enrolled;
 mod fleet;

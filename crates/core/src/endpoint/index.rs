@@ -7,10 +7,10 @@ use crate::{rng::Rng, wire::header::MAX_INDEX};
 
 /// Allocates 24-bit session indices and finds the peer of an index.
 ///
-/// The lower 20 bits of an index ([`NUMBER_MASK`]) are the number of a slot, and the upper four bits change when the slot
-/// is used again. Slots are used again in the order in which they were freed, and not before [`MIN_FREE`] are free unless
-/// the table is full, so an old index does not soon name another peer. A [worker](super::workers) uses only the numbers that belong to its share. The table has at most
-/// [`MAX_SESSIONS`] sessions, or a worker's share of them.
+/// The lower 20 bits of an index ([`NUMBER_MASK`]) are the number of a slot, and the upper four bits change when the
+/// slot is used again. Slots are used again in the order in which they were freed, and not before [`MIN_FREE`] are free
+/// unless the table is full, so an old index does not soon name another peer. A [worker](super::workers) uses only the
+/// numbers that belong to its share. The table has at most [`MAX_SESSIONS`] sessions, or a worker's share of them.
 #[derive(Debug)]
 pub(super) struct IndexTable {
     slots: Vec<Slot>,

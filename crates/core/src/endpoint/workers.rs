@@ -17,9 +17,9 @@
 //! A [`Verdict`] is what worker 0 needs for its limits and cookies: the worker has taken the initiation, it was useless, it
 //! is to be turned away, or a client has proved an address.
 //!
-//! Bounds: at most [`MAX_WORK`] initiations are read at a time, and each is handed over at most
-//! once. At most as many wait for each other worker; further senders are turned away. [`MAX_VERDICTS`] verdicts wait for the
-//! host, besides those that say that an initiation was taken.
+//! Bounds: at most [`MAX_WORK`] initiations are read at a time, and each is handed over at most once. At most as many
+//! wait for each other worker; further senders are turned away. [`MAX_VERDICTS`] verdicts wait for the host, besides
+//! those that say that an initiation was taken.
 
 use core::fmt;
 

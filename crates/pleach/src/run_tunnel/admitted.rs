@@ -22,7 +22,7 @@ use pleach_core::{
 
 use super::{
     asking::{Answer, Asker, Refused},
-    counted::Counted,
+    counted::{COUNT_EVERY, Counted},
     data_path::DataPath,
     psk,
     workers::Question,
@@ -417,8 +417,6 @@ fn peer(client: &StoredClient, scheduler: &SchedulerConfig) -> PeerConfig {
     }
 }
 
-/// Interval at which bytes are told to the thread.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which idle clients are looked for.
 const IDLE_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of clients whose clash was logged.

@@ -1,10 +1,13 @@
 //! The bytes that the clients of an engine have carried since they were last counted, for the store of clients.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use pleach_core::endpoint::{Endpoint, accounts::Usage};
 
 use crate::keys::KEY_LEN;
+
+/// Interval of counting.
+pub(super) const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// Counters of the engine's peers, as they were last counted.
 #[derive(Debug, Default)]

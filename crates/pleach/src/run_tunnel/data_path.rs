@@ -44,7 +44,7 @@ use super::{
     admitted::Admitted,
     budgets::Budgets,
     carried::{self, CARRIED, Links, Place, Task},
-    delivery,
+    device,
     enrolled::{self, Enroller},
     fleet::Fleet,
     gateways::Gateways,
@@ -408,22 +408,16 @@ impl DataPath {
     }
 
     fn read_tun(&mut self, now: Instant) -> io::Result<()> {
-        for _ in 0..READS_PER_ROUND {
-            match self.tun.read_batch(self.endpoint.pool(), &mut self.packets) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+        let mut post = self.crew.as_mut().map(Crew::post);
+        let (endpoint, tun) = (&mut self.endpoint, &mut self.tun);
+        device::read(endpoint, tun, &mut self.packets, |endpoint, packets| {
+            if let Some(post) = &mut post {
+                return post.sort(now, endpoint, packets);
             }
-            if let Some(crew) = &mut self.crew {
-                let post = crew.post();
-                post.sort(now, &mut self.endpoint, &mut self.packets);
-                continue;
+            for packet in packets.drain(..) {
+                endpoint.handle_packet(now, packet);
             }
-            for packet in self.packets.drain(..) {
-                self.endpoint.handle_packet(now, packet);
-            }
-        }
-        Ok(())
+        })
     }
 
     fn receive(&mut self, token: u64) {
@@ -481,7 +475,7 @@ impl DataPath {
             handover.deliver(now, &mut self.packets);
         }
         let (endpoint, tun) = (&mut self.endpoint, &mut self.tun);
-        self.undelivered += delivery::deliver(endpoint, tun, &mut self.packets)?;
+        self.undelivered += device::deliver(endpoint, tun, &mut self.packets)?;
         Ok(())
     }
 
@@ -1179,6 +1173,3 @@ const CLIENTS: Token = Token(12);
 const PROGRAMS: Token = Token(13);
 const CREW: Token = Token(14);
 const FIRST_SOCKET: u64 = 16;
-
-/// Number of super-packets read from the TUN device before the other sockets are served: 700 packets of a bulk flow.
-const READS_PER_ROUND: usize = 16;

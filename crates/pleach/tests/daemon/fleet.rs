@@ -51,23 +51,7 @@ struct Site {
 impl Site {
     /// Connects a gateway's host to the router, and starts its daemons.
     fn start(world: &World, number: u8, database: &str) -> Self {
-        let host = world.another(number + 1);
-        host.ip(&format!(
-            "link add b{number} type veth peer name b{number} netns {}\n\
-             addr add 10.98.{number}.1/24 dev b{number}\n\
-             addr add fd98:{number}::1/64 dev b{number} nodad\n\
-             link set dev b{number} up\n",
-            world.server.path().display()
-        ))
-        .expect("the gateway's end");
-        world
-            .server
-            .ip(&format!(
-                "addr add 10.98.{number}.2/24 dev b{number}\n\
-                 addr add fd98:{number}::2/64 dev b{number} nodad\n\
-                 link set dev b{number} up\n"
-            ))
-            .expect("the router's end");
+        let host = world.another_gateway(number);
         let dir = world.dir.path().join(format!("gw{number}"));
         fs::create_dir(&dir).expect("directory");
         let file = dir.join("gateway.toml");

@@ -41,24 +41,8 @@ impl Sites {
     fn new(world: &World) -> Self {
         let router = [("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
         world.gateway.sysctl(&router).expect("settings");
-        let [one, two] = [2, 3].map(|number| world.another(number));
+        let [one, two] = [1, 2].map(|number| world.another_gateway(number));
         for (number, host) in [(1, &one), (2, &two)] {
-            host.ip(&format!(
-                "link add b{number} type veth peer name b{number} netns {}\n\
-                 addr add 10.98.{number}.1/24 dev b{number}\n\
-                 addr add fd98:{number}::1/64 dev b{number} nodad\n\
-                 link set dev b{number} up\n",
-                world.server.path().display()
-            ))
-            .expect("the gateway's end");
-            world
-                .server
-                .ip(&format!(
-                    "addr add 10.98.{number}.2/24 dev b{number}\n\
-                     addr add fd98:{number}::2/64 dev b{number} nodad\n\
-                     link set dev b{number} up\n"
-                ))
-                .expect("the server's end");
             host.ip(&format!(
                 "route add 10.97.0.2 via 10.98.{number}.2\n\
                  -6 route add fd97::2 via fd98:{number}::2\n"

@@ -85,6 +85,28 @@ impl World {
         host
     }
 
+    /// Makes a further host on wire `number` + 1, and connects it to the server by a wire of its own: 10.98.`number`.0/24
+    /// and fd98:`number`::/64, with the host at `1` and the server at `2`.
+    pub(crate) fn another_gateway(&self, number: u8) -> Netns {
+        let host = self.another(number + 1);
+        host.ip(&format!(
+            "link add b{number} type veth peer name b{number} netns {}\n\
+             addr add 10.98.{number}.1/24 dev b{number}\n\
+             addr add fd98:{number}::1/64 dev b{number} nodad\n\
+             link set dev b{number} up\n",
+            self.server.path().display()
+        ))
+        .expect("the gateway's end");
+        self.server
+            .ip(&format!(
+                "addr add 10.98.{number}.2/24 dev b{number}\n\
+                 addr add fd98:{number}::2/64 dev b{number} nodad\n\
+                 link set dev b{number} up\n"
+            ))
+            .expect("the server's end");
+        host
+    }
+
     /// Limits the two wires to 30 and 12 Mbit/s, in both directions.
     pub(crate) fn slow(&self) {
         for (host, prefix) in [(&self.client, "l"), (&self.gateway, "g")] {

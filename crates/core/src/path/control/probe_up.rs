@@ -1,10 +1,10 @@
 //! Probe up: sends more than the capacity until a queue appears, and the more, the longer none does.
 //!
-//! The first round is paced at 110 % of the capacity. While each round shows more capacity, the excess doubles: 120, 140
-//! and 180 %, then as much as in startup. A link whose rate has returned is full again after a few rounds. On a path whose
-//! capacity is known, the first round shows no more capacity, so a short buffer does not overflow; where it is not, the
-//! last round may send up to 1.5 times an RTT too much, as startup does. BBR does the same with the bytes in flight, whose
-//! growth doubles each round (`bw_probe_up_rounds`, draft-ietf-ccwg-bbr section 5.3.3.6).
+//! The first round is paced at 110 % of the capacity. While each round shows more capacity, the excess doubles: 120,
+//! 140 and 180 %, then as much as in startup. A link whose rate has returned is full again after a few rounds. On a path
+//! whose capacity is known, the first round shows no more capacity, so a short buffer does not overflow. Where it is not
+//! known, the last round may send 1.5 times the bytes of an RTT too much, as startup does. BBR does the same with the
+//! bytes in flight, whose growth doubles each round (`bw_probe_up_rounds`, draft-ietf-ccwg-bbr section 5.3.3.6).
 
 use super::startup;
 use crate::units::Bitrate;

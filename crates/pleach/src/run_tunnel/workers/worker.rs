@@ -7,7 +7,6 @@ use std::{
     io,
     sync::{Arc, mpsc::Receiver},
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -39,8 +38,8 @@ use crate::{
     run_tunnel::{
         carried::CARRIED,
         cores,
-        counted::Counted,
-        delivery, endpoint_config,
+        counted::{COUNT_EVERY, Counted},
+        device, endpoint_config,
         handshaker::{AbortOnPanic, Handshaker},
         memory,
         pauses::Pauses,
@@ -206,7 +205,7 @@ impl Worker {
             self.handshaker.hand_over(&mut self.endpoint, now);
             self.endpoint.handle_timeout(now);
             self.undelivered +=
-                delivery::deliver(&mut self.endpoint, &mut self.tun, &mut self.packets)?;
+                device::deliver(&mut self.endpoint, &mut self.tun, &mut self.packets)?;
             self.transmit(now);
             self.post.flush();
             self.report(now);
@@ -224,15 +223,10 @@ impl Worker {
     }
 
     fn read_tun(&mut self, now: Instant) -> io::Result<()> {
-        for _ in 0..READS_PER_ROUND {
-            match self.tun.read_batch(self.endpoint.pool(), &mut self.packets) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-            self.post.sort(now, &mut self.endpoint, &mut self.packets);
-        }
-        Ok(())
+        let (endpoint, tun, post) = (&mut self.endpoint, &mut self.tun, &mut self.post);
+        device::read(endpoint, tun, &mut self.packets, |endpoint, packets| {
+            post.sort(now, endpoint, packets);
+        })
     }
 
     fn receive(&mut self) {
@@ -461,9 +455,5 @@ const HANDSHAKES: Token = Token(2);
 const MAIL: Token = Token(3);
 const CLONE: Token = Token(4);
 
-/// Number of super-packets read from the TUN device before the socket is served, as at worker 0.
-const READS_PER_ROUND: usize = 16;
 /// Maximum number of orders executed before the sockets are served.
 const ORDERS_PER_ROUND: usize = 64;
-/// Interval at which bytes are told to worker 0.
-const COUNT_EVERY: Duration = Duration::from_secs(1);
