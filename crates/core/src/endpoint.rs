@@ -19,10 +19,7 @@
 //! after step 3 ([`workers`]).
 
 use core::net::{IpAddr, SocketAddr};
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use ipnet::IpNet;
 
@@ -43,14 +40,14 @@ use crate::{
         cookie::CookieJar,
         entropy::{self, Entropy},
         handshake::StaticKeys,
-        limiter::{Bucket, HandshakeLimiter, Limits, Source},
+        limiter::{HandshakeLimiter, Limits},
         secret::Secret,
-        seen::{RecentInitiations, SeenInitiations},
+        seen::SeenInitiations,
     },
     time::Instant,
     trace::Observers,
     transmit::{Route, TxQueue},
-    tunnel::{Incoming, Tunnel, TunnelStatus, buffer_bytes},
+    tunnel::{Incoming, TunnelStatus, buffer_bytes},
     wire::{
         handshake::{
             CAPABILITIES, Hello, KIND_BUSY, KIND_COOKIE_REPLY, KIND_INITIATION, KIND_REACH_ANSWER,
@@ -71,15 +68,15 @@ mod handshakes;
 mod index;
 mod initiating;
 pub mod kept;
+mod peers;
 mod programs;
 pub mod reaching;
 mod reconfiguring;
+mod time_of_day;
 pub mod work;
 pub mod workers;
 
 pub use crate::class::FlowQuestion;
-use accounts::Upload;
-use allowed_ips::AllowedIps;
 use common::Common;
 use connector::Connector;
 pub use connector::Reach;
@@ -89,8 +86,10 @@ pub use handshakes::HandshakeCounters;
 use index::IndexTable;
 pub use index::MAX_SESSIONS;
 use kept::Kept;
+use peers::{Peer, Peers};
+use time_of_day::TimeOfDay;
 use work::WorkQueue;
-use workers::{Handed, Share, Verdict};
+use workers::Others;
 
 /// The configuration of an endpoint.
 #[derive(Debug)]
@@ -154,7 +153,8 @@ pub struct PeerConfig {
 /// An event for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer's association can now carry data, or can no longer carry data.
+    /// A peer's association can now carry data, or can no longer carry data. At a gateway, a client whose paths are only
+    /// Suspect counts as up.
     Peer {
         /// Name of the peer.
         name: String,
@@ -216,29 +216,16 @@ pub struct Endpoint {
     /// The source of fresh bytes for each handshake, so that the keys of earlier handshakes cannot be derived from
     /// stored state.
     entropy: Box<dyn Entropy>,
-    peers: Vec<Peer>,
-    by_key: BTreeMap<[u8; 32], usize>,
-    allowed: AllowedIps,
+    peers: Peers,
     indices: IndexTable,
     expecting: Expecting,
     jar: CookieJar,
     limiter: HandshakeLimiter,
     seen: SeenInitiations,
     work: WorkQueue,
-    /// This endpoint's part of the clients.
-    share: Share,
-    /// Initiations for the endpoints of other workers. Bounded by [`work::MAX_WORK`].
-    handed: VecDeque<Handed>,
-    /// Number of initiations that each worker has been handed and not taken yet.
-    outstanding: Vec<usize>,
-    /// What the endpoint of worker 0 has to know. Bounded by [`workers::MAX_VERDICTS`].
-    verdicts: VecDeque<Verdict>,
+    others: Others,
     handshakes: HandshakeCounters,
-    /// Offset from an [`Instant`] to the time of day, in nanoseconds.
-    clock_offset: u64,
-    started_at: Instant,
-    /// Timestamp of the latest initiation that this end has sent.
-    last_time: u64,
+    time_of_day: TimeOfDay,
     connector: Option<Connector>,
     /// Latest reach question without an answer: the path of the link over which it was sent, and its nonce.
     asked: Option<(PathId, [u8; 16])>,
@@ -250,10 +237,6 @@ pub struct Endpoint {
     kept: Kept,
     /// Handshake datagrams to send. Bounded by [`MAX_REPLIES`].
     replies: VecDeque<(Route, Vec<u8>)>,
-    /// Peers that may have datagrams to send.
-    active: VecDeque<usize>,
-    /// Next deadline of each peer that has a deadline.
-    deadlines: BTreeSet<(Instant, usize)>,
 }
 
 /// The settings that the tunnels to all peers share.
@@ -267,73 +250,6 @@ struct TunnelSettings {
     classes: Vec<Class>,
     parity: Option<Code>,
     mtu: usize,
-}
-
-#[derive(Debug)]
-struct Peer {
-    config: PeerConfig,
-    /// Whether the peer was removed, so that another peer may take its place in the table.
-    is_removed: bool,
-    tunnel: Tunnel,
-    /// Counter and cap of packets from the peer.
-    upload: Upload,
-    /// Identifies the present association with the peer; changes after the association was closed.
-    association: u64,
-    /// Latest timestamp in an initiation of the peer that was answered; 0 if no initiation was answered.
-    newest: u64,
-    recent: RecentInitiations,
-    /// Limits how many of the peer's fresh initiations are answered.
-    allowance: Bucket,
-    /// Limits how many of the peer's initiations that are not fresh are answered.
-    not_fresh: Bucket,
-    /// Addresses that the peer has proved by a cookie or by the first datagram of a session, newest first.
-    sources: [Option<Source>; KNOWN_SOURCES],
-    /// Whether the addresses of the peer's paths are registered as addresses from which this end expects parity.
-    expects_parity: bool,
-    is_active: bool,
-    was_up: bool,
-    deadline: Option<Instant>,
-    /// Memory used by the peer's packets when the peer's tunnel was last polled for datagrams, in bytes.
-    kept_bytes: u64,
-    /// Whether the memory used by the peer's packets exceeds the bound even after all packets that may be dropped were
-    /// dropped.
-    is_over: bool,
-}
-
-impl Peer {
-    fn new(config: PeerConfig, tunnels: &TunnelSettings, entropy: &mut dyn Entropy) -> Self {
-        let scheduler = config.scheduler.clone();
-        let secret = entropy::secret(entropy);
-        let mut tunnel = Tunnel::new(
-            tunnels.role,
-            scheduler,
-            tunnels.queue,
-            tunnels.flow_key,
-            &secret,
-        );
-        tunnel.set_compression(tunnels.compression);
-        tunnel.set_classes(tunnels.classes.clone());
-        tunnel.set_parity(tunnels.parity);
-        tunnel.set_mtu(tunnels.mtu);
-        Self {
-            tunnel,
-            config,
-            is_removed: false,
-            upload: Upload::default(),
-            association: u64::from_be_bytes(entropy::array(entropy)),
-            newest: 0,
-            recent: RecentInitiations::new(),
-            allowance: Bucket::FULL,
-            not_fresh: Bucket::FULL,
-            sources: [None; KNOWN_SOURCES],
-            expects_parity: false,
-            is_active: false,
-            was_up: false,
-            deadline: None,
-            kept_bytes: 0,
-            is_over: false,
-        }
-    }
 }
 
 impl Endpoint {
@@ -350,14 +266,6 @@ impl Endpoint {
         };
         let connector =
             endpoints.map(|endpoints| Connector::new(now, endpoints, &peers[0].public_key));
-        let mut allowed = AllowedIps::default();
-        let mut by_key = BTreeMap::new();
-        for (index, peer) in peers.iter().enumerate() {
-            peer.allowed_ips
-                .iter()
-                .for_each(|net| allowed.insert(*net, index));
-            by_key.insert(peer.public_key, index);
-        }
         let tunnels = TunnelSettings {
             role,
             flow_key: FlowKey::new(u64::from_be_bytes(entropy::array(&mut entropy))),
@@ -367,10 +275,10 @@ impl Endpoint {
             parity: config.parity,
             mtu: config.mtu.min(MAX_MTU),
         };
-        let peers = peers
-            .into_iter()
-            .map(|peer| Peer::new(peer, &tunnels, &mut entropy));
-        let peers: Vec<Peer> = peers.collect();
+        let mut table = Peers::default();
+        for peer in peers {
+            table.add(Peer::new(peer, &tunnels, &mut entropy));
+        }
         let pool = Pool::new(POOL_LIMIT, buffer_bytes(tunnels.mtu));
         Self {
             keys: Arc::new(keys),
@@ -378,22 +286,15 @@ impl Endpoint {
             mtu: tunnels.mtu,
             tunnels,
             enrolment: Enrolment::default(),
-            by_key,
-            allowed,
             indices: IndexTable::new(Rng::new(u64::from_be_bytes(entropy::array(&mut entropy)))),
             expecting: Expecting::default(),
             jar,
             limiter: HandshakeLimiter::new(Limits::default(), entropy::secret(&mut entropy)),
             seen: SeenInitiations::new(),
             work: WorkQueue::default(),
-            share: Share::SOLE,
-            handed: VecDeque::new(),
-            outstanding: Vec::new(),
-            verdicts: VecDeque::new(),
+            others: Others::default(),
             handshakes: HandshakeCounters::default(),
-            clock_offset: 0,
-            started_at: now,
-            last_time: 0,
+            time_of_day: TimeOfDay::new(now),
             connector,
             asked: None,
             is_draining: false,
@@ -401,9 +302,7 @@ impl Endpoint {
             events: VecDeque::new(),
             kept: Kept::of(role == Role::Client),
             replies: VecDeque::new(),
-            active: VecDeque::new(),
-            deadlines: BTreeSet::new(),
-            peers,
+            peers: table,
             entropy: Box::new(entropy),
         }
     }
@@ -433,7 +332,7 @@ impl Endpoint {
             Err(_) => Err(DropReason::NotIp),
             Ok(_) if len > self.mtu => Err(DropReason::TooLong),
             Ok(view) => {
-                let peer = self.allowed.peer_of(view.destination());
+                let peer = self.peers.of_address(view.destination());
                 peer.ok_or(DropReason::NoRoute)
             }
         };
@@ -449,7 +348,7 @@ impl Endpoint {
                     .tunnel
                     .handle_packet(now, packet, &mut shared);
                 self.meter_upload(now, peer, before);
-                self.activate(peer);
+                self.peers.activate(peer);
             }
             Err(DropReason::NoRoute) => return Some(packet),
             Err(reason) => {
@@ -501,9 +400,8 @@ impl Endpoint {
             }
         };
         let before = self.common.delivered.len();
-        let peer = &mut self.peers[index];
+        let (peer, allowed) = self.peers.with_addresses(index);
         let mut shared = self.common.shared();
-        let allowed = &self.allowed;
         let is_allowed = |source| allowed.peer_of(source) == Some(index);
         let tunnel = &mut peer.tunnel;
         let was_unconfirmed = tunnel.sessions().has_unconfirmed();
@@ -528,7 +426,7 @@ impl Endpoint {
             self.note_expecting(now, index, remote);
         }
         self.free_indices(index);
-        self.activate(index);
+        self.peers.activate(index);
         result
     }
 
@@ -557,11 +455,11 @@ impl Endpoint {
     pub fn handle_clone(&mut self, now: Instant) {
         self.jar.renew(now, &mut *self.entropy);
         // Initiations recorded since the snapshot was made are not fresh, because their timestamps are not stored here.
-        self.started_at = now;
-        for index in 0..self.peers.len() {
+        self.time_of_day.start_over(now);
+        for index in self.peers.indices() {
             self.start_over(now, index);
             self.free_indices(index);
-            self.activate(index);
+            self.peers.activate(index);
         }
         if let Some(connector) = &mut self.connector {
             connector.start_over(now);
@@ -586,7 +484,7 @@ impl Endpoint {
         let connector = self.connector.as_mut()?;
         let id = connector.add_link()?;
         self.peers[0].tunnel.add_path(now, id, link);
-        self.activate(0);
+        self.peers.activate(0);
         Some(id)
     }
 
@@ -596,7 +494,7 @@ impl Endpoint {
             connector.remove_link(id);
             let mut shared = self.common.shared();
             self.peers[0].tunnel.remove_path(id, &mut shared);
-            self.activate(0);
+            self.peers.activate(0);
         }
     }
 
@@ -605,7 +503,7 @@ impl Endpoint {
         if let Some(connector) = &mut self.connector {
             let route = connector.set_reach(now, id, reach);
             self.peers[0].tunnel.set_route(now, id, route);
-            self.activate(0);
+            self.peers.activate(0);
         }
     }
 
@@ -618,11 +516,11 @@ impl Endpoint {
         mut change: impl FnMut(&mut Link),
     ) -> usize {
         let mut found = 0;
-        for index in 0..self.peers.len() {
+        for index in self.peers.indices() {
             found += self.peers[index]
                 .tunnel
                 .update_links(now, name, &mut change);
-            self.activate(index);
+            self.peers.activate(index);
         }
         found
     }
@@ -632,17 +530,13 @@ impl Endpoint {
         // At a gateway one socket serves all paths.
         if self.connector.is_some() {
             self.peers[0].tunnel.paths_mut().set_blocked(id, is_blocked);
-            self.activate(0);
+            self.peers.activate(0);
         }
     }
 
     /// Handles expired deadlines.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(&(at, index)) = self.deadlines.first()
-            && at <= now
-        {
-            self.deadlines.pop_first();
-            self.peers[index].deadline = None;
+        while let Some(index) = self.peers.poll_expired(now) {
             let before = self.common.delivered.len();
             let mut shared = self.common.shared();
             self.peers[index].tunnel.handle_timeout(now, &mut shared);
@@ -650,7 +544,7 @@ impl Endpoint {
             self.release_upload(now, index);
             self.bound_kept(now, index);
             self.free_indices(index);
-            self.activate(index);
+            self.peers.activate(index);
         }
         self.connect(now);
     }
@@ -658,7 +552,7 @@ impl Endpoint {
     /// Returns the earliest time at which [`Self::handle_timeout`] has work to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let peers = self.deadlines.first().map(|(at, _)| *at);
+        let peers = self.peers.next_deadline();
         let connector = self.connector.as_ref().map(Connector::next_deadline);
         [peers, connector].into_iter().flatten().min()
     }
@@ -673,10 +567,10 @@ impl Endpoint {
             self.replies.pop_front();
         }
         while !out.is_full()
-            && let Some(index) = self.active.pop_front()
+            && let Some(index) = self.peers.next_active()
         {
             let mut shared = self.common.shared();
-            out.begin_turn(self.active.len() + 1);
+            out.begin_turn(self.peers.active_len() + 1);
             self.peers[index]
                 .tunnel
                 .poll_transmit(now, out, &mut shared);
@@ -685,14 +579,13 @@ impl Endpoint {
             let has_room = out.end_turn();
             if has_more {
                 // This peer has used up its share of the batch. It continues after the other peers.
-                self.active.push_back(index);
+                self.peers.postpone(index);
                 if has_room {
                     continue;
                 }
                 return;
             }
-            self.peers[index].is_active = false;
-            self.schedule(index);
+            self.peers.rest(index);
             self.notice(now, index);
         }
     }
@@ -715,13 +608,18 @@ impl Endpoint {
 
     /// Returns the configuration and a status snapshot of every peer.
     pub fn status(&self) -> impl Iterator<Item = (&PeerConfig, TunnelStatus)> {
-        let peers = self.peers.iter().filter(|peer| !peer.is_removed);
-        peers.map(|peer| (&peer.config, peer.tunnel.status()))
+        let is_gateway = self.connector.is_none();
+        let peers = self.peers.iter();
+        peers.map(move |peer| {
+            let mut status = peer.tunnel.status();
+            status.is_up |= is_gateway && peer.is_connected();
+            (&peer.config, status)
+        })
     }
 
     /// Creates an observer for the tunnel of each peer; `observers` receives the peer's name.
     pub fn observe(&mut self, observers: &dyn Observers) {
-        for peer in &mut self.peers {
+        for peer in self.peers.iter_mut() {
             peer.tunnel.observe(observers.observer(&peer.config.name));
         }
     }
@@ -752,15 +650,9 @@ impl Endpoint {
     /// Sends a close message to all peers at the next [`Self::poll_transmit`].
     pub fn close(&mut self) {
         self.connector = None;
-        for index in 0..self.peers.len() {
+        for index in self.peers.indices() {
             self.peers[index].tunnel.close();
-            self.activate(index);
-        }
-    }
-
-    fn activate(&mut self, index: usize) {
-        if !core::mem::replace(&mut self.peers[index].is_active, true) {
-            self.active.push_back(index);
+            self.peers.activate(index);
         }
     }
 
@@ -790,27 +682,18 @@ impl Endpoint {
         &self.kept
     }
 
-    /// Records a peer's next deadline.
-    fn schedule(&mut self, index: usize) {
-        let peer = &mut self.peers[index];
-        let deadlines = [peer.tunnel.poll_timeout(), peer.upload.next_at()];
-        let next = deadlines.into_iter().flatten().min();
-        if next == peer.deadline {
-            return;
-        }
-        if let Some(at) = core::mem::replace(&mut peer.deadline, next) {
-            self.deadlines.remove(&(at, index));
-        }
-        self.deadlines.extend(next.map(|at| (at, index)));
-    }
-
     /// Adds the events of a peer to the events for the host.
     fn notice(&mut self, now: Instant, index: usize) {
         let peer = &mut self.peers[index];
         if self.events.len() >= MAX_EVENTS {
             return;
         }
-        let is_up = peer.tunnel.is_up();
+        // A client looks for another gateway as soon as no path is Up.
+        let is_up = if self.connector.is_some() {
+            peer.tunnel.is_up()
+        } else {
+            peer.is_connected()
+        };
         if is_up != peer.was_up {
             peer.was_up = is_up;
             let name = peer.config.name.clone();
@@ -872,8 +755,6 @@ pub const PROTOCOL_VERSION: u16 = 1;
 /// Maximum number of handshake datagrams waiting to be sent, with at most 1200 bytes each. Further datagrams are
 /// dropped, and their senders repeat their requests.
 const MAX_REPLIES: usize = 256;
-/// Number of proved addresses that are remembered for a peer: usually one for each link that it uses.
-const KNOWN_SOURCES: usize = 4;
 /// Maximum number of events waiting for the host. Later changes are reported together when there is space.
 const MAX_EVENTS: usize = 1024;
 /// Maximum number of free buffers in the pools of all workers: as many packets as three fast paths have in flight.

@@ -272,6 +272,14 @@ impl Tunnel {
         self.sessions.is_any() && paths.any(|path| path.health().state() == State::Up)
     }
 
+    /// Whether some path can carry data, or is silent for so short a time that it may be about to.
+    #[must_use]
+    pub fn may_be_up(&self) -> bool {
+        let is_possible = |state| matches!(state, State::Suspect | State::Up);
+        let mut paths = self.paths.iter();
+        self.sessions.is_any() && paths.any(|path| is_possible(path.health().state()))
+    }
+
     /// Adds the client's link `id`, which must not be in use.
     pub fn add_path(&mut self, now: Instant, id: PathId, link: Link) {
         let profile = *self.placement.profile();

@@ -20,6 +20,7 @@
 pub mod crowd;
 mod daemon;
 pub mod emulator;
+pub mod halted;
 pub mod hostile;
 mod media;
 pub mod netns;

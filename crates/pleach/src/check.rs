@@ -70,6 +70,15 @@ pub(crate) fn before_start(loaded: &Loaded) -> Result<Vec<ConfigError>, ConfigEr
     Ok(absent_devices(loaded))
 }
 
+/// Returns an error for each link whose device does not exist.
+pub(crate) fn absent_links(loaded: &AnyLoaded) -> Vec<ConfigError> {
+    match loaded {
+        AnyLoaded::Equalizer(loaded) => absent_equalizer_devices(loaded),
+        AnyLoaded::Proxy(loaded) => absent_proxy_devices(loaded),
+        AnyLoaded::Tunnel(loaded) => absent_devices(loaded),
+    }
+}
+
 fn absent_devices(loaded: &Loaded) -> Vec<ConfigError> {
     let Role::Client(client) = &loaded.config.role else {
         return Vec::new();

@@ -29,7 +29,11 @@ pub(crate) mod sqlite;
 mod suite;
 mod tls;
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use pleach_core::{
@@ -312,12 +316,21 @@ pub(crate) trait Lookups: Send {
 /// Clients that have connected to another gateway, each with the time of that, or an earlier one.
 pub(crate) type Departures = BTreeMap<[u8; KEY_LEN], Instant>;
 
+/// What a store knows about clients that have connected to a gateway.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    /// Clients that have connected to another gateway since.
+    pub(crate) departed: Departures,
+    /// Clients that another gateway may still announce, as [`Places::contested`] returns them.
+    pub(crate) contested: BTreeSet<[u8; KEY_LEN]>,
+}
+
 /// The part of a store that says at which of several gateways each client has connected last.
 ///
 /// A gateway writes where its clients are, and asks for those that have left it. Nothing is pushed to other gateways.
 pub(crate) trait Places {
     /// Writes that clients have connected to `gateway`, each at the given time. Those that have connected elsewhere later stay
-    /// there, and are returned.
+    /// there.
     ///
     /// # Errors
     /// If the store cannot be changed. It is then not known which arrivals were written; to write them again does no harm.
@@ -325,13 +338,24 @@ pub(crate) trait Places {
         &mut self,
         gateway: &str,
         arrived: &BTreeMap<[u8; KEY_LEN], Instant>,
-    ) -> Result<Departures, StoreError>;
+    ) -> Result<Arrived, StoreError>;
 
     /// Returns the clients that were at `gateway` and have connected to another one since the last call.
     ///
     /// # Errors
     /// If the store cannot be changed.
     fn departed(&mut self, gateway: &str) -> Result<Departures, StoreError>;
+
+    /// Returns those of `keys` that are at `gateway` and were at another one before, which has not asked since
+    /// ([`Self::departed`]). So it may still announce them.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    fn contested(
+        &mut self,
+        gateway: &str,
+        keys: &BTreeSet<[u8; KEY_LEN]>,
+    ) -> Result<BTreeSet<[u8; KEY_LEN]>, StoreError>;
 
     /// Returns for each client that ever connected its gateway, and since when, in milliseconds since 1970.
     ///

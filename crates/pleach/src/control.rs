@@ -171,6 +171,10 @@ pub(crate) struct StatusReport {
     /// Data threads of a gateway that has several; `data_thread` is then the sum of their pauses, and the longest pause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) workers: Vec<WorkerStatus>,
+    /// Numbers of the data threads that have not answered within a second. Their clients are missing in this status, and
+    /// their counters are those of their last answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) silent_workers: Vec<u64>,
     /// TCP connections that a client terminates and carries to the gateway. Absent if `split_tcp` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) split_tcp: Option<SplitTcpStatus>,
@@ -213,12 +217,21 @@ pub(crate) struct DataThreadStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "dashboard", derive(utoipa::ToSchema))]
 pub(crate) struct WorkerStatus {
+    /// Number of the thread, from 0.
+    #[serde(default)]
+    pub(crate) number: u64,
     /// Number of clients that the thread serves.
     pub(crate) clients: u64,
     /// Number of these clients to which data can be sent.
     pub(crate) up: u64,
     /// Number of packets and datagrams that have arrived at this thread and that it has passed to another one.
     pub(crate) passed: u64,
+    /// Number of packets and datagrams that it has dropped because the mailbox of the other thread was full.
+    #[serde(default)]
+    pub(crate) refused: u64,
+    /// Whether the thread asks clients to use another gateway. Absent if it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) draining: bool,
 }
 
 /// State of one of a client's gateways.

@@ -17,6 +17,7 @@ mod reach;
 use std::{
     fmt::Write as _,
     net::{IpAddr, SocketAddr},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -33,6 +34,7 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use crate::{
+    check,
     config::{self, AnyLoaded, ClientConfig, GatewayConfig, GatewayPeer, Role, TunnelConfig},
     control::{self, LinkState, StatusReport},
     onboard::{outer, probe::Finding, uplinks::Uplink},
@@ -63,6 +65,40 @@ pub(crate) struct Report {
     links: Vec<LinkFacts>,
     /// Configurations that were checked.
     files: Vec<PathBuf>,
+    /// Tunnels and proxies that do not run. This is no problem by itself.
+    stopped: Vec<Stopped>,
+}
+
+/// A configuration whose daemon does not answer.
+#[derive(Debug, Serialize)]
+struct Stopped {
+    file: PathBuf,
+    /// Command that starts the daemon.
+    start: String,
+}
+
+impl Stopped {
+    /// Returns the daemon of the configuration `loaded`, which is in `file`, unless it answers.
+    fn find(file: &Path, loaded: &AnyLoaded) -> Option<Self> {
+        let (socket, command, unit) = match loaded {
+            AnyLoaded::Equalizer(_) => return None,
+            AnyLoaded::Proxy(loaded) => (&loaded.config.control, "proxy", "pleach-proxy"),
+            AnyLoaded::Tunnel(loaded) => (&loaded.config.control, "up", "pleach"),
+        };
+        if UnixStream::connect(socket).is_ok() {
+            return None;
+        }
+        let start = match (file.parent(), file.file_stem()) {
+            (Some(folder), Some(stem)) if folder == Path::new(SERVICE_FOLDER) => {
+                format!("systemctl start {unit}@{}", stem.to_string_lossy())
+            }
+            _ => format!("pleach {command} {}", file.display()),
+        };
+        Some(Self {
+            file: file.to_owned(),
+            start,
+        })
+    }
 }
 
 impl Report {
@@ -148,6 +184,13 @@ fn render(report: &Report) -> String {
     if report.problems.is_empty() {
         text.push_str("No problem found.\n");
     }
+    for Stopped { file, start } in &report.stopped {
+        let file = file.display();
+        let _ = writeln!(
+            text,
+            "The daemon of {file} does not run. To start it: `{start}`."
+        );
+    }
     if report.files.is_empty() {
         let _ = writeln!(
             text,
@@ -175,6 +218,13 @@ fn look_at_file(
             AnyLoaded::Tunnel(loaded) => loaded.notes.as_slice(),
         });
         report.problems.extend(checks::files::verdicts(notes));
+    }
+    if let Ok(loaded) = &loaded {
+        for absent in check::absent_links(loaded) {
+            let problems = checks::files::verdicts(Err(&absent));
+            report.problems.extend(problems);
+        }
+        report.stopped.extend(Stopped::find(file, loaded));
     }
     // The first key file that is open to others already prevents the configuration from being loaded, so add all of
     // them.
@@ -481,6 +531,8 @@ fn nat(address: IpAddr) -> Option<&'static str> {
     })
 }
 
+/// Folder of the configurations of services.
+const SERVICE_FOLDER: &str = "/etc/pleach";
 const USUAL_FILES: [&str; 2] = ["/etc/pleach/client.toml", "/etc/pleach/gateway.toml"];
 /// Time between two readings of counters.
 const WATCHED: Duration = Duration::from_millis(1500);

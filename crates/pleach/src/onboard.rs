@@ -38,6 +38,8 @@ pub(crate) mod uplinks;
 pub(crate) use bad_input::BadInput;
 pub(crate) use host::require_root;
 
+use std::time::Duration;
+
 use pleach_linux::watch::LinkSnapshot;
 
 /// Returns the first name of a tunnel that no device has.
@@ -47,10 +49,40 @@ fn free_device(links: &[LinkSnapshot]) -> String {
     free.next().unwrap_or_else(|| "pleach0".to_owned())
 }
 
+/// Returns a duration as text, such as `1 day` or `2 hours 30 minutes`.
+fn spelled(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let units = [
+        (seconds / 86_400, "day"),
+        (seconds / 3600 % 24, "hour"),
+        (seconds / 60 % 60, "minute"),
+        (seconds % 60, "second"),
+    ];
+    let parts = units.iter().filter(|(count, _)| *count > 0);
+    let parts = parts.map(|(count, unit)| {
+        let plural = if *count == 1 { "" } else { "s" };
+        format!("{count} {unit}{plural}")
+    });
+    parts.collect::<Vec<_>>().join(" ")
+}
+
 /// Prints a note to the user on stderr.
 fn note(text: &str) {
     use std::io::Write as _;
 
     // If this fails, the error cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "note: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_spelled_out() {
+        let of = |seconds| spelled(Duration::from_secs(seconds));
+        assert_eq!(of(86_400), "1 day");
+        assert_eq!(of(2 * 86_400 + 3600), "2 days 1 hour");
+        assert_eq!(of(90), "1 minute 30 seconds");
+    }
 }

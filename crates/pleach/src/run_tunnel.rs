@@ -28,6 +28,7 @@ mod data_path;
 mod device;
 pub(crate) mod dns;
 mod enrolled;
+mod first_data;
 mod fleet;
 mod gateways;
 mod handshaker;

@@ -5,6 +5,7 @@ use core::fmt::Write;
 use crate::{
     control::{
         ConnectionStatus, LinkState, LinkStatus, SplitTcpStatus, SplitterStatus, StatusReport,
+        WorkerStatus,
     },
     reasons,
 };
@@ -21,6 +22,7 @@ pub(crate) fn render(report: &StatusReport) -> String {
     push_gateways(&mut text, report);
     push_store(&mut text, report);
     push_fleet(&mut text, report);
+    push_silent_workers(&mut text, report);
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
@@ -61,9 +63,11 @@ pub(crate) fn render(report: &StatusReport) -> String {
         } else {
             "no links\n"
         });
+        push_workers(&mut text, report);
         return text;
     }
     push_table(&mut text, &rows);
+    push_workers(&mut text, report);
     push_classes(&mut text, report);
     push_rules(&mut text, report);
     if let Some(split) = &report.split_tcp {
@@ -139,6 +143,40 @@ fn push_fleet(text: &mut String, report: &StatusReport) {
         );
     }
     text.push_str(&line);
+}
+
+/// Appends a sentence for each data thread that does not answer.
+fn push_silent_workers(text: &mut String, report: &StatusReport) {
+    for worker in &report.silent_workers {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "  Data thread {worker} does not answer: its clients are missing here, and its counters are old. Look into the log, and restart the gateway if this lasts."
+        );
+    }
+}
+
+/// Appends the data threads of a gateway that has several.
+fn push_workers(text: &mut String, report: &StatusReport) {
+    if report.workers.is_empty() {
+        return;
+    }
+    let header = ["WORKER", "CLIENTS", "UP", "PASSED", "REFUSED"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(report.workers.iter().map(|worker| {
+        let WorkerStatus {
+            number,
+            clients,
+            up,
+            passed,
+            refused,
+            draining: _,
+        } = worker;
+        [number, clients, up, passed, refused]
+            .map(u64::to_string)
+            .to_vec()
+    }));
+    push_table(text, &rows);
 }
 
 /// Appends a sentence about a gateway's store of clients if it cannot be used.
@@ -559,6 +597,35 @@ mod tests {
              home    lte   eth1    down   -    -         0.0 %  0 B   0 B       1\n\
              office  -     -       down   -    -         -      -     -         -\n"
         );
+    }
+
+    #[test]
+    fn data_threads_are_listed_and_silent_ones_are_named() {
+        let worker = |number| WorkerStatus {
+            number,
+            clients: 2,
+            up: 1,
+            passed: 1234,
+            refused: number,
+            draining: false,
+        };
+        let mut report = report("gateway");
+        report.workers = vec![worker(0), worker(2)];
+        report.silent_workers = vec![1];
+        assert_eq!(
+            render(&report),
+            "pleach0 is a gateway: 0 of 0 clients connected.\n  \
+               Data thread 1 does not answer: its clients are missing here, and its counters are old. \
+               Look into the log, and restart the gateway if this lasts.\n\
+             \n\
+             gateway pleach0: up, policy weighted\n\
+             no clients\n\
+             WORKER  CLIENTS  UP  PASSED  REFUSED\n\
+             0       2        1   1234    0\n\
+             2       2        1   1234    2\n"
+        );
+        report.clients = vec![ClientStatus::default()];
+        assert!(render(&report).ends_with("1234    2\n"));
     }
 
     #[test]

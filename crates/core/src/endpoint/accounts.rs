@@ -86,7 +86,7 @@ impl Upload {
 impl Endpoint {
     /// Sets the caps of the peer with the public key `public_key`. Returns whether there is such a peer.
     pub fn set_caps(&mut self, now: Instant, public_key: &[u8; 32], caps: Caps) -> bool {
-        let Some(&index) = self.by_key.get(public_key) else {
+        let Some(index) = self.peers.of_key(public_key) else {
             return false;
         };
         let peer = &mut self.peers[index];
@@ -94,14 +94,14 @@ impl Endpoint {
         peer.tunnel.set_cap(now, caps.down);
         // Packets that waited because of the former caps may be due.
         self.release_upload(now, index);
-        self.activate(index);
+        self.peers.activate(index);
         true
     }
 
     /// Returns the caps of the peer with the public key `public_key`.
     #[must_use]
     pub fn caps(&self, public_key: &[u8; 32]) -> Option<Caps> {
-        let peer = &self.peers[*self.by_key.get(public_key)?];
+        let peer = &self.peers[self.peers.of_key(public_key)?];
         Some(Caps {
             up: peer.upload.meter.cap(),
             down: peer.tunnel.cap(),
@@ -110,14 +110,14 @@ impl Endpoint {
 
     /// Returns the configuration and the byte counters of every peer.
     pub fn usage(&self) -> impl Iterator<Item = (&PeerConfig, Usage)> {
-        let peers = self.peers.iter().filter(|peer| !peer.is_removed);
+        let peers = self.peers.iter();
         peers.map(|peer| (&peer.config, usage_of(peer)))
     }
 
     /// Returns the byte counters of the peer with the public key `public_key`.
     #[must_use]
     pub fn usage_of(&self, public_key: &[u8; 32]) -> Option<Usage> {
-        let index = *self.by_key.get(public_key)?;
+        let index = self.peers.of_key(public_key)?;
         Some(usage_of(&self.peers[index]))
     }
 

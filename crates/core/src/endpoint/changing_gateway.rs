@@ -31,22 +31,15 @@ impl Endpoint {
             let name = peer.config.name.clone();
             self.events.push_back(Event::Peer { name, is_up: false });
         }
-        for net in &peer.config.allowed_ips {
-            self.allowed.remove(*net, 0);
-        }
-        for net in &gateway.allowed_ips {
-            self.allowed.insert(*net, 0);
-        }
-        self.by_key.remove(&peer.config.public_key);
-        self.by_key.insert(gateway.public_key, 0);
         if let Some(connector) = &mut self.connector {
             connector.change_gateway(now, &gateway.public_key);
         }
-        let scheduler = peer.config.scheduler.clone();
-        peer.config = PeerConfig {
+        let scheduler = self.peers[0].config.scheduler.clone();
+        let config = PeerConfig {
             scheduler,
             ..gateway
         };
+        self.peers.configure(0, config);
         self.asked = None;
         self.set_endpoints(now, endpoints);
     }

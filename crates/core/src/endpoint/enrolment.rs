@@ -132,15 +132,15 @@ impl Endpoint {
 
     /// Returns the first address of `client` that belongs to a peer with another key.
     fn clash_of(&self, client: &PeerConfig) -> Option<Clash> {
-        if self.by_key.contains_key(&client.public_key) {
+        if self.peers.of_key(&client.public_key).is_some() {
             return None;
         }
         let mut nets = client.allowed_ips.iter();
         nets.find_map(|net| {
-            let owner = self.allowed.overlapping(*net)?;
+            let owner = self.peers.overlapping(*net)?;
             Some(Clash {
                 net: *net,
-                owner: self.peers[owner].config.name.clone(),
+                owner: owner.config.name.clone(),
             })
         })
     }
@@ -149,15 +149,14 @@ impl Endpoint {
     ///
     /// At a client, the only peer is the gateway, which cannot be removed.
     pub fn remove_peer(&mut self, now: Instant, name: &str) -> bool {
-        let mut peers = self.peers.iter();
-        let found = peers.position(|peer| !peer.is_removed && peer.config.name == name);
+        let found = self.peers.called(name);
         let found = found.filter(|_| self.connector.is_none());
         found.is_some_and(|index| self.remove_at(now, index))
     }
 
     /// Removes the client with the public key `public_key` like [`Self::remove_peer`].
     pub fn remove_client(&mut self, now: Instant, public_key: &[u8; 32]) -> bool {
-        let found = self.by_key.get(public_key).copied();
+        let found = self.peers.of_key(public_key);
         let found = found.filter(|_| self.connector.is_none());
         found.is_some_and(|index| self.remove_at(now, index))
     }
@@ -166,59 +165,46 @@ impl Endpoint {
     /// received. `None` if there is no such peer, or if it has sent none.
     #[must_use]
     pub fn last_heard(&self, public_key: &[u8; 32]) -> Option<Instant> {
-        let index = self.by_key.get(public_key)?;
-        self.peers[*index].tunnel.last_received_at()
+        let index = self.peers.of_key(public_key)?;
+        self.peers[index].tunnel.last_received_at()
+    }
+
+    /// Whether data can be sent to the client with this key now.
+    #[must_use]
+    pub fn is_client_up(&self, public_key: &[u8; 32]) -> bool {
+        let index = self.peers.of_key(public_key);
+        index.is_some_and(|index| self.peers[index].tunnel.is_up())
+    }
+
+    /// Whether the client with this key counts as connected, as in [`Event::Peer`].
+    #[must_use]
+    pub fn is_client_connected(&self, public_key: &[u8; 32]) -> bool {
+        let index = self.peers.of_key(public_key);
+        index.is_some_and(|index| self.peers[index].is_connected())
     }
 
     /// Removes the peer `index`. Returns `true`.
     fn remove_at(&mut self, now: Instant, index: usize) -> bool {
         self.start_over(now, index);
         self.free_indices(index);
-        let peer = &self.peers[index];
-        self.by_key.remove(&peer.config.public_key);
-        for net in &peer.config.allowed_ips {
-            self.allowed.remove(*net, index);
-        }
-        if peer.was_up && self.events.len() < MAX_EVENTS {
-            let name = peer.config.name.clone();
+        let config = self.peers[index].config.clone();
+        let nobody = Peer::new(config, &self.tunnels, &mut *self.entropy);
+        let removed = self.peers.remove(index, nobody);
+        self.kept.change(removed.kept_bytes, 0);
+        if removed.was_up && self.events.len() < MAX_EVENTS {
+            let name = removed.config.name;
             self.events.push_back(Event::Peer { name, is_up: false });
         }
-        let mut nobody = Peer::new(peer.config.clone(), &self.tunnels, &mut *self.entropy);
-        nobody.is_removed = true;
-        self.put(index, nobody);
         true
     }
 
     /// Adds a peer with the configuration `config` unless a peer already has its key. Returns the peer's index.
     pub(super) fn add_peer(&mut self, config: PeerConfig) -> usize {
-        if let Some(&known) = self.by_key.get(&config.public_key) {
-            return known;
-        }
-        let mut places = self.peers.iter();
-        let free = places.position(|peer| peer.is_removed);
-        let index = free.unwrap_or(self.peers.len());
-        self.by_key.insert(config.public_key, index);
-        for net in &config.allowed_ips {
-            self.allowed.insert(*net, index);
-        }
-        let peer = Peer::new(config, &self.tunnels, &mut *self.entropy);
-        self.put(index, peer);
-        index
-    }
-
-    /// Stores `peer` at a place of the table, or appends it.
-    fn put(&mut self, index: usize, mut peer: Peer) {
-        let Some(place) = self.peers.get_mut(index) else {
-            self.peers.push(peer);
-            return;
-        };
-        if let Some(at) = place.deadline {
-            self.deadlines.remove(&(at, index));
-        }
-        // The place may be in the queue of peers that wait to send.
-        peer.is_active = place.is_active;
-        self.kept.change(place.kept_bytes, 0);
-        *place = peer;
+        let known = self.peers.of_key(&config.public_key);
+        known.unwrap_or_else(|| {
+            let peer = Peer::new(config, &self.tunnels, &mut *self.entropy);
+            self.peers.add(peer)
+        })
     }
 
     /// Handles an initiation with an unknown key.

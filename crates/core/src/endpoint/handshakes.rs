@@ -166,12 +166,12 @@ impl Endpoint {
             }
             return Err(DropReason::HandshakeInvalid);
         };
-        let owner = self.share.owner_of(&initiation.remote_static);
-        if owner != self.share.number() {
+        let owner = self.others.share.owner_of(&initiation.remote_static);
+        if owner != self.others.share.number() {
             return self.hand_over(now, arrival, initiation, owner);
         }
-        match self.by_key.get(&initiation.remote_static) {
-            Some(&index) => self.on_identified(now, arrival, index, initiation),
+        match self.peers.of_key(&initiation.remote_static) {
+            Some(index) => self.on_identified(now, arrival, index, initiation),
             None => self.on_stranger(now, arrival, initiation),
         }
     }
@@ -190,7 +190,7 @@ impl Endpoint {
             self.on_wasted(now, &arrival);
             return Err(self.refuse(index, HandshakeError::Version(version)));
         }
-        let start_time = self.time_at(self.started_at);
+        let start_time = self.time_of_day.start();
         let peer = &mut self.peers[index];
         let time = initiation.hello.time.unwrap_or(0);
         let is_fresh = time > peer.newest && time >= start_time;
@@ -280,7 +280,7 @@ impl Endpoint {
             self.on_address_proved(index, arrival.route.remote);
         }
         self.free_indices(index);
-        self.activate(index);
+        self.peers.activate(index);
         self.reply(arrival.route, response);
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::{
     counters::DropReason,
     ids::PathId,
     session::{handshake::Initiator, rotation::Change},
-    time::{Instant, saturating_nanos},
+    time::Instant,
     tunnel::Incoming,
     wire::handshake::{BusyView, CookieReplyView, Hello, ResponseView},
 };
@@ -19,29 +19,16 @@ impl Endpoint {
     ///
     /// The timestamps of initiations never decrease during the lifetime of the endpoint.
     pub fn set_time_of_day(&mut self, now: Instant, unix_nanos: u64) {
-        let since_zero = saturating_nanos(now.since(Instant::ZERO));
-        self.clock_offset = unix_nanos.saturating_sub(since_zero);
+        self.time_of_day.set(now, unix_nanos);
     }
 
     /// Changes keys already at the age `rekey_after`, at most [`REKEY_AFTER`](crate::session::rotation::REKEY_AFTER),
     /// and drops sessions that this end began at one and a half times this age. For measurements of many changes in a
     /// short time; call this method before the first handshake.
     pub fn set_rekey_after(&mut self, rekey_after: Duration) {
-        for peer in &mut self.peers {
+        for peer in self.peers.iter_mut() {
             peer.tunnel.sessions().set_rekey_after(rekey_after);
         }
-    }
-
-    /// Returns the time of day at `at`, in nanoseconds since 1970.
-    pub(super) fn time_at(&self, at: Instant) -> u64 {
-        let since_zero = saturating_nanos(at.since(Instant::ZERO));
-        self.clock_offset.saturating_add(since_zero)
-    }
-
-    /// Returns the timestamp of the next initiation, which is later than all previous timestamps.
-    fn initiation_time(&mut self, now: Instant) -> u64 {
-        self.last_time = self.time_at(now).max(self.last_time.saturating_add(1));
-        self.last_time
     }
 
     pub(super) fn handle_response(
@@ -78,7 +65,7 @@ impl Endpoint {
         tunnel.set_route(now, PathId(incoming.route.link), route);
         tunnel.on_connected(now);
         self.free_indices(0);
-        self.activate(0);
+        self.peers.activate(0);
         Ok(())
     }
 
@@ -137,7 +124,7 @@ impl Endpoint {
         let config = &self.peers[0].config;
         let (public_key, psk) = (config.public_key, config.preshared_key.clone());
         let hello = Hello {
-            time: Some(self.initiation_time(now)),
+            time: Some(self.time_of_day.next_timestamp(now)),
             ..self.hello(0)
         };
         let seed = entropy::secret(&mut *self.entropy);

@@ -18,7 +18,7 @@ impl Endpoint {
     /// O(peers).
     pub fn answer_flow(&mut self, question: &FlowQuestion, program: Option<&str>) {
         // The key of the flow hashes is the same for all peers, so only the tunnel of the flow takes the answer.
-        for peer in &mut self.peers {
+        for peer in self.peers.iter_mut() {
             peer.tunnel.answer_flow(question, program);
         }
     }
@@ -26,7 +26,7 @@ impl Endpoint {
     /// Takes the answer that the program cannot be known yet, because a server of this host has not accepted the
     /// connection. The question comes again with a later packet of the flow. O(peers).
     pub fn delay_flow_question(&mut self, question: &FlowQuestion) {
-        for peer in &mut self.peers {
+        for peer in self.peers.iter_mut() {
             peer.tunnel.delay_flow_question(question);
         }
     }

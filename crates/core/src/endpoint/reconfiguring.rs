@@ -17,12 +17,12 @@ impl Endpoint {
         scheduler: impl Fn(&PeerConfig) -> SchedulerSettings<String>,
     ) {
         self.tunnels.classes = classes.to_vec();
-        for index in 0..self.peers.len() {
+        for index in self.peers.indices() {
             let peer = &mut self.peers[index];
             let settings = scheduler(&peer.config);
             peer.config.scheduler = settings.clone();
             peer.tunnel.reconfigure(now, settings, classes.to_vec());
-            self.activate(index);
+            self.peers.activate(index);
         }
     }
 
@@ -37,13 +37,13 @@ impl Endpoint {
             let route = connector.route_of(id);
             self.peers[0].tunnel.set_route(now, id, route);
         }
-        self.activate(0);
+        self.peers.activate(0);
     }
 
     /// Adds `client` as a peer of this gateway unless a peer already has its key. Returns whether the client was added.
     /// The client's name must be unique, and its addresses must not overlap the addresses of another peer.
     pub fn add_client(&mut self, client: PeerConfig) -> bool {
-        let is_new = self.connector.is_none() && !self.by_key.contains_key(&client.public_key);
+        let is_new = self.connector.is_none() && self.peers.of_key(&client.public_key).is_none();
         if is_new {
             self.add_peer(client);
         }

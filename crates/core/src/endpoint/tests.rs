@@ -11,6 +11,7 @@ mod enrolment;
 mod hostile;
 mod reaching;
 mod reconfiguring;
+mod silence;
 mod under_load;
 mod workers;
 

@@ -22,9 +22,10 @@
 //! those that say that an initiation was taken.
 
 use core::fmt;
+use std::collections::VecDeque;
 
 use super::{
-    Endpoint, Peer,
+    Endpoint,
     index::NUMBER_MASK,
     work::{Arrival, MAX_WORK},
 };
@@ -161,12 +162,64 @@ enum Kind {
     Wasted,
 }
 
+/// What an endpoint knows about those of the other workers, and has for them.
+#[derive(Debug)]
+pub(super) struct Others {
+    /// This endpoint's part of the clients.
+    pub(super) share: Share,
+    /// Initiations for the other endpoints. Bounded by [`MAX_WORK`] for each.
+    handed: VecDeque<Handed>,
+    /// Number of initiations that each worker has been handed and not taken yet.
+    pub(super) outstanding: Vec<usize>,
+    /// What the endpoint of worker 0 has to know. Bounded by [`MAX_VERDICTS`].
+    verdicts: VecDeque<Verdict>,
+}
+
+impl Default for Others {
+    fn default() -> Self {
+        Self::of(Share::SOLE)
+    }
+}
+
+impl Others {
+    fn of(share: Share) -> Self {
+        Self {
+            share,
+            handed: VecDeque::new(),
+            outstanding: vec![0; share.count()],
+            verdicts: VecDeque::new(),
+        }
+    }
+
+    /// Stores an initiation for its owner, or returns it if the owner is busy with too many.
+    fn hand_over(&mut self, handed: Handed) -> Result<(), Handed> {
+        match self.outstanding.get_mut(handed.owner) {
+            Some(count) if *count < MAX_WORK => *count += 1,
+            _ => return Err(handed),
+        }
+        self.handed.push_back(handed);
+        Ok(())
+    }
+
+    /// Records that a worker has taken an initiation that it was handed.
+    fn on_taken(&mut self, worker: usize) {
+        if let Some(count) = self.outstanding.get_mut(worker) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn give_verdict(&mut self, kind: Kind) {
+        if self.verdicts.len() < MAX_VERDICTS {
+            self.verdicts.push_back(Verdict(kind));
+        }
+    }
+}
+
 impl Endpoint {
     /// Makes this endpoint that of one of several workers. Its clients must be those that [`Share::owner_of`] gives to
     /// the worker. Call this before any datagram is handled.
     pub fn set_share(&mut self, share: Share) {
-        self.share = share;
-        self.outstanding = vec![0; share.count()];
+        self.others = Others::of(share);
         self.indices.set_share(share);
         self.kept.set_workers(share.count());
         self.pool().set_limit(super::POOL_LIMIT / share.count());
@@ -175,7 +228,7 @@ impl Endpoint {
     /// Returns an initiation for another worker. Call this after
     /// [`handle_handshake_result`](Self::handle_handshake_result).
     pub fn poll_handed(&mut self) -> Option<Handed> {
-        self.handed.pop_front()
+        self.others.handed.pop_front()
     }
 
     /// Handles an initiation that the endpoint of worker 0 has read.
@@ -186,10 +239,13 @@ impl Endpoint {
             ..
         } = handed;
         arrival.is_handed = true;
-        let worker = self.share.number();
-        self.verdicts.push_back(Verdict(Kind::Taken { worker }));
-        let result = match self.by_key.get(&initiation.remote_static) {
-            Some(&index) => self.on_identified(now, arrival, index, initiation),
+        // However many verdicts wait, this one must not be lost.
+        let worker = self.others.share.number();
+        self.others
+            .verdicts
+            .push_back(Verdict(Kind::Taken { worker }));
+        let result = match self.peers.of_key(&initiation.remote_static) {
+            Some(index) => self.on_identified(now, arrival, index, initiation),
             None => self.on_stranger(now, arrival, initiation),
         };
         if let Err(reason) = result {
@@ -199,18 +255,14 @@ impl Endpoint {
 
     /// Returns what the endpoint of worker 0 has to know. Call this after every other call.
     pub fn poll_verdict(&mut self) -> Option<Verdict> {
-        self.verdicts.pop_front()
+        self.others.verdicts.pop_front()
     }
 
     /// Handles the verdict of another worker's endpoint.
     pub fn handle_verdict(&mut self, now: Instant, verdict: Verdict) {
         match verdict.0 {
             Kind::Known { source, former } => self.limiter.on_known(source, former),
-            Kind::Taken { worker } => {
-                if let Some(count) = self.outstanding.get_mut(worker) {
-                    *count = count.saturating_sub(1);
-                }
-            }
+            Kind::Taken { worker } => self.others.on_taken(worker),
             Kind::TurnAway { arrival, admission } => {
                 // The other endpoint has counted the drop.
                 let _ = self.turn_away_arrival(&arrival, admission);
@@ -227,19 +279,17 @@ impl Endpoint {
         initiation: Box<Initiation>,
         owner: usize,
     ) -> Result<(), DropReason> {
-        let count = self.outstanding.get_mut(owner);
-        let Some(count) = count.filter(|count| **count < MAX_WORK) else {
-            let source = arrival.route.remote;
-            let admission = self.limiter.on_full(now, source, arrival.is_proved);
-            return self.turn_away_arrival(&arrival, admission);
-        };
-        *count += 1;
-        self.handed.push_back(Handed {
+        let handed = Handed {
             arrival,
             initiation,
             owner,
-        });
-        Ok(())
+        };
+        let Err(Handed { arrival, .. }) = self.others.hand_over(handed) else {
+            return Ok(());
+        };
+        let source = arrival.route.remote;
+        let admission = self.limiter.on_full(now, source, arrival.is_proved);
+        self.turn_away_arrival(&arrival, admission)
     }
 
     /// Records that an unproved initiation was useless. A proved one costs its sender a token in any case.
@@ -248,7 +298,7 @@ impl Endpoint {
             return;
         }
         if arrival.is_handed {
-            self.give_verdict(Kind::Wasted);
+            self.others.give_verdict(Kind::Wasted);
         } else {
             self.limiter.on_wasted(now);
         }
@@ -257,8 +307,8 @@ impl Endpoint {
     /// Records that a peer has proved `source`, and that it no longer uses `former`.
     pub(super) fn on_known(&mut self, source: Source, former: Option<Source>) {
         self.limiter.on_known(source, former);
-        if self.share.number() != 0 {
-            self.give_verdict(Kind::Known { source, former });
+        if self.others.share.number() != 0 {
+            self.others.give_verdict(Kind::Known { source, former });
         }
     }
 
@@ -273,21 +323,16 @@ impl Endpoint {
             datagram: arrival.datagram.clone(),
             ..*arrival
         };
-        self.give_verdict(Kind::TurnAway { arrival, admission });
+        self.others
+            .give_verdict(Kind::TurnAway { arrival, admission });
         Err(DropReason::HandshakeLimited)
     }
 
-    fn give_verdict(&mut self, kind: Kind) {
-        if self.verdicts.len() < MAX_VERDICTS {
-            self.verdicts.push_back(Verdict(kind));
-        }
-    }
-
-    /// Returns the number of peers, and the number of peers to which data can be sent.
+    /// Returns the number of clients, and the number of connected ones.
     #[must_use]
     pub fn peer_counts(&self) -> (usize, usize) {
-        let peers = self.peers.iter().filter(|peer| !peer.is_removed);
-        let is_up = |peer: &&Peer| peer.tunnel.is_up();
-        (peers.clone().count(), peers.filter(is_up).count())
+        let peers = self.peers.iter();
+        let connected = peers.clone().filter(|peer| peer.is_connected());
+        (peers.count(), connected.count())
     }
 }

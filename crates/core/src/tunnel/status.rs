@@ -54,7 +54,7 @@ pub struct PathStatus {
 /// The status of one association.
 #[derive(Clone, Debug)]
 pub struct TunnelStatus {
-    /// Whether data can flow.
+    /// Whether data can flow. At a gateway: whether the client counts as connected; its paths may be suspect for a moment.
     pub is_up: bool,
     /// Status of each path, in the order of their ids.
     pub paths: Vec<PathStatus>,

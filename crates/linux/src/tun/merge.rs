@@ -1,8 +1,8 @@
 //! Merges packets to runs, each of which is written to the TUN device as one super-packet (generic receive offload).
 //!
 //! A run is a first packet, its head, and packets that continue it. All packets of a run have the same addresses,
-//! ports, TTL, traffic class and flags; for TCP also the same acknowledgement, window and options, and consecutive
-//! sequence numbers. Their payloads are as long as the head's, except that the last may be shorter. PSH ends a run.
+//! ports, TTL, traffic class and flags; for TCP also the same acknowledgement, window, urgent pointer and options,
+//! and consecutive sequence numbers. Their payloads are as long as the head's, except that the last may be shorter. PSH ends a run.
 //! Packets of other flows may lie in between: up to [`OPEN_FLOWS`] runs are open at a time, so that the interleaving
 //! of a fair queue does not prevent merging. Runs are written in the order of their heads, so a flow is never
 //! reordered.
@@ -11,7 +11,7 @@
 //! super-packet, and a packet that was damaged before it entered the tunnel must not get a valid checksum.
 //!
 //! Bounds: [`MAX_SEGMENTS`] packets and 65 535 bytes per run. Source: `tcp_gro_receive`, `inet_gro_receive` and
-//! `udp_gro_receive` of Linux. Differences: the window must be equal too. Packets with IPv4 options, IPv6 extension
+//! `udp_gro_receive` of Linux. Differences: window and urgent pointer must be equal too. Packets with IPv4 options, IPv6 extension
 //! headers, fragments, SYN, FIN, RST, URG or CWR are not merged. Without DF the identification must increase by one, so
 //! that segmenting the run again restores it.
 
@@ -372,11 +372,11 @@ fn same_headers(head: &Segment, a: &[u8], segment: &Segment, b: &[u8]) -> bool {
     let (a, b) = (&a[head.transport..], &b[head.transport..]);
     let same_transport = a[..4] == b[..4]
         && (!head.is_tcp || {
-            let options = 20..head.header_len - head.transport;
+            let urgent_and_options = 18..head.header_len - head.transport;
             a[8..13] == b[8..13]
                 && (a[13] ^ b[13]) & !TCP_PSH == 0
                 && a[14..16] == b[14..16]
-                && a[options.clone()] == b[options]
+                && a[urgent_and_options.clone()] == b[urgent_and_options]
         });
     same_ip && same_transport
 }

@@ -2,7 +2,7 @@
 //!
 //! Labels are names from the configuration, never addresses, and bounded in number. The engine limits the links. At
 //! most [`MAX_CLIENTS`] clients have labels of their own; all further clients are counted together as `other`. Classes
-//! and reasons are fixed words.
+//! and reasons are fixed words, and there are at most 64 data threads.
 //!
 //! Limit: of the time for which packets are buffered, the engine computes quantiles and no histogram buckets. The
 //! quantiles are exported as gauges.
@@ -16,7 +16,9 @@ use prometheus_client::{
 };
 
 use crate::{
-    control::{ClientStatus, GatewayStatus, LinkState, LinkStatus, StatusReport, StoreReport},
+    control::{
+        ClientStatus, GatewayStatus, LinkState, LinkStatus, StatusReport, StoreReport, WorkerStatus,
+    },
     rates::links_of,
 };
 
@@ -31,6 +33,7 @@ pub(super) fn render(status: &StatusReport) -> String {
     daemon(&mut page, status);
     links(&mut page, status);
     clients(&mut page, &status.clients);
+    workers(&mut page, status);
     store(&mut page, status.store.as_ref());
     gateways(&mut page, &status.gateways);
     tunnel(&mut page, status);
@@ -264,6 +267,50 @@ fn clients(page: &mut Page, clients: &[ClientStatus]) {
         "Clients that are connected",
         None,
         [(Vec::new(), number(is_up))],
+    );
+}
+
+fn workers(page: &mut Page, status: &StatusReport) {
+    let (answering, silent) = (&status.workers, &status.silent_workers);
+    if answering.is_empty() && silent.is_empty() {
+        return;
+    }
+    let label = |number: u64| vec![("worker", number.to_string())];
+    let answers = answering.iter().map(|worker| (label(worker.number), 1.0));
+    page.gauges(
+        "worker_answers",
+        "Whether the data thread answers within a second",
+        None,
+        answers.chain(silent.iter().map(|number| (label(*number), 0.0))),
+    );
+    let values = |value: fn(&WorkerStatus) -> u64| {
+        let value = move |worker: &WorkerStatus| (label(worker.number), value(worker));
+        answering.iter().map(value)
+    };
+    let gauges = |value| values(value).map(|(labels, value)| (labels, number(value)));
+    page.gauges(
+        "worker_clients",
+        "Clients of the data thread",
+        None,
+        gauges(|worker| worker.clients),
+    );
+    page.gauges(
+        "worker_clients_connected",
+        "Clients of the data thread that are connected",
+        None,
+        gauges(|worker| worker.up),
+    );
+    page.counters(
+        "worker_passed_packets",
+        "Packets and datagrams that the data thread has passed to others",
+        None,
+        values(|worker| worker.passed),
+    );
+    page.counters(
+        "worker_refused_packets",
+        "Packets and datagrams that the data thread could not pass to others",
+        None,
+        values(|worker| worker.refused),
     );
 }
 

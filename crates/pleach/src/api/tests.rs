@@ -26,7 +26,7 @@ use crate::{
         ApplicationStatus, BudgetStatus, ClassStatus, ClientStatus, ConnectionStatus,
         ControlRequest, FleetReport, GatewayStatus, LinkState, LinkStatus, ParityReport,
         ReloadReport, RepairStatus, RuleStatus, SplitStatus, SplitterStatus, StatusReport,
-        StoreReport, server::ControlServer,
+        StoreReport, WorkerStatus, server::ControlServer,
     },
 };
 
@@ -153,6 +153,15 @@ fn sample() -> StatusReport {
             forgotten: 2,
             removed: 1,
         }),
+        workers: vec![WorkerStatus {
+            clients: 3,
+            up: 2,
+            passed: 7,
+            refused: 1,
+            draining: true,
+            ..WorkerStatus::default()
+        }],
+        silent_workers: vec![1],
         ..StatusReport::default()
     }
 }

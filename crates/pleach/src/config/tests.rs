@@ -345,8 +345,6 @@ const MISTAKES: &[Mistake] = mistakes! {
         "f.toml:8: [tunnel] workers: expected \"auto\" or a number from 1 to 64, found 0; remedy: write \"auto\", or as many data threads as the machine has processor cores";
     "too many data threads": GATEWAY, "nat = true" => "workers = 65",
         "f.toml:8: [tunnel] workers: expected \"auto\" or a number from 1 to 64, found 65; remedy: write \"auto\", or as many data threads as the machine has processor cores";
-    "data threads in a fleet": GATEWAY, "nat = true" => "workers = 2\n[clients]\nsource = \"postgres\"\nstore = \"host=localhost user=x\"\n[fleet]\nname = \"gw1\"\nhome = [\"10.77.0.0/25\"]",
-        "f.toml:8: [tunnel] workers: a gateway of a fleet has one data thread in this version; remedy: remove it, or remove [fleet]; more gateways serve more clients as well";
     "data threads of a client": CLIENT, "mtu = 1400" => "mtu = 1400\nworkers = 2",
         "f.toml:8: [tunnel] workers: a client has one data thread; remedy: remove it; it is a setting of gateways";
     "duration bad": CLIENT, "policy = \"adaptive\"" => "policy = \"adaptive\"\ntarget_delay = \"20\"",

@@ -63,11 +63,7 @@ pub(super) fn client(root: &Table<'_>) -> Result<Loaded, ConfigError> {
             "workers",
         ],
     )?;
-    one_worker(
-        &tunnel,
-        "a client has one data thread",
-        "remove it; it is a setting of gateways",
-    )?;
+    one_worker(&tunnel)?;
     let mut notes = Vec::new();
     let name = network::tunnel_name(&tunnel.required("name", "name = \"pleach0\"")?)?;
     let links = peers::links(root)?;
@@ -191,13 +187,6 @@ pub(super) fn gateway(root: &Table<'_>) -> Result<Loaded, ConfigError> {
                 .to_owned(),
             warning: true,
         });
-    }
-    if fleet.is_some() {
-        one_worker(
-            &tunnel,
-            "a gateway of a fleet has one data thread in this version",
-            "remove it, or remove [fleet]; more gateways serve more clients as well",
-        )?;
     }
     let role = Role::Gateway(GatewayConfig {
         listen: network::listen(&listen)?,
@@ -344,11 +333,15 @@ fn workers(tunnel: &Table<'_>) -> Result<Option<usize>, ConfigError> {
     })
 }
 
-/// Refuses several data threads, for the reason `why`.
-fn one_worker(tunnel: &Table<'_>, why: &str, remedy: &str) -> Result<(), ConfigError> {
+/// Refuses several data threads of a client.
+fn one_worker(tunnel: &Table<'_>) -> Result<(), ConfigError> {
     match workers(tunnel)? {
         None | Some(1) => Ok(()),
-        Some(_) => Err(tunnel.wrong("workers", why, remedy)),
+        Some(_) => Err(tunnel.wrong(
+            "workers",
+            "a client has one data thread",
+            "remove it; it is a setting of gateways",
+        )),
     }
 }
 

@@ -77,9 +77,15 @@ pub(crate) fn run(options: &Join) -> anyhow::Result<String> {
     let id = HEXLOWER.encode(&token.id());
     let file = options.place.config(FILE);
     if file.exists() {
-        if !is_of(&file, &id) {
+        let head = first_line(&file);
+        if *head != format!("{HEAD}{id}") {
+            let remedy = if head.starts_with(HEAD) {
+                "run `pleach leave` first"
+            } else {
+                "`pleach join` has not written this file, so stop its service and remove it first"
+            };
             bail!(
-                "this host is a client already ({}): run `pleach leave` first",
+                "this host is a client already ({}): {remedy}",
                 file.display()
             );
         }
@@ -187,7 +193,18 @@ fn start(options: &Join, said: &mut String) -> anyhow::Result<()> {
         }
         service::start(&options.place, Kind::Tunnel, NAME)?
     };
-    let status = "`pleach status` shows its links, `pleach leave` undoes all changes";
+    let options_of = |option: &str, path: &Path| {
+        if options.place.is_usual() {
+            String::new()
+        } else {
+            format!(" {option} {}", path.display())
+        }
+    };
+    let status = format!(
+        "`pleach status{}` shows its links, `pleach leave{}` undoes all changes",
+        options_of("--control", &options.place.control(NAME)),
+        options_of("--dir", options.place.directory())
+    );
     let _ = match (start, is_running) {
         (_, true) => writeln!(said, "The tunnel is running: {status}."),
         (Start::Enabled, false) => writeln!(
@@ -298,10 +315,12 @@ fn configuration(token: &Token, id: &str, tunnel: &str, place: &Place) -> String
     )
 }
 
-/// Whether the configuration at `file` was made from the invitation `id`.
-fn is_of(file: &Path, id: &str) -> bool {
+/// Returns the first line of a client's file, by which one that `join` has written is recognised; empty if the file cannot be
+/// read.
+fn first_line(file: &Path) -> Zeroizing<String> {
     let text = fs::read_to_string(file).map(Zeroizing::new);
-    text.is_ok_and(|text| text.lines().next() == Some(format!("{HEAD}{id}").as_str()))
+    let line = text.as_ref().ok().and_then(|text| text.lines().next());
+    Zeroizing::new(line.unwrap_or_default().to_owned())
 }
 
 fn verdict(finding: &Finding) -> String {

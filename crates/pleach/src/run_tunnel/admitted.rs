@@ -219,6 +219,7 @@ impl DataPath {
         while let Some(answer) = self.admitted.as_ref().and_then(|all| all.asker.collect()) {
             match answer {
                 Answer::Changed(client) => self.change_client(now, client),
+                Answer::Contested(keys) => self.on_contested(&keys),
                 Answer::Departed(departed) => self.on_departed(now, &departed),
                 Answer::Gone(key) => {
                     if let Some(client) = self.forget_client(now, &key) {
@@ -226,6 +227,7 @@ impl DataPath {
                         self.admitted.iter_mut().for_each(|all| all.removed += 1);
                     }
                 }
+                Answer::Settled(keys) => self.on_settled(now, &keys),
                 Answer::State(trouble) => {
                     if let Some(admitted) = &mut self.admitted {
                         admitted.trouble = trouble;
@@ -361,6 +363,7 @@ impl DataPath {
             admitted.next_count = now + COUNT_EVERY;
             admitted.count(&self.endpoint);
             self.look_for_returned(now);
+            self.look_for_uncontested(now);
         }
         let Some(admitted) = &mut self.admitted else {
             return;

@@ -6,15 +6,15 @@
 //! It answers the engine's questions about unknown keys, asks for changes every [`LOOK_EVERY`], asks again about known
 //! clients when an answer is older than `[clients] answer_life`, and writes byte counters. In a fleet it also writes which
 //! clients have connected, and asks which ones have left for another gateway ([`arrivals`]). While the store cannot be
-//! read, clients that are connected stay so, and others are served from the last answers, for at most [`STALE`]; clients
-//! without an answer are refused.
+//! read, clients that are connected stay so, and others are served from the last answers ([`answers`]); clients without an answer
+//! are refused.
 //!
-//! Bounds: [`MAX_ASKED`] questions of each engine wait; [`MAX_ANSWERS`] answers are kept for clients that are not connected, besides
-//! those of the engine's clients; the thread asks again about known clients for [`AGAIN_FOR`] at a time, and serves new
-//! clients in between. Dropping [`Asker`]
-//! ends the thread.
+//! Bounds: a number of questions of each engine wait ([`Asker`]); the thread asks again about known clients for [`AGAIN_FOR`]
+//! at a time, and serves new clients in between.
 
+mod answers;
 mod arrivals;
+mod handle;
 mod lookers;
 mod trouble;
 mod unkept;
@@ -22,33 +22,28 @@ mod unkept;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
+        mpsc::{Receiver, RecvTimeoutError, Sender},
     },
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
-use anyhow::Context as _;
 use ipnet::IpNet;
 use pleach_core::{
-    endpoint::{
-        accounts::Usage,
-        enrolment::{EnrolmentRequest, MAX_ASKED},
-    },
+    endpoint::{accounts::Usage, enrolment::EnrolmentRequest},
     time::Instant,
 };
 use pleach_linux::{clock, poll::Waker};
 
+use answers::Answers;
 use arrivals::Arrivals;
+pub(super) use handle::Asker;
 use lookers::{Lookers, Told};
 use trouble::Trouble;
-use unkept::Unkept;
 
 use super::written::Unwritten;
 use crate::{
-    clients::{Changed, ClientStore, Departures, Found, Mark, StoreError, StoredClient},
+    clients::{Arrived, Changed, ClientStore, Departures, Found, Mark, StoreError, StoredClient},
     config::StoreConfig,
     keys::{self, KEY_LEN},
     onboard::store::Refusal,
@@ -59,10 +54,14 @@ use crate::{
 pub(super) enum Answer {
     /// A known client has changed.
     Changed(StoredClient),
+    /// These clients have connected here, and another gateway of the fleet may still announce them.
+    Contested(BTreeSet<[u8; KEY_LEN]>),
     /// These clients have connected to another gateway of the fleet.
     Departed(Departures),
     /// A client of the store exists no more.
     Gone([u8; KEY_LEN]),
+    /// No other gateway of the fleet announces these clients any more.
+    Settled(BTreeSet<[u8; KEY_LEN]>),
     /// The store can be read or written again (`None`), or cannot (the reason).
     State(Option<String>),
     /// The answer to a question of the engine.
@@ -118,142 +117,6 @@ enum Note {
     Used(BTreeMap<String, Usage>),
 }
 
-/// The data path's handle to the thread.
-#[derive(Debug)]
-pub(super) struct Asker {
-    /// `None` after [`Self::finish`].
-    running: Option<(Sender<Note>, JoinHandle<()>)>,
-    /// Whether the gateway stops, so that only bytes are written.
-    stop: Arc<AtomicBool>,
-    /// Limits the questions that wait. Its receiver is in the thread.
-    slots: SyncSender<()>,
-    answers: Receiver<Answer>,
-    waker: Waker,
-}
-
-impl Asker {
-    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`, with the name `fleet` in a
-    /// fleet, and with `engines` data threads.
-    ///
-    /// # Errors
-    /// If the thread or an eventfd cannot be created.
-    pub(super) fn start(
-        store: Box<dyn ClientStore>,
-        config: &StoreConfig,
-        own_key: [u8; KEY_LEN],
-        run: String,
-        fleet: Option<String>,
-        engines: usize,
-    ) -> anyhow::Result<Self> {
-        let waker = Waker::new()?;
-        let (notes, todo) = mpsc::channel();
-        let (slots, taken) = mpsc::sync_channel(MAX_ASKED * engines.max(1));
-        let (answer, answers) = mpsc::channel();
-        let out = Out {
-            answer,
-            taken,
-            waker: waker.clone(),
-        };
-        let lookers = Lookers::start(store.lookups(), &notes)?;
-        let mut asking = Asking::new(clock::now(), store, config, own_key, run, out);
-        asking.lookers = lookers;
-        asking.arrivals = fleet.map(Arrivals::new);
-        asking.remember();
-        let stop = Arc::<AtomicBool>::default();
-        let stopping = Arc::clone(&stop);
-        let thread = thread::Builder::new()
-            .name("clients".to_owned())
-            .spawn(move || asking.run(&todo, &stopping))
-            .context("thread for the store of clients")?;
-        Ok(Self {
-            running: Some((notes, thread)),
-            stop,
-            slots,
-            answers,
-            waker,
-        })
-    }
-
-    /// Returns the waker, which is readable when there are answers.
-    pub(super) const fn waker(&self) -> &Waker {
-        &self.waker
-    }
-
-    /// Passes a question of an engine to the thread. Returns whether it will be answered: the thread may have ended, or
-    /// have too many questions.
-    pub(super) fn ask(&self, request: EnrolmentRequest) -> bool {
-        self.slots.try_send(()).is_ok() && self.tell(Note::Ask(Box::new(request)))
-    }
-
-    /// Tells the thread that the engine has a client.
-    pub(super) fn on_admitted(&self, public_key: [u8; KEY_LEN]) {
-        self.tell(Note::Admitted(public_key));
-    }
-
-    /// Tells the thread that the engine has forgotten a client.
-    pub(super) fn on_forgotten(&self, public_key: [u8; KEY_LEN]) {
-        self.tell(Note::Forgotten(public_key));
-    }
-
-    /// Tells the thread that a client was refused, because its name or an address belongs to another one. The answer about
-    /// it is not kept for later runs: after a restart, it might take the address before its owner.
-    pub(super) fn on_clash(&self, public_key: [u8; KEY_LEN]) {
-        self.tell(Note::Clashed(public_key));
-    }
-
-    /// Tells the thread that a client has connected at the time `at`.
-    pub(super) fn on_arrived(&self, public_key: [u8; KEY_LEN], at: Instant) {
-        self.tell(Note::Arrived(public_key, at));
-    }
-
-    /// Tells the thread the bytes that were carried since the last call.
-    pub(super) fn on_used(&self, usage: BTreeMap<String, Usage>) {
-        if !usage.is_empty() {
-            self.tell(Note::Used(usage));
-        }
-    }
-
-    /// Returns the next answer.
-    pub(super) fn collect(&self) -> Option<Answer> {
-        self.answers.try_recv().ok()
-    }
-
-    /// Waits until the thread has tried once to write the counters, for at most [`FINISH_WITHIN`]. Questions that still
-    /// wait are not answered.
-    pub(super) fn finish(mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let Some((notes, thread)) = self.running.take() else {
-            return;
-        };
-        // The thread may have ended.
-        let _ = notes.send(Note::End);
-        let until = clock::now() + FINISH_WITHIN;
-        loop {
-            // The thread holds the other end of the channel until it ends.
-            match self.answers.recv_timeout(until.since(clock::now())) {
-                Ok(_) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    tracing::warn!("the store of clients does not answer: the last bytes are lost");
-                    return;
-                }
-            }
-        }
-        let _ = thread.join();
-    }
-
-    fn tell(&self, note: Note) -> bool {
-        let sender = self.running.as_ref().map(|(notes, _)| notes);
-        sender.is_some_and(|notes| notes.send(note).is_ok())
-    }
-}
-
-impl Drop for Asker {
-    fn drop(&mut self) {
-        self.tell(Note::End);
-    }
-}
-
 /// The state of the thread.
 struct Asking {
     store: Box<dyn ClientStore>,
@@ -263,8 +126,7 @@ struct Asking {
     answer_life: Duration,
     write_every: Duration,
     own_key: [u8; KEY_LEN],
-    /// The last answer about each client.
-    known: BTreeMap<[u8; KEY_LEN], Known>,
+    answers: Answers,
     mark: Mark,
     trouble: Trouble,
     unwritten: Unwritten,
@@ -281,24 +143,7 @@ struct Asking {
     next_again: [u8; KEY_LEN],
     /// Whether a known client could not be looked up again since the last list of changes; further ones wait for the next.
     is_paused: bool,
-    /// Answers that are not remembered yet for later runs. Used with `lookers` only.
-    unkept: Unkept,
-    /// Whether the last attempt to remember answers has failed.
-    cannot_keep: bool,
     out: Out,
-}
-
-struct Known {
-    client: StoredClient,
-    /// When the store is asked again, if the engine has the client.
-    due_at: Instant,
-    /// When the answer is too old to be used while the store cannot be read.
-    stale_at: Instant,
-    /// Whether the engine has the client, or is about to get it.
-    is_used: bool,
-    /// Whether the engine has refused it, because its name or an address belongs to another client. The answer is then not
-    /// remembered for later runs.
-    is_clashing: bool,
 }
 
 /// A client that may be served.
@@ -338,16 +183,17 @@ impl Asking {
         config: &StoreConfig,
         own_key: [u8; KEY_LEN],
         run: String,
+        lookers: Option<Lookers>,
         out: Out,
     ) -> Self {
         Self {
             store,
-            lookers: None,
+            answers: Answers::new(lookers.is_some()),
+            lookers,
             networks: config.networks.clone(),
             answer_life: config.answer_life,
             write_every: config.write_every,
             own_key,
-            known: BTreeMap::new(),
             mark: Mark::default(),
             trouble: Trouble::default(),
             unwritten: Unwritten::new(run),
@@ -359,8 +205,6 @@ impl Asking {
             again: BTreeSet::new(),
             next_again: [0; KEY_LEN],
             is_paused: false,
-            unkept: Unkept::default(),
-            cannot_keep: false,
             out,
         }
     }
@@ -373,7 +217,7 @@ impl Asking {
             let next = arrivals.map_or(next, |due| due.min(next));
             let is_stopping = || stop.load(Ordering::Relaxed);
             match todo.recv_timeout(next.since(now)) {
-                Ok(Note::Clashed(key)) => self.on_clash(&key),
+                Ok(Note::Clashed(key)) => self.answers.on_clash(&key),
                 Ok(Note::Arrived(..) | Note::Ask(_) | Note::Forgotten(_) | Note::Told(_))
                     if is_stopping() => {}
                 Ok(Note::Arrived(key, at)) => {
@@ -385,17 +229,18 @@ impl Asking {
                 Ok(Note::Told(Told::Found(key, found))) => self.on_found(&key, &found),
                 Ok(Note::Told(Told::Again(key, found))) => self.on_found_again(&key, &found),
                 Ok(Note::Told(Told::Listed(listed))) => self.on_listed(listed),
-                Ok(Note::Admitted(key)) => self.on_admitted(&key),
+                Ok(Note::Admitted(key)) => self.answers.on_admitted(&key),
                 Ok(Note::Forgotten(key)) => {
-                    if let Some(known) = self.known.get_mut(&key) {
-                        known.is_used = false;
+                    self.answers.set_used(&key, false);
+                    if let Some(arrivals) = &mut self.arrivals {
+                        arrivals.forget(&key);
                     }
                 }
                 Ok(Note::Used(usage)) => self.unwritten.add(usage),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Note::End) | Err(RecvTimeoutError::Disconnected) => {
                     self.write();
-                    self.keep_for_later();
+                    self.answers.remember(&mut *self.store);
                     return;
                 }
             }
@@ -411,6 +256,7 @@ impl Asking {
                 self.look(now);
                 self.write_arrivals(now);
                 self.ask_for_departed();
+                self.ask_for_settled(now);
                 self.next_look = clock::now() + LOOK_EVERY;
             }
             if now >= self.next_write {
@@ -420,54 +266,11 @@ impl Asking {
         }
     }
 
-    /// Takes up the answers of former runs.
-    fn remember(&mut self) {
-        let now = clock::now();
-        let former = match self.store.remembered(STALE) {
-            Ok(former) => former,
-            Err(error) => {
-                tracing::warn!("the answers of the last run are not used: {error}");
-                return;
-            }
-        };
-        for (client, age) in former.into_iter().take(MAX_ANSWERS) {
-            if self.foreign_net(&client).is_some() {
-                // [clients] networks has changed.
-                self.keep_later(client.public_key, None);
-                continue;
-            }
-            let known = Known {
-                due_at: now,
-                stale_at: now + STALE.saturating_sub(age),
-                is_used: false,
-                is_clashing: false,
-                client,
-            };
-            self.known.insert(known.client.public_key, known);
-        }
-    }
-
-    /// Notes that the engine has a client.
-    fn on_admitted(&mut self, key: &[u8; KEY_LEN]) {
-        let Some(known) = self.known.get_mut(key) else {
-            return;
-        };
-        known.is_used = true;
-        if known.is_clashing {
-            known.is_clashing = false;
-            let client = known.client.clone();
-            self.keep_later(*key, Some(client));
-        }
-    }
-
-    /// Notes that the engine has refused a client. The answer stays known: when it arrives here, the engine may have
-    /// admitted the client by a later question, and must be told when it is gone.
-    fn on_clash(&mut self, key: &[u8; KEY_LEN]) {
-        if let Some(known) = self.known.get_mut(key) {
-            known.is_used = false;
-            known.is_clashing = true;
-            self.keep_later(*key, None);
-        }
+    /// Takes up the answers of former runs, except for clients outside of networks that have changed since.
+    fn recall(&mut self, now: Instant) {
+        let networks = &self.networks;
+        let may_serve = |client: &StoredClient| foreign_net(networks, client).is_none();
+        self.answers.recall(now, &mut *self.store, may_serve);
     }
 
     /// Decides about a client whose key the engine does not know, now or when the store has answered.
@@ -548,7 +351,7 @@ impl Asking {
             }
             Ok(None) => {
                 self.on_answer(key, None);
-                self.forget(key);
+                self.answers.forget(key);
                 Err(Refused::Unknown)
             }
             Err(error @ StoreError::BadRow { .. }) => {
@@ -579,40 +382,23 @@ impl Asking {
         }
         let Decided { client, life } = decided?;
         if let Some(life) = life {
-            self.keep(now, client.clone(), life);
-        } else if let Some(known) = self.known.get_mut(&client.public_key) {
-            known.is_used = true;
+            self.answers.keep(now, client.clone(), life);
+        } else {
+            self.answers.set_used(&client.public_key, true);
         }
         Ok(client)
     }
 
     /// Returns the last answer about a client.
     fn remembered(&self, now: Instant, key: &[u8; KEY_LEN]) -> Result<Decided, Refused> {
-        let known = self.known.get(key).filter(|known| now < known.stale_at);
-        let known = known.ok_or(Refused::Unreadable)?;
-        Ok(Decided {
-            client: known.client.clone(),
-            life: None,
-        })
-    }
-
-    /// Drops the answer about a client.
-    fn forget(&mut self, key: &[u8; KEY_LEN]) {
-        self.known.remove(key);
-        // Former runs may have an answer, too.
-        self.keep_later(*key, None);
-    }
-
-    /// Has an answer remembered for later runs, or dropped from what is remembered.
-    fn keep_later(&mut self, key: [u8; KEY_LEN], answer: Option<StoredClient>) {
-        if self.lookers.is_some() {
-            self.unkept.put(key, answer);
-        }
+        let client = self.answers.usable(now, key);
+        let client = client.ok_or(Refused::Unreadable)?.clone();
+        Ok(Decided { client, life: None })
     }
 
     /// Refuses a client that has an address which is not routed into the tunnel.
     fn routed(&mut self, client: StoredClient) -> Result<StoredClient, Refused> {
-        let Some(net) = self.foreign_net(&client) else {
+        let Some(net) = foreign_net(&self.networks, &client) else {
             self.logged.remove(&client.public_key);
             return Ok(client);
         };
@@ -623,13 +409,6 @@ impl Asking {
             );
         }
         Err(Refused::BadRow)
-    }
-
-    /// Returns an address of the client that is not routed into the tunnel.
-    fn foreign_net(&self, client: &StoredClient) -> Option<IpNet> {
-        let mut nets = client.allowed_ips.iter();
-        let is_foreign = |net: &&IpNet| !self.networks.iter().any(|own| own.contains(*net));
-        nets.find(is_foreign).copied()
     }
 
     /// Whether nothing was logged about the client yet.
@@ -667,50 +446,11 @@ impl Asking {
         }
     }
 
-    /// Keeps an answer that the engine will use.
-    fn keep(&mut self, now: Instant, client: StoredClient, life: Duration) {
-        let former = self.known.get(&client.public_key);
-        let is_clashing = former.is_some_and(|known| known.is_clashing);
-        if former.is_none() && self.known.len() >= MAX_ANSWERS {
-            let mut unused = self.known.iter().filter(|(_, known)| !known.is_used);
-            if let Some(key) = unused.next().map(|(key, _)| *key) {
-                self.forget(&key);
-            }
-        }
-        if !is_clashing {
-            self.keep_later(client.public_key, Some(client.clone()));
-        }
-        let known = Known {
-            due_at: now + life,
-            stale_at: now + STALE,
-            is_used: true,
-            is_clashing,
-            client,
-        };
-        self.known.insert(known.client.public_key, known);
-    }
-
-    /// Remembers answers for later runs.
-    fn keep_for_later(&mut self) {
-        if self.unkept.answers().is_empty() {
-            return;
-        }
-        let kept = self.store.remember(self.unkept.answers(), STALE);
-        match &kept {
-            Ok(()) => self.unkept.clear(),
-            Err(error) if !self.cannot_keep => {
-                tracing::warn!("answers about clients cannot be kept for the next start: {error}");
-            }
-            Err(_) => {}
-        }
-        self.cannot_keep = kept.is_err();
-    }
-
     /// Looks for clients that have changed, and for old answers.
     fn look(&mut self, now: Instant) {
         if let Some(lookers) = &mut self.lookers {
             lookers.list(&self.mark);
-            return self.keep_for_later();
+            return self.answers.remember(&mut *self.store);
         }
         let changed = self.store.changes_since(&mut self.mark);
         self.on_changes(now, changed);
@@ -740,10 +480,10 @@ impl Asking {
                     Changed::Keys(keys) => {
                         for key in keys {
                             self.changed.insert(key);
-                            self.keep_later(key, None);
+                            self.answers.doubt(key);
                         }
                     }
-                    Changed::Any => self.again.extend(self.known.keys()),
+                    Changed::Any => self.again.extend(self.answers.keys()),
                 }
             }
             Err(error) => {
@@ -751,9 +491,7 @@ impl Asking {
                 return self.answer_from_memory();
             }
         }
-        let is_due = |known: &Known| known.is_used && known.due_at <= now;
-        let due = self.known.iter().filter(|(_, known)| is_due(known));
-        self.again.extend(due.map(|(key, _)| *key));
+        self.again.extend(self.answers.due(now));
         self.is_paused = false;
         self.ask_again(now);
     }
@@ -795,7 +533,7 @@ impl Asking {
     /// Returns the next client to be asked about again. All of them have their turn, however many there are.
     fn next_key(&mut self) -> Option<[u8; KEY_LEN]> {
         while let Some(key) = self.next_changed() {
-            if self.known.contains_key(&key) {
+            if self.answers.get(&key).is_some() {
                 return Some(key);
             }
         }
@@ -821,30 +559,26 @@ impl Asking {
         key: &[u8; KEY_LEN],
         found: &Result<Option<Found>, StoreError>,
     ) -> bool {
-        let Some(known) = self.known.get(key) else {
+        let Some(known) = self.answers.get(key) else {
             return true;
         };
         match found {
-            Ok(Some(found)) if self.foreign_net(&found.client).is_none() => {
-                if found.client != known.client {
+            Ok(Some(found)) if foreign_net(&self.networks, &found.client).is_none() => {
+                if found.client != *known {
                     self.out.tell(Answer::Changed(found.client.clone()));
                 }
-                let is_used = known.is_used;
                 let life = found.life.unwrap_or(self.answer_life);
                 self.on_answer(key, None);
-                self.keep(now, found.client.clone(), life);
-                if let Some(known) = self.known.get_mut(key) {
-                    known.is_used = is_used;
-                }
+                self.answers.renew(now, found.client.clone(), life);
             }
             Ok(_) => {
                 self.on_answer(key, None);
-                self.forget(key);
+                self.answers.forget(key);
                 self.out.tell(Answer::Gone(*key));
             }
             Err(error @ StoreError::BadRow { .. }) => {
                 tracing::warn!("client removed: {error}");
-                self.forget(key);
+                self.answers.forget(key);
                 self.out.tell(Answer::Gone(*key));
             }
             Err(error) => {
@@ -899,7 +633,14 @@ impl Asking {
         if let Some(places) = self.store.places() {
             let written = arrivals.write(now, places);
             arrivals.tell(written.as_ref().err());
-            self.tell_departed(written.unwrap_or_default());
+            let Arrived {
+                departed,
+                contested,
+            } = written.unwrap_or_default();
+            if !contested.is_empty() {
+                self.out.tell(Answer::Contested(contested));
+            }
+            self.tell_departed(departed);
         }
     }
 
@@ -915,6 +656,25 @@ impl Asking {
         match departed.unwrap_or(Ok(Departures::new())) {
             Ok(departed) => self.tell_departed(departed),
             Err(error) => tracing::debug!(%error, "clients that have left for another gateway"),
+        }
+    }
+
+    /// Asks which clients no other gateway announces any more.
+    fn ask_for_settled(&mut self, now: Instant) {
+        let Some(arrivals) = &mut self.arrivals else {
+            return;
+        };
+        if self.trouble.is_unreadable() {
+            return;
+        }
+        let settled = self
+            .store
+            .places()
+            .map(|places| arrivals.settled(now, places));
+        match settled.unwrap_or(Ok(BTreeSet::new())) {
+            Ok(settled) if settled.is_empty() => {}
+            Ok(settled) => self.out.tell(Answer::Settled(settled)),
+            Err(error) => tracing::debug!(%error, "clients that are at one gateway only"),
         }
     }
 
@@ -936,14 +696,15 @@ impl Asking {
     }
 }
 
+/// Returns an address of the client that is not routed into the tunnel.
+fn foreign_net(networks: &[IpNet], client: &StoredClient) -> Option<IpNet> {
+    let mut nets = client.allowed_ips.iter();
+    let is_foreign = |net: &&IpNet| !networks.iter().any(|own| own.contains(*net));
+    nets.find(is_foreign).copied()
+}
+
 /// Interval at which the thread asks for changes. A removal takes effect within it and the time of a look-up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest wait for the store when the gateway stops: less than a service manager grants.
-const FINISH_WITHIN: Duration = Duration::from_secs(8);
-/// Maximum age of an answer that is used while the store cannot be read.
-const STALE: Duration = Duration::from_secs(24 * 3600);
-/// Number of answers above which those for clients that the engine does not have are dropped.
-const MAX_ANSWERS: usize = 65_536;
 /// Maximum number of refused clients that the log names.
 const MAX_LOGGED: usize = 1000;
 /// Time for which known clients are asked about again, before new clients have their turn.

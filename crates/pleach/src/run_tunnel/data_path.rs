@@ -61,7 +61,7 @@ use super::{
     sockets::{LinkSocket, Sent, Traits},
     solo::Solo,
     splitting::Splitting,
-    workers::{Crew, Inquiry, Lanes, Order, Purpose, Question},
+    workers::{Crew, Lanes, Order, Purpose, Question},
 };
 use crate::{
     config::{Role, TunnelConfig},
@@ -280,6 +280,7 @@ impl DataPath {
                 portals,
                 clients,
                 self.fleet.as_ref().and_then(Fleet::next_at),
+                self.crew.as_ref().and_then(Crew::next_at),
             ];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
@@ -356,6 +357,7 @@ impl DataPath {
             if let Some(programs) = &mut self.rules.programs {
                 programs.hand_over(&mut self.endpoint);
             }
+            self.settle_inquiries(now);
             self.ask_about_strangers(now);
             if let Some(crew) = &mut self.crew {
                 crew.hand_over(&mut self.endpoint);
@@ -570,13 +572,7 @@ impl DataPath {
         self.control.waker.clear();
         while let Ok(request) = self.control.requests.try_recv() {
             match request {
-                ControlRequest::Status(reply) => {
-                    let inquiry = Inquiry {
-                        status: self.status(now),
-                        purpose: Purpose::Status(reply),
-                    };
-                    self.inquire(now, 0, Box::new(inquiry));
-                }
+                ControlRequest::Status(reply) => self.inquire(now, Purpose::Status(reply)),
                 ControlRequest::Drain(is_on, reply) => self.drain(is_on, reply),
                 ControlRequest::Only(link, reply) => self.use_only(now, link, reply),
                 ControlRequest::Reload(reply) => self.source.read(Some(reply)),
@@ -591,11 +587,7 @@ impl DataPath {
                         reply.send(self.set_weights(now, &known, &weights));
                         continue;
                     }
-                    let inquiry = Inquiry {
-                        status: self.status(now),
-                        purpose: Purpose::Weights(weights, reply),
-                    };
-                    self.inquire(now, 0, Box::new(inquiry));
+                    self.inquire(now, Purpose::Weights(weights, reply));
                 }
             }
         }
@@ -755,7 +747,9 @@ impl DataPath {
 
     /// Stores the present estimates of all paths. Other workers tell theirs later.
     fn remember(&mut self, now: Instant) {
-        self.order_all(|| Order::Remember);
+        if let Some(crew) = &self.crew {
+            crew.remember();
+        }
         let Some(memory) = &mut self.memory else {
             return;
         };
@@ -801,6 +795,12 @@ impl DataPath {
 
     /// Handles an event of a worker's engine.
     fn tell_event(&mut self, now: Instant, worker: usize, event: Event) {
+        if let (Some(crew), Event::Peer { name, .. }) = (&self.crew, &event)
+            && crew.is_of_another(worker, name)
+        {
+            // The client has a new key, and a worker had not been told yet when it noticed the end of the former session.
+            return;
+        }
         match event {
             Event::Peer { name, is_up: true } => {
                 self.incompatible.remove(&name);

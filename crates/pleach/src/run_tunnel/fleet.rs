@@ -5,20 +5,34 @@
 //! disappear when the client does. So the number of routes is that of the clients that are not at home. A client that is at
 //! home needs no route, and one that is away has a more specific route from the gateway where it is.
 //!
+//! A client that returns home has a route of its own, too, if the store says that it was at another gateway before, which has
+//! not asked for clients that have left it since: that gateway may still announce the client, by a route that is more specific
+//! than the home network. The route at home stays until the other gateway has asked, however long that gateway hangs.
+//!
 //! A client that changes its gateway has sessions with both for a moment, and may still stay. So a client is here when it has
-//! sent inner data, or after [`SETTLED`]: then it gets its routes.
+//! sent inner data, or is still up after a while ([`FirstData`]): then it gets its routes.
 //!
 //! Where a client is, is also written to the store, and a gateway asks the store for clients that have left it for another
 //! one. It takes their routes back at once, because a client whose links have failed cannot say goodbye. The session of such
 //! a client stays, because packets may still be on their way to it, until it ends by itself. If the client is heard for
 //! [`BACK_AFTER`] all the same, it has come back, or the news was wrong.
+//!
+//! With several workers, worker 0 decides all of this, and asks the worker of a client whether the client is here or was
+//! heard.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use ipnet::IpNet;
-use pleach_core::{time::Instant, units::Bytes};
+use pleach_core::{endpoint::Endpoint, time::Instant};
 
-use super::data_path::DataPath;
+use super::{
+    data_path::DataPath,
+    first_data::{FirstData, Seen},
+    workers::{Crew, Order},
+};
 use crate::{
     clients::Departures,
     config::{FleetConfig, Role},
@@ -36,6 +50,10 @@ pub(super) struct Fleet {
     here: BTreeMap<String, Here>,
     /// Clients that have connected, but may still stay at another gateway, by name.
     coming: BTreeMap<String, Coming>,
+    /// Clients of the own engine among `coming`.
+    first_data: FirstData,
+    /// Clients that are here, but still among `coming`.
+    seen_here: BTreeSet<[u8; KEY_LEN]>,
 }
 
 /// A client that has connected.
@@ -44,29 +62,59 @@ struct Coming {
     public_key: [u8; KEY_LEN],
     nets: Vec<IpNet>,
     up_at: Instant,
-    /// Inner bytes that it had sent before.
-    bytes: Bytes,
 }
 
 #[derive(Debug)]
 struct Here {
     public_key: [u8; KEY_LEN],
-    /// Networks of the client outside of the home networks.
+    /// Networks of the client outside of the home networks. They have routes while the client is here.
     away: Vec<IpNet>,
+    /// Networks of the client in the home networks.
+    home: Vec<IpNet>,
+    home_routes: HomeRoutes,
     /// When the client has connected here.
     up_at: Instant,
     /// When the store said that the client has connected to another gateway; `None` if it is here.
     departed_at: Option<Instant>,
 }
 
+/// Routes to the networks of a client in the home networks, which it needs while another gateway may still announce them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HomeRoutes {
+    None,
+    /// Another gateway does not know yet that the client has left it.
+    Needed,
+    /// All gateways know, and by this time all routers do.
+    Until(Instant),
+}
+
+impl Here {
+    /// Returns the time from which on a departed client that is heard has come back. `None` if it has not departed.
+    fn back_at(&self) -> Option<Instant> {
+        self.departed_at.map(|at| at + BACK_AFTER)
+    }
+
+    /// Notes that the client has no routes any more. Returns the networks that had some.
+    fn take_routes(&mut self) -> Vec<IpNet> {
+        let mut gone = self.away.clone();
+        if self.home_routes != HomeRoutes::None {
+            self.home_routes = HomeRoutes::None;
+            gone.extend_from_slice(&self.home);
+        }
+        gone
+    }
+}
+
 impl Fleet {
     /// Returns the state at the start.
-    pub(super) const fn new(config: FleetConfig, networks: Vec<IpNet>) -> Self {
+    pub(super) fn new(config: FleetConfig, networks: Vec<IpNet>) -> Self {
         Self {
             config,
             networks,
             here: BTreeMap::new(),
             coming: BTreeMap::new(),
+            first_data: FirstData::default(),
+            seen_here: BTreeSet::new(),
         }
     }
 
@@ -80,33 +128,40 @@ impl Fleet {
         }
     }
 
-    /// Returns when a client that has connected is here in any case.
+    /// Returns when a client of the own engine that has connected may be here although it sends nothing.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        let coming = self.coming.values();
-        coming.map(|coming| coming.up_at + SETTLED).min()
+        self.first_data.next_at()
     }
 
-    /// Returns the clients that have connected and are here now. `sent`: the inner bytes that a client has sent.
-    fn settled(
-        &mut self,
-        now: Instant,
-        sent: impl Fn(&[u8; KEY_LEN]) -> Bytes,
-    ) -> Vec<(String, Coming)> {
-        let is_here = |_: &String, coming: &mut Coming| {
-            now >= coming.up_at + SETTLED || sent(&coming.public_key) > coming.bytes
-        };
+    /// Notes that clients which have connected are here.
+    pub(super) fn on_seen_here(&mut self, mut keys: BTreeSet<[u8; KEY_LEN]>) {
+        self.seen_here.append(&mut keys);
+    }
+
+    /// Returns the clients that have connected and are here now.
+    fn settled(&mut self) -> Vec<(String, Coming)> {
+        let seen = std::mem::take(&mut self.seen_here);
+        if seen.is_empty() {
+            return Vec::new();
+        }
+        let is_here = |_: &String, coming: &mut Coming| seen.contains(&coming.public_key);
         self.coming.extract_if(.., is_here).collect()
     }
 
     /// Notes that a client is here. Returns the networks to which it needs routes.
     fn on_here(&mut self, name: String, coming: Coming) -> Vec<IpNet> {
         let holds = |all: &[IpNet], net: &IpNet| all.iter().any(|one| one.contains(net));
-        let is_away = |net: &IpNet| holds(&self.networks, net) && !holds(&self.config.home, net);
-        let mut away = coming.nets;
-        away.retain(is_away);
+        let routed = coming.nets.into_iter();
+        let routed = routed.filter(|net| holds(&self.networks, net));
+        let (home, away): (Vec<_>, Vec<_>) = routed.partition(|net| holds(&self.config.home, net));
+        // If it has connected again, it still has the same routes.
+        let known = self.here.get(&name);
+        let home_routes = known.map_or(HomeRoutes::None, |here| here.home_routes);
         let here = Here {
             public_key: coming.public_key,
             away: away.clone(),
+            home,
+            home_routes,
             up_at: coming.up_at,
             departed_at: None,
         };
@@ -118,7 +173,42 @@ impl Fleet {
     fn on_down(&mut self, name: &str) -> Vec<IpNet> {
         self.coming.remove(name);
         let here = self.here.remove(name);
-        here.map_or_else(Vec::new, |here| here.away)
+        here.map_or_else(Vec::new, |mut here| here.take_routes())
+    }
+
+    /// Notes that other gateways may still announce clients that are here. Returns the networks to which they need routes
+    /// because of that.
+    fn on_contested(&mut self, keys: &BTreeSet<[u8; KEY_LEN]>) -> Vec<IpNet> {
+        let mut added = Vec::new();
+        for here in self.here.values_mut() {
+            let is_here = here.departed_at.is_none() && !here.home.is_empty();
+            if is_here && keys.contains(&here.public_key) {
+                here.home_routes = HomeRoutes::Needed;
+                added.extend_from_slice(&here.home);
+            }
+        }
+        added
+    }
+
+    /// Notes that the other gateways know that these clients have left them.
+    fn on_settled(&mut self, now: Instant, keys: &BTreeSet<[u8; KEY_LEN]>) {
+        for here in self.here.values_mut() {
+            if here.home_routes == HomeRoutes::Needed && keys.contains(&here.public_key) {
+                here.home_routes = HomeRoutes::Until(now + SPREAD);
+            }
+        }
+    }
+
+    /// Returns the networks that need no routes any more because no other gateway announces them.
+    fn uncontested(&mut self, now: Instant) -> Vec<IpNet> {
+        let mut gone = Vec::new();
+        for here in self.here.values_mut() {
+            if matches!(here.home_routes, HomeRoutes::Until(until) if until <= now) {
+                here.home_routes = HomeRoutes::None;
+                gone.extend_from_slice(&here.home);
+            }
+        }
+        gone
     }
 
     /// Notes that clients have connected to another gateway, unless they have come back here later. Returns the networks to
@@ -129,24 +219,27 @@ impl Fleet {
             let left_at = departures.get(&here.public_key);
             if here.departed_at.is_none() && left_at.is_some_and(|at| *at > here.up_at) {
                 here.departed_at = Some(now);
-                gone.extend_from_slice(&here.away);
+                gone.append(&mut here.take_routes());
                 tracing::debug!(client = name, "is at another gateway");
             }
         }
         gone
     }
 
-    /// Returns the clients that have departed, but are still heard. `heard`: when a client was heard last.
-    fn returned(
-        &self,
-        now: Instant,
-        heard: impl Fn(&[u8; KEY_LEN]) -> Option<Instant>,
-    ) -> Vec<String> {
-        let is_back = |here: &Here| {
-            let back_at = here.departed_at.map(|at| at + BACK_AFTER);
-            back_at.is_some_and(|at| at <= now && heard(&here.public_key).is_some_and(|h| h > at))
+    /// Returns the clients that have departed, and have come back if they were heard after the time beside them.
+    fn may_be_back(&self, now: Instant) -> Vec<([u8; KEY_LEN], Instant)> {
+        let departed = self.here.values();
+        let departed = departed.filter_map(|here| Some((here.public_key, here.back_at()?)));
+        departed.filter(|(_, at)| *at <= now).collect()
+    }
+
+    /// Returns the names of departed clients that were heard, by their keys.
+    fn returned(&self, now: Instant, heard: &BTreeSet<[u8; KEY_LEN]>) -> Vec<String> {
+        let is_back = |name: &String, here: &Here| {
+            let is_due = here.back_at().is_some_and(|at| at <= now);
+            is_due && heard.contains(&here.public_key) && !self.coming.contains_key(name)
         };
-        let back = self.here.iter().filter(|(_, here)| is_back(here));
+        let back = self.here.iter().filter(|(name, here)| is_back(name, here));
         back.map(|(name, _)| name.clone()).collect()
     }
 }
@@ -162,14 +255,19 @@ impl DataPath {
         let (Some(fleet), Some((public_key, nets))) = (&mut self.fleet, known) else {
             return;
         };
-        let sent = self.endpoint.usage_of(&public_key);
         let coming = Coming {
             public_key,
             nets,
             up_at: now,
-            bytes: sent.map_or(Bytes::ZERO, |usage| Bytes::new(usage.up_bytes)),
         };
         fleet.coming.insert(name.to_owned(), coming);
+        match (&self.crew, owner_of(self.crew.as_ref(), &public_key)) {
+            (Some(crew), worker) if worker != 0 => crew.order(worker, Order::Watch(public_key)),
+            _ => {
+                let seen = Seen::of(&self.endpoint, &public_key);
+                fleet.first_data.watch(now, public_key, seen);
+            }
+        }
     }
 
     /// Adds the routes to clients that are here now, and writes it to the store.
@@ -177,18 +275,32 @@ impl DataPath {
         let Some(fleet) = &mut self.fleet else {
             return;
         };
-        let sent = |key: &[u8; KEY_LEN]| {
-            let usage = self.endpoint.usage_of(key);
-            usage.map_or(Bytes::ZERO, |usage| Bytes::new(usage.up_bytes))
-        };
+        let endpoint = &self.endpoint;
+        let here = fleet.first_data.take(now, |key| Seen::of(endpoint, key));
+        fleet.on_seen_here(here);
         let mut added = Vec::new();
-        for (name, coming) in fleet.settled(now, sent) {
+        for (name, coming) in fleet.settled() {
             if let Some(admitted) = &self.admitted {
                 admitted.asker().on_arrived(coming.public_key, coming.up_at);
             }
             added.extend(fleet.on_here(name, coming));
         }
         self.change_host_routes(added, true);
+    }
+
+    /// Handles the news that clients which have connected here were at another gateway before.
+    pub(super) fn on_contested(&mut self, keys: &BTreeSet<[u8; KEY_LEN]>) {
+        if let Some(fleet) = &mut self.fleet {
+            let added = fleet.on_contested(keys);
+            self.change_host_routes(added, true);
+        }
+    }
+
+    /// Handles the news that the other gateways know that these clients are here.
+    pub(super) fn on_settled(&mut self, now: Instant, keys: &BTreeSet<[u8; KEY_LEN]>) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.on_settled(now, keys);
+        }
     }
 
     /// Handles the news that clients have connected to another gateway.
@@ -199,9 +311,35 @@ impl DataPath {
         }
     }
 
-    /// Takes up clients again that the store has called departed, but that are here.
+    /// Removes the routes to clients at home that no other gateway announces. It looks at all clients, so it is not called in
+    /// each round.
+    pub(super) fn look_for_uncontested(&mut self, now: Instant) {
+        if let Some(fleet) = &mut self.fleet {
+            let gone = fleet.uncontested(now);
+            self.change_host_routes(gone, false);
+        }
+    }
+
+    /// Looks for clients that the store has called departed, but that are here. Other workers are asked about theirs.
     pub(super) fn look_for_returned(&mut self, now: Instant) {
-        let heard = |key: &[u8; KEY_LEN]| self.endpoint.last_heard(key);
+        let fleet = self.fleet.as_ref();
+        let mut of_worker: BTreeMap<usize, Vec<_>> = BTreeMap::new();
+        for client in fleet.map_or_else(Vec::new, |fleet| fleet.may_be_back(now)) {
+            let worker = owner_of(self.crew.as_ref(), &client.0);
+            of_worker.entry(worker).or_default().push(client);
+        }
+        let own = of_worker.remove(&0).unwrap_or_default();
+        if let Some(crew) = &self.crew {
+            for (worker, clients) in of_worker {
+                crew.find_heard(worker, clients);
+            }
+        }
+        let heard = heard_since(&self.endpoint, own);
+        self.take_back(now, &heard);
+    }
+
+    /// Takes up departed clients again that were heard.
+    pub(super) fn take_back(&mut self, now: Instant, heard: &BTreeSet<[u8; KEY_LEN]>) {
         let fleet = self.fleet.as_ref();
         for name in fleet.map_or_else(Vec::new, |fleet| fleet.returned(now, heard)) {
             tracing::info!(client = name, "is at this gateway again");
@@ -218,6 +356,8 @@ impl DataPath {
             tracing::info!(draining = is_on, "asked by the control socket");
         }
         self.endpoint.set_draining(is_on);
+        // A question reaches another worker if the kernel refuses to steer, or has merged datagrams.
+        self.order_all(|| Order::Drain(is_on));
         reply.send(Ok(()));
     }
 
@@ -251,13 +391,27 @@ impl DataPath {
     }
 }
 
+/// Returns the worker of the client with this key.
+fn owner_of(crew: Option<&Crew>, public_key: &[u8; KEY_LEN]) -> usize {
+    crew.map_or(0, |crew| crew.owner_of(public_key))
+}
+
+/// Returns those of `clients` from which `endpoint` has heard after the time beside them.
+pub(super) fn heard_since(
+    endpoint: &Endpoint,
+    clients: Vec<([u8; KEY_LEN], Instant)>,
+) -> BTreeSet<[u8; KEY_LEN]> {
+    let clients = clients.into_iter();
+    let heard = clients.filter(|(key, at)| endpoint.last_heard(key).is_some_and(|h| h > *at));
+    heard.map(|(key, _)| key).collect()
+}
+
+/// Time after which all routers know that a gateway announces a client no more.
+const SPREAD: Duration = Duration::from_secs(2);
+
 /// Time after which a client that has departed and is still heard is here again: longer than a client that changes its gateway
 /// keeps the former one.
 const BACK_AFTER: Duration = Duration::from_secs(10);
-
-/// Time after which a client that has connected and sends nothing is here: longer than a client waits for all of its links before
-/// it uses the next gateway.
-const SETTLED: Duration = Duration::from_millis(700);
 
 #[cfg(test)]
 mod tests {
@@ -287,7 +441,6 @@ mod tests {
             public_key: [key; 32],
             nets,
             up_at,
-            bytes: Bytes::ZERO,
         }
     }
 
@@ -320,21 +473,20 @@ mod tests {
     fn a_client_that_may_still_stay_at_another_gateway_is_not_here() {
         let mut fleet = fleet();
         let away = nets(&["10.77.2.2/32"]);
-        for (name, key) in [("stays", 1), ("sends", 2), ("waits", 3)] {
+        for (name, key) in [("stays", 1), ("comes", 2)] {
             let coming = coming(key, away.clone(), START);
             fleet.coming.insert(name.to_owned(), coming);
         }
-        assert_eq!(fleet.next_at(), Some(START + SETTLED));
-        let here = |fleet: &mut Fleet, at| {
-            let sent = |key: &[u8; 32]| Bytes::new(u64::from(key[0] == 2));
-            let settled = fleet.settled(at, sent).into_iter();
+        let here = |fleet: &mut Fleet| {
+            let settled = fleet.settled().into_iter();
             settled.map(|(name, _)| name).collect::<Vec<_>>()
         };
-        assert_eq!(here(&mut fleet, START), ["sends"]);
+        assert!(here(&mut fleet).is_empty());
+        fleet.on_seen_here(BTreeSet::from([[2; 32], [9; 32]]));
+        assert_eq!(here(&mut fleet), ["comes"]);
         assert!(fleet.on_down("stays").is_empty());
-        assert!(here(&mut fleet, START).is_empty());
-        assert_eq!(here(&mut fleet, START + SETTLED), ["waits"]);
-        assert_eq!(fleet.next_at(), None);
+        fleet.on_seen_here(BTreeSet::from([[1; 32]]));
+        assert!(here(&mut fleet).is_empty());
     }
 
     #[test]
@@ -348,12 +500,61 @@ mod tests {
         assert_eq!(fleet.report().connected, 0);
         let later = now + BACK_AFTER + Duration::from_secs(5);
         let soon = now + Duration::from_secs(1);
+        let heard = BTreeSet::from([[2; 32]]);
         // What it sends while it changes its gateway does not count.
-        assert!(fleet.returned(later, |_| Some(soon)).is_empty());
-        assert!(fleet.returned(soon, |_| Some(soon)).is_empty());
-        assert_eq!(fleet.returned(later, |_| Some(later)), ["away"]);
+        assert_eq!(fleet.may_be_back(soon), []);
+        assert_eq!(fleet.may_be_back(later), [([2; 32], now + BACK_AFTER)]);
+        assert!(fleet.returned(later, &BTreeSet::new()).is_empty());
+        assert!(fleet.returned(soon, &heard).is_empty());
+        assert_eq!(fleet.returned(later, &heard), ["away"]);
         assert_eq!(on_here(&mut fleet, "away", 2, &away, later), away);
-        assert!(fleet.returned(later, |_| Some(later)).is_empty());
+        assert!(fleet.returned(later, &heard).is_empty());
+    }
+
+    #[test]
+    fn a_client_that_returns_home_has_a_route_until_the_other_gateway_has_let_go() {
+        let mut fleet = fleet();
+        let home = nets(&["10.77.1.2/32", "fd77:0:0:1::2/128"]);
+        let contested = BTreeSet::from([[1; 32]]);
+        assert!(fleet.on_contested(&contested).is_empty(), "not here");
+        on_here(&mut fleet, "home", 1, &home, START);
+        assert_eq!(fleet.on_contested(&contested), home);
+        assert_eq!(fleet.report().away_from_home, 0);
+        let until = START + Duration::from_secs(3600);
+        // It connects again at the same gateway.
+        let soon = START + Duration::from_secs(1);
+        on_here(&mut fleet, "home", 1, &home, soon);
+        assert!(fleet.uncontested(soon).is_empty());
+        // The other gateway hangs.
+        assert!(fleet.uncontested(until).is_empty());
+        fleet.on_settled(until - SPREAD, &contested);
+        assert_eq!(fleet.uncontested(until), home);
+        assert!(fleet.uncontested(until).is_empty(), "once");
+        assert!(fleet.on_down("home").is_empty());
+
+        // The other gateway has asked.
+        on_here(&mut fleet, "home", 1, &home, until);
+        fleet.on_settled(until, &contested);
+        assert!(fleet.uncontested(until + SPREAD).is_empty(), "no routes");
+        fleet.on_contested(&contested);
+        fleet.on_settled(until, &contested);
+        fleet.on_settled(until + Duration::from_secs(1), &contested);
+        assert!(fleet.uncontested(until).is_empty());
+        assert_eq!(fleet.uncontested(until + SPREAD), home);
+
+        // The routes go with the client.
+        on_here(&mut fleet, "home", 1, &home, until);
+        fleet.on_contested(&contested);
+        let left_at = until + Duration::from_secs(1);
+        assert_eq!(fleet.on_departed(left_at, &departed(1, left_at)), home);
+        assert!(fleet.on_contested(&contested).is_empty(), "gone");
+        on_here(&mut fleet, "home", 1, &home, left_at);
+        fleet.on_contested(&contested);
+        assert_eq!(fleet.on_down("home"), home);
+        // A client away from home has its routes anyway.
+        let away = nets(&["10.77.2.2/32"]);
+        on_here(&mut fleet, "away", 1, &away, left_at);
+        assert!(fleet.on_contested(&contested).is_empty());
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) struct Gateways {
     silent_since: Option<Instant>,
     /// Since when a path is up; `None` while no path is up.
     up_since: Option<Instant>,
-    /// Another gateway that is better than the one in use, by index, and since when.
+    /// Another gateway that is better than the one in use, by index, and since when, plus a [random time](Self::spread).
     better_since: Option<(usize, Instant)>,
     /// The gateway with which a session is begun while the one in use works, by index, and why.
     prepared: Option<(usize, Why)>,
@@ -481,7 +481,7 @@ impl Gateways {
                 (Some((better, since)), Some(after), Some(used))
                     if better == index && self.is_better(now, index, used) =>
                 {
-                    let left = after.saturating_sub(now.since(since)).as_secs() + 1;
+                    let left = (since + after).since(now).as_secs() + 1;
                     format!("{name} is better: it is used in {left} s, if it stays so")
                 }
                 _ => format!("{name} is on standby: it answers"),
@@ -591,7 +591,7 @@ impl Gateways {
         let found = still.or_else(|| {
             let better = (0..self.known.len()).filter(|index| self.is_better(now, *index, used));
             let best = better.min_by_key(|index| self.rank(now, *index))?;
-            Some((best, now))
+            Some((best, now + self.spread()))
         });
         self.better_since = found;
         let (index, since) = found?;
@@ -603,6 +603,13 @@ impl Gateways {
             .return_after
             .is_some_and(|time| now.since(since) >= time);
         is_due.then_some((index, Why::Best))
+    }
+
+    /// Returns a random time, up to a quarter of the time for which a better gateway is watched. All clients of a gateway
+    /// that returns see it at the same time, but must not return at the same time.
+    fn spread(&self) -> Duration {
+        let random = self.rounds.back().map_or(0, |round| round.secret[0]);
+        self.return_after.unwrap_or_default() * u32::from(random) / 1024
     }
 
     /// Whether the gateway `index` answers and is better than the gateway `used`, which works.

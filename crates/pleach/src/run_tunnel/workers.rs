@@ -11,19 +11,22 @@
 //! | datagram that TCP carries | worker 0 | worker of the session, through its mailbox; back the same way |
 //!
 //! Worker 0 decides about clients: it has the configuration, the store and the [directory](directory::Directory) of all
-//! clients, gives [`Order`]s, and gets [`Report`]s. Orders and reports are unbounded channels: orders are caused by the
-//! configuration, the store, requests and admitted initiations, of which each has its own bound, and reports by orders,
-//! by events (bounded by the engine in each round) and by clients that connect.
+//! clients, gives [`Order`]s, and gets [`Report`]s. Both are unbounded channels. Orders that repeat themselves are left out
+//! while many wait (`orders`); the others are caused by the configuration, the store, requests and initiations, of which each
+//! has its own bound: the engine hands over few initiations before it gets their verdicts. Reports are caused by orders, by events (bounded by the engine in each round) and by clients
+//! that connect.
 //!
 //! With one worker none of this exists.
 
 mod directory;
+mod inquiries;
 mod mail;
 mod merge;
+mod orders;
 mod worker;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     num::NonZeroUsize,
     sync::{
         Arc,
@@ -46,7 +49,7 @@ use pleach_core::{
     path::memory::PathMemory,
     time::Instant,
 };
-use pleach_linux::{poll::Waker, tun::Tun};
+use pleach_linux::{clock, poll::Waker, tun::Tun};
 
 use super::{handshaker::Handshaker, memory, reload, sockets::LinkSocket};
 use crate::{
@@ -56,8 +59,10 @@ use crate::{
     trace::TraceFile,
 };
 use directory::Directory;
+use inquiries::Inquiries;
 use mail::Inbox;
 pub(super) use mail::{CarriedBatch, Post};
+use orders::Orders;
 use worker::Parts;
 
 /// What the data threads get from the start of the daemon, before its rights are restricted.
@@ -74,6 +79,10 @@ pub(super) enum Order {
     Caps([u8; KEY_LEN], Caps),
     /// This machine is a copy; for workers that cannot watch for it.
     Cloned,
+    /// Ask clients to use another gateway, or no longer.
+    Drain(bool),
+    /// Name those of these clients from which something was received since the time beside them.
+    FindHeard(Vec<([u8; KEY_LEN], Instant)>),
     /// Name the clients of `keys` from which nothing was received since `before`.
     FindIdle {
         keys: Vec<[u8; KEY_LEN]>,
@@ -99,11 +108,13 @@ pub(super) enum Order {
         client: Option<PeerConfig>,
         caps: Caps,
     },
-    /// Add the worker's part, and return it.
-    Status(Box<Inquiry>),
+    /// Tell the worker's part of the status with this number.
+    Status(u64),
     Stop,
     /// Another program may have set the clock.
     TimeOfDay,
+    /// Tell when this client, which has just connected, is here.
+    Watch([u8; KEY_LEN]),
     Weights(BTreeMap<String, u32>),
 }
 
@@ -113,18 +124,16 @@ pub(super) enum Report {
     Event(Event),
     /// The worker has ended: a message for the user.
     Failed(String),
+    Heard(BTreeSet<[u8; KEY_LEN]>),
+    /// These watched clients are here.
+    Here(BTreeSet<[u8; KEY_LEN]>),
     Idle(Vec<[u8; KEY_LEN]>),
     Remembered(Vec<(memory::Key, PathMemory)>),
-    Status(Box<Inquiry>),
+    /// The worker's part of the status with this number.
+    Status(u64, Box<StatusReport>),
     /// Bytes carried since the last report, by client name.
     Used(BTreeMap<String, Usage>),
     Verdict(Verdict),
-}
-
-/// A status that goes from worker to worker, each of which adds its part.
-pub(super) struct Inquiry {
-    pub(super) status: StatusReport,
-    pub(super) purpose: Purpose,
 }
 
 /// What the status of all workers is for.
@@ -158,9 +167,11 @@ pub(super) struct Crew {
     directory: Directory,
     post: Post,
     inbox: Inbox,
-    /// Orders and wakers of the further workers; worker 1 is the first.
-    orders: Vec<(Sender<Order>, Waker)>,
+    /// Those of the further workers; worker 1 is the first.
+    orders: Vec<Orders>,
     reports: Receiver<(usize, Report)>,
+    /// Statuses to which the workers add their parts.
+    inquiries: Inquiries<Purpose>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -201,12 +212,13 @@ impl Crew {
             inbox,
             orders: Vec::new(),
             reports,
+            inquiries: Inquiries::new(share.count()),
             threads: Vec::new(),
         };
         let lanes = start.sockets.into_iter().zip(start.queues);
         for (number, ((socket, tun), (post, inbox))) in (1..).zip(lanes.zip(mail)) {
-            let (order, orders) = mpsc::channel();
-            this.orders.push((order, inbox.waker().clone()));
+            let (order, orders) = orders::channel(inbox.waker().clone());
+            this.orders.push(order);
             let parts = Parts {
                 share: Share::new(number, share.count()),
                 config: Arc::clone(start.config),
@@ -258,14 +270,33 @@ impl Crew {
         }
     }
 
+    fn orders(&self, worker: usize) -> Option<&Orders> {
+        worker.checked_sub(1).and_then(|at| self.orders.get(at))
+    }
+
     /// Gives an order to a further worker.
     pub(super) fn order(&self, worker: usize, order: Order) {
-        let Some((orders, waker)) = worker.checked_sub(1).and_then(|at| self.orders.get(at)) else {
-            return;
-        };
-        // A worker that has failed has reported it.
-        if orders.send(order).is_ok() {
-            waker.wake();
+        if let Some(orders) = self.orders(worker) {
+            orders.send(order);
+        }
+    }
+
+    /// Gives a further worker an order that is given again later, if few orders wait.
+    fn offer(&self, worker: usize, order: Order) {
+        if let Some(orders) = self.orders(worker) {
+            orders.offer(order);
+        }
+    }
+
+    /// Asks the workers which of these clients they have heard since the time beside them, unless they hang.
+    pub(super) fn find_heard(&self, worker: usize, clients: Vec<([u8; KEY_LEN], Instant)>) {
+        self.offer(worker, Order::FindHeard(clients));
+    }
+
+    /// Asks the workers for the estimates that are worth storing, unless they hang.
+    pub(super) fn remember(&self) {
+        for worker in 1..self.share.count() {
+            self.offer(worker, Order::Remember);
         }
     }
 
@@ -276,9 +307,14 @@ impl Crew {
         }
     }
 
+    /// Returns the worker of the client with this key.
+    pub(super) fn owner_of(&self, public_key: &[u8; KEY_LEN]) -> usize {
+        self.share.owner_of(public_key)
+    }
+
     /// Returns the worker of the client with this key; `None` if it is worker 0.
     fn other_owner(&self, public_key: &[u8; KEY_LEN]) -> Option<usize> {
-        let owner = self.share.owner_of(public_key);
+        let owner = self.owner_of(public_key);
         (owner != 0).then_some(owner)
     }
 
@@ -319,6 +355,12 @@ impl Crew {
     /// Returns the key of the client `name`.
     pub(super) fn key_of(&self, name: &str) -> Option<[u8; KEY_LEN]> {
         self.directory.key_of(name)
+    }
+
+    /// Whether the client that has the name `name` now belongs to another worker than `worker`.
+    pub(super) fn is_of_another(&self, worker: usize, name: &str) -> bool {
+        let key = self.key_of(name);
+        key.is_some_and(|key| self.owner_of(&key) != worker)
     }
 
     /// Returns all clients.
@@ -403,7 +445,7 @@ impl Crew {
             if worker == 0 {
                 own = keys;
             } else if !keys.is_empty() {
-                self.order(worker, Order::FindIdle { keys, before });
+                self.offer(worker, Order::FindIdle { keys, before });
             }
         }
         own
@@ -411,7 +453,7 @@ impl Crew {
 
     /// Returns the state of worker 0 for the status.
     pub(super) fn status(&self, endpoint: &Endpoint) -> WorkerStatus {
-        worker::status_of(endpoint, &self.post)
+        worker::status_of(endpoint, &self.post, self.share)
     }
 
     /// Returns the number of packets and datagrams that worker 0 could not pass to others.
@@ -419,16 +461,31 @@ impl Crew {
         self.post.counters().refused
     }
 
-    /// Sends a status, to which worker `last` has added its part, to the next worker. Returns it if all have.
-    pub(super) fn pass_on(&self, last: usize, inquiry: Box<Inquiry>) -> Option<Box<Inquiry>> {
-        if last + 1 < self.share.count() {
-            self.order(last + 1, Order::Status(inquiry));
-            return None;
+    /// Asks the workers for their parts of a status, of which `status` is that of worker 0.
+    pub(super) fn inquire(&mut self, now: Instant, status: StatusReport, purpose: Purpose) {
+        let (number, asked) = self.inquiries.begin(now, status, purpose);
+        for worker in asked {
+            self.order(worker, Order::Status(number));
         }
-        Some(inquiry)
     }
 
-    /// Ends the workers. Returns their last reports, and their last datagrams for links that TCP carries.
+    /// Adds a worker's part to the status with this number.
+    pub(super) fn on_part(&mut self, worker: usize, number: u64, part: Box<StatusReport>) {
+        self.inquiries.on_part(worker, number, part);
+    }
+
+    /// Returns the next status that is complete, or whose time is over.
+    pub(super) fn inquired(&mut self, now: Instant) -> Option<(StatusReport, Purpose)> {
+        self.inquiries.complete(now)
+    }
+
+    /// Returns when the time of a status is over.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.inquiries.next_at()
+    }
+
+    /// Ends the workers, and waits for them, at most [`FINISH_WITHIN`]. Returns their last reports, and their last datagrams
+    /// for links that TCP carries.
     pub(super) fn finish(
         mut self,
         now: Instant,
@@ -436,12 +493,21 @@ impl Crew {
     ) -> (Vec<Report>, Vec<CarriedBatch>) {
         self.order_all(|| Order::Stop);
         let mut carried = Vec::new();
-        while !self.threads.iter().all(JoinHandle::is_finished) {
+        let until = clock::now() + FINISH_WITHIN;
+        while !self.threads.iter().all(JoinHandle::is_finished) && clock::now() < until {
             // The mailbox must have room for the close messages of all carried links.
             carried.extend(self.inbox.unpack(now, endpoint));
             thread::park_timeout(Duration::from_millis(1));
         }
-        for thread in self.threads.drain(..) {
+        for (worker, thread) in (1..).zip(self.threads.drain(..)) {
+            if !thread.is_finished() {
+                // It ends with the process.
+                tracing::warn!(
+                    worker,
+                    "a data thread does not end: its last bytes are not counted"
+                );
+                continue;
+            }
             // A thread that panics ends the process.
             let _ = thread.join();
         }
@@ -506,10 +572,6 @@ pub(super) fn count(config: &TunnelConfig, cores: NonZeroUsize) -> usize {
         return 1;
     };
     let clients = gateway.clients.len();
-    // A gateway of a fleet asks its engine which clients are back, and only worker 0 is asked.
-    if gateway.fleet.is_some() {
-        return 1;
-    }
     let automatic = || automatic(gateway.store.is_some(), clients, cores);
     gateway.workers.unwrap_or_else(automatic)
 }
@@ -524,6 +586,8 @@ fn automatic(has_store: bool, clients: usize, cores: NonZeroUsize) -> usize {
     }
 }
 
+/// Longest wait for the workers when the gateway stops. They end at once unless one of them hangs.
+const FINISH_WITHIN: Duration = Duration::from_secs(2);
 /// Number of configured clients from which on a gateway has a data thread for each core without being told so.
 const MANY_CLIENTS: usize = 64;
 /// Maximum number of data threads that a gateway has without being told so.

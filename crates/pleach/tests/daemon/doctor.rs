@@ -99,6 +99,17 @@ fn a_healthy_host_is_told_so_in_a_line() {
     // The host is also healthy without the daemon. The doctor then performs the handshake itself.
     client.stop();
     assert_found(&world.client, client.file(), &[]);
+    // It says so, and that a device is missing.
+    ip(&world.client, "link set l1 down");
+    ip(&world.client, "link set l1 name gone");
+    let mut doctor = pleach(&world.client);
+    let output = doctor.arg("doctor").arg(client.file()).output();
+    let output = output.expect("starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let file = client.file().display();
+    let stopped = format!("The daemon of {file} does not run. To start it: `pleach up {file}`.\n");
+    assert!(said.ends_with(&stopped), "{said}");
+    assert!(said.contains("no device \"l1\" on this host"), "{said}");
 }
 
 #[test]

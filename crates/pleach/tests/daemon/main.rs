@@ -14,7 +14,9 @@ mod dashboard;
 mod database;
 mod dns;
 mod doctor;
+mod figures;
 mod fleet;
+mod flows;
 mod gateways;
 #[cfg(feature = "dashboard")]
 mod metrics;

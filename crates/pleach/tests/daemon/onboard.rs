@@ -436,6 +436,8 @@ fn a_host_that_lacks_something_is_told_what_and_left_as_it_was() {
     );
     fs::write(client.dir.join("client.toml"), "mode = \"client\"\n").expect("by hand");
     client.fails("leave", "", 1, &["not written by", "yourself"]);
+    let token = gateway.token("third");
+    client.fails("join", &token, 1, &["client already", "has not written"]);
 }
 
 #[test]

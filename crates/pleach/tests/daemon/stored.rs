@@ -1,12 +1,14 @@
 //! Clients of a gateway from an SQLite store: added, capped, counted and removed while the gateway runs.
 
+mod away;
+
 use std::{
     collections::BTreeMap,
     fs,
     io::ErrorKind,
     net::{TcpListener, UdpSocket},
     os::unix::fs::PermissionsExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -20,7 +22,7 @@ use pleach_linux::clock;
 use serde_json::Value;
 
 use crate::{
-    database::Server,
+    database::{PASSWORD, Server},
     process::{Client, Daemon, Keys, TUNNEL, feed},
     service::{self, Service},
     traffic::{Target, tcp},
@@ -64,6 +66,22 @@ impl Provider {
             host: world.gateway.clone(),
             dir,
         }
+    }
+
+    /// Returns the lines of `[clients]` for a new database of a server on another host; see [`Self::put_password`].
+    fn remote(server: &Server, name: &str, address: &str) -> String {
+        format!(
+            "source = \"postgres\"\nstore = \"{}\"\npassword_file = \"database.password\"\nca_file = {:?}",
+            server.remote_database(name, address),
+            server.authority()
+        )
+    }
+
+    /// Writes the file with the password of the database.
+    fn put_password(&self, password: &str) {
+        let file = self.dir.join("database.password");
+        fs::write(&file, format!("{password}\n")).expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("owned");
     }
 
     fn start(&self) -> Daemon {
@@ -125,15 +143,15 @@ fn is_up(status: &Value, name: &str) -> bool {
         .any(|client| client["up"] == true)
 }
 
-fn other(world: &World) -> Daemon {
-    let host = world.another(2);
+/// Starts the client whose inner addresses end in `number`, on `host` with one link.
+fn other(world: &World, host: &Netns, number: u8, link: &str) -> Daemon {
     Client {
-        host: 3,
-        keys: Keys::client(3),
-        links: &["l2"],
+        host: number,
+        keys: Keys::client(number),
+        links: &[link],
         ..Client::default()
     }
-    .start(world, &host)
+    .start(world, host)
 }
 
 #[test]
@@ -172,7 +190,7 @@ fn clients_come_and_go_with_their_rows() {
             .as_str()
             .is_some_and(|text| text.contains("clients.db"))
     });
-    let second = other(&world);
+    let second = other(&world, &world.another(2), 3, "l2");
     gateway.until("a new client is refused and counted", |status| {
         refused(status, "unreadable") > 0
     });
@@ -186,14 +204,7 @@ fn clients_come_and_go_with_their_rows() {
     provider.sql(&format!(
         "INSERT INTO clients (name, public_key, allowed_ips) VALUES ('c4', '{key}', '10.77.0.3/32')"
     ));
-    let host = world.another(3);
-    let _third = Client {
-        host: 4,
-        keys: Keys::client(4),
-        links: &["l3"],
-        ..Client::default()
-    }
-    .start(&world, &host);
+    let _third = other(&world, &world.another(3), 4, "l3");
     let status = gateway.until("the clash is counted", |status| {
         refused(status, "clash") > 0
     });
@@ -252,6 +263,80 @@ fn a_database_that_goes_away_disconnects_nobody_and_is_asked_again_when_it_is_ba
 }
 
 #[test]
+fn a_database_on_another_host_is_asked_over_tls_with_a_password() {
+    let Some(world) = World::new() else { return };
+    let Some(mut server) = Server::start_remote(Some(&world.server), &["10.99.0.2", "fd99::2"])
+    else {
+        return;
+    };
+    let (authority, other) = (server.authority(), server.other_authority());
+    let source = Provider::remote(&server, "clients", "fd99::2");
+    let provider = Provider::with(&world, &source);
+    let file = provider.dir.join("gateway.toml");
+    let with_authority = |authority: &Path| {
+        let text = fs::read_to_string(&file).expect("written before");
+        let lines = text.lines().filter(|line| !line.starts_with("ca_file"));
+        let mut text: String = lines.map(|line| format!("{line}\n")).collect();
+        // [clients] is the last table.
+        text.push_str(&format!("ca_file = {authority:?}\n"));
+        fs::write(&file, text).expect("written");
+    };
+    // A gateway that cannot begin to use its database ends, and says why.
+    let refused = |words: [&str; 2]| {
+        let mut pleach = world.gateway.command(env!("CARGO_BIN_EXE_pleach"));
+        let output = pleach.arg("up").arg(&file).output().expect("starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        assert!(
+            !text.contains(PASSWORD) && !text.contains("mistaken"),
+            "{text}"
+        );
+    };
+    provider.put_password("mistaken");
+    refused(["password authentication failed", "[clients] password_file"]);
+    provider.put_password(PASSWORD);
+    with_authority(&other);
+    refused(["UnknownIssuer", "[clients] ca_file"]);
+    with_authority(&authority);
+
+    let gateway = provider.start();
+    gateway.until_up();
+    provider.add(2);
+    let client = Client::default().start(&world, &world.client);
+    client.until_links_up(&["l0", "l1"]);
+    let trouble_is = |words: [&str; 2]| {
+        gateway.until(words[0], |status| {
+            let trouble = status["store"]["trouble"].as_str().unwrap_or_default();
+            words.iter().all(|word| trouble.contains(word))
+        });
+        let reaches = ping(&world.client, &["10.99.0.2"], PATIENCE);
+        assert!(reaches, "a known client is served: {}", words[0]);
+    };
+    // The server is started again with another password, and then without TLS.
+    server.set_password("another");
+    server.stop();
+    server.start_again();
+    trouble_is(["password authentication failed", "[clients] password_file"]);
+    server.set_password(PASSWORD);
+    server.stop();
+    server.start_again_with_tls(false);
+    trouble_is(["does not support TLS", "ssl = on"]);
+    server.stop();
+    server.start_again_with_tls(true);
+    gateway.until("the database is read again", |status| {
+        status["store"]["trouble"].is_null() && is_up(status, "c2")
+    });
+    provider.does("remove c2");
+    gateway.until("the client is disconnected", |status| !is_up(status, "c2"));
+    let log = gateway.log();
+    assert!(
+        log.contains("cannot be read") && !log.contains(PASSWORD),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_service_is_asked_by_http_and_a_restart_needs_none() {
     let Some(world) = World::new() else { return };
     let listener = world.gateway.run(|| Ok(TcpListener::bind("[::1]:0")?));
@@ -275,7 +360,7 @@ fn a_service_is_asked_by_http_and_a_restart_needs_none() {
         assert!(ping(&world.client, &["10.99.0.2"], PATIENCE), "{what}");
     };
     reaches("after the service has named it");
-    let second = other(&world);
+    let second = other(&world, &world.another(2), 3, "l2");
     gateway.until("an unknown client is refused", |status| {
         refused(status, "unknown") > 0
     });

@@ -2,14 +2,16 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::UdpSocket,
     os::unix::net::UnixStream,
     thread,
     time::Duration,
 };
 
-use pleach_lab::netns::Netns;
+use pleach_lab::{halted::HaltedThread, netns::Netns};
+use pleach_linux::clock;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
@@ -29,8 +31,8 @@ fn worker_of(keys: &Keys) -> usize {
     (value.expect("base64") >> 4) & 1
 }
 
-/// Returns keys of a client of `worker`.
-fn keys_of(worker: usize) -> Keys {
+/// Returns keys of a client of `worker`, of two.
+pub(crate) fn keys_of(worker: usize) -> Keys {
     loop {
         let keys = Keys::new();
         if worker_of(&keys) == worker {
@@ -86,7 +88,7 @@ fn members(world: &World) -> Vec<Member> {
             host: if number == 2 {
                 world.client.clone()
             } else {
-                world.another(number)
+                world.another(number.into())
             },
         })
         .collect()
@@ -136,6 +138,16 @@ fn request(daemon: &Daemon, request: &str) -> String {
     let read = BufReader::new(socket).read_line(&mut answer);
     read.expect("readable");
     answer.trim().to_owned()
+}
+
+/// Returns the metrics of a daemon.
+fn metrics(daemon: &Daemon) -> String {
+    let mut socket = UnixStream::connect(&daemon.control).expect("connects");
+    let request = "GET /metrics HTTP/1.1\r\nHost: pleach\r\nConnection: close\r\n\r\n";
+    socket.write_all(request.as_bytes()).expect("written");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("readable");
+    answer
 }
 
 /// Packets of each client pass in both directions, whoever begins, over both families.
@@ -260,6 +272,21 @@ fn two_workers_serve_the_clients_of_one_gateway() {
         });
     }
     assert!(!weigh("l9").status.success(), "there is no such link");
+    let draining = |is_on: bool| {
+        let answer = request(
+            &gateway,
+            &format!("{{\"command\":\"drain\",\"on\":{is_on}}}"),
+        );
+        assert_eq!(answer, "{\"ok\":true}");
+        let status = gateway.until_up();
+        let workers = status["workers"].as_array().expect("workers").iter();
+        workers
+            .map(|worker| worker["draining"] == true)
+            .chain([status["draining"] == true])
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(draining(true), [true; 3]);
+    assert_eq!(draining(false), [false; 3]);
     let removed = request(&gateway, "{\"command\":\"remove-client\",\"name\":\"c6\"}");
     assert_eq!(removed, "{\"ok\":true}");
     let status = gateway.until("a client is gone", |status| has_up(status, [3, 2]));
@@ -275,6 +302,66 @@ fn two_workers_serve_the_clients_of_one_gateway() {
         daemon.stop();
     }
     assert_same("the gateway", &before, &picture(&world.gateway));
+}
+
+#[test]
+fn a_worker_that_hangs_is_named_and_keeps_nobody_waiting() {
+    let Some(world) = World::new() else { return };
+    let members: Vec<Member> = members(&world).into_iter().take(2).collect();
+    let before = picture(&world.gateway);
+    let mut gateway = start_gateway(&world, &members, "");
+    let daemons: Vec<Daemon> = members.iter().map(|member| member.daemon(&world)).collect();
+    gateway.until("both connect", |status| has_up(status, [1, 1]));
+    let halt = || HaltedThread::halt(gateway.pid(), "worker 1").expect("it may be traced");
+
+    let halted = halt();
+    let mut times = Vec::new();
+    for _ in 0..2 {
+        let begun = clock::now();
+        let status = gateway.status().expect("an answer");
+        times.push(clock::now().since(begun));
+        assert_eq!(status["silent_workers"], serde_json::json!([1]), "{status}");
+        assert_eq!(status["workers"].as_array().map(Vec::len), Some(1));
+        assert!(client(&status, "c2").is_none() && client(&status, "c3").is_some());
+    }
+    let second = Duration::from_secs(1);
+    assert!(times[0] >= second && times[0] < 3 * second, "{times:?}");
+    assert!(times[1] < second, "it is not waited for again: {times:?}");
+    let text = gateway.command("status", &[]).stdout;
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("Data thread 1 does not answer"), "{text}");
+    let text = metrics(&gateway);
+    for line in [
+        "pleach_worker_answers{worker=\"0\"} 1.0",
+        "pleach_worker_answers{worker=\"1\"} 0.0",
+        "pleach_worker_clients_connected{worker=\"0\"} 1.0",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(gateway.command("weights", &["l3=5"]).status.success());
+    let refused = gateway.command("weights", &["l0=5"]);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("data thread 1 does not answer"), "{why}");
+    assert_eq!(gateway.log().matches("does not answer").count(), 1);
+    assert!(ping(&members[1].host, &["10.77.0.1"], PATIENCE));
+
+    drop(halted);
+    gateway.until("all answer again", |status| {
+        status["silent_workers"].is_null() && has_up(status, [1, 1])
+    });
+
+    // It delays the end for a moment only, and everything is undone.
+    let halted = halt();
+    gateway.signal(Signal::TERM);
+    until("the end is not delayed", || {
+        gateway.log().contains("a data thread does not end")
+    });
+    until("the network is as it was", || {
+        picture(&world.gateway) == before
+    });
+    drop(halted);
+    until("the gateway ends", || gateway.has_ended());
+    drop(daemons);
 }
 
 #[test]

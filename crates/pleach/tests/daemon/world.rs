@@ -78,7 +78,7 @@ impl World {
     }
 
     /// Makes a further host on wire `number`.
-    pub(crate) fn another(&self, number: u8) -> Netns {
+    pub(crate) fn another(&self, number: u16) -> Netns {
         let host = Netns::new("another").expect("namespace");
         self.plug(&host, number);
         self.others.borrow_mut().push(host.clone());
@@ -88,7 +88,7 @@ impl World {
     /// Makes a further host on wire `number` + 1, and connects it to the server by a wire of its own: 10.98.`number`.0/24
     /// and fd98:`number`::/64, with the host at `1` and the server at `2`.
     pub(crate) fn another_gateway(&self, number: u8) -> Netns {
-        let host = self.another(number + 1);
+        let host = self.another(u16::from(number) + 1);
         host.ip(&format!(
             "link add b{number} type veth peer name b{number} netns {}\n\
              addr add 10.98.{number}.1/24 dev b{number}\n\
@@ -120,8 +120,8 @@ impl World {
     }
 
     /// Connects device `lN` of `host` with `gN` of the gateway, both new.
-    pub(crate) fn plug(&self, host: &Netns, number: u8) {
-        let n = number;
+    pub(crate) fn plug(&self, host: &Netns, number: u16) {
+        let (n, v4) = (number, wire_v4(number));
         host.ip(&format!(
             "link add l{n} type veth peer name g{n} netns {}\n",
             self.gateway.path().display()
@@ -129,7 +129,7 @@ impl World {
         .expect("wire");
         self.gateway
             .ip(&format!(
-                "addr add 10.1.{n}.1/24 dev g{n}\n\
+                "addr add {v4}.1/24 dev g{n}\n\
                  addr add fd01:{n}::1/64 dev g{n} nodad\n\
                  link set dev g{n} up\n"
             ))
@@ -139,13 +139,30 @@ impl World {
         self.number(host, number, 2);
     }
 
+    /// Tells both ends of wire `number`, with `host`, the other one's Ethernet address. The kernel has a limit of neighbours that it
+    /// has found itself (`gc_thresh3`, 1024 for each family), for the hosts of all namespaces together.
+    pub(crate) fn introduce(&self, host: &Netns, number: u16) {
+        let (n, v4) = (number, wire_v4(number));
+        let [high, low] = number.to_be_bytes();
+        let ethernet = |end: u8| format!("02:00:00:{end:02x}:{high:02x}:{low:02x}");
+        for (at, device, own, other) in [(host, "l", 2, 1), (&self.gateway, "g", 1, 2)] {
+            let (mine, lladdr) = (ethernet(own), ethernet(other));
+            at.ip(&format!(
+                "link set dev {device}{n} address {mine}\n\
+                 neigh replace {v4}.{other} lladdr {lladdr} dev {device}{n} nud permanent\n\
+                 neigh replace fd01:{n}::{other} lladdr {lladdr} dev {device}{n} nud permanent\n"
+            ))
+            .expect("neighbours");
+        }
+    }
+
     /// Gives device `lN` of `host` its addresses, which end in `last`, and the default routes.
-    pub(crate) fn number(&self, host: &Netns, number: u8, last: u8) {
-        let n = number;
+    pub(crate) fn number(&self, host: &Netns, number: u16, last: u8) {
+        let (n, v4) = (number, wire_v4(number));
         host.ip(&format!(
-            "addr add 10.1.{n}.{last}/24 dev l{n}\n\
+            "addr add {v4}.{last}/24 dev l{n}\n\
              addr add fd01:{n}::{last}/64 dev l{n} nodad\n\
-             route replace default via 10.1.{n}.1 dev l{n} metric 10{n}\n\
+             route replace default via {v4}.1 dev l{n} metric 10{n}\n\
              -6 route replace default via fd01:{n}::1 dev l{n} metric 10{n}\n"
         ))
         .expect("addresses");
@@ -165,6 +182,11 @@ impl Drop for World {
             }
         }
     }
+}
+
+/// Returns the first three numbers of the IPv4 addresses on wire `number`: 10.1.0 to 10.1.255, then 10.2.0 and so on.
+fn wire_v4(number: u16) -> String {
+    format!("10.{}.{}", 1 + number / 256, number % 256)
 }
 
 /// Whether the kernel has finished processing addresses. It processes IPv6 addresses in the background.

@@ -87,7 +87,7 @@ fn no_address_is_assigned_twice() {
     }
     assert_eq!(gateway.drops().get(DropReason::EnrolmentRefused), 3);
     let address = "10.0.0.1".parse().expect("literal");
-    assert_eq!(gateway.allowed.peer_of(address), Some(0));
+    assert_eq!(gateway.peers.of_address(address), Some(0));
     // After the owner of the address is gone, the client may have it.
     assert!(gateway.remove_peer(Instant::ZERO, "1"));
     let ticket = ask(&mut gateway, 9, 9);

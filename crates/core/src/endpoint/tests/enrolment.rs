@@ -217,7 +217,7 @@ fn a_removed_client_is_a_stranger_and_its_place_is_used_again() {
     assert!(!pair.client.is_up() && !pair.gateway.is_up());
     assert_eq!(pair.gateway.status().count(), 0);
     let address = "10.0.0.1".parse().expect("literal");
-    assert_eq!(pair.gateway.allowed.peer_of(address), None);
+    assert_eq!(pair.gateway.peers.of_address(address), None);
 
     pair.gateway.set_enrolling(true);
     let now = pair.now;
@@ -226,7 +226,11 @@ fn a_removed_client_is_a_stranger_and_its_place_is_used_again() {
         ..peer("1", 1, "10.0.0.1/32")
     };
     pair.gateway.add_peer(config);
-    assert_eq!(pair.gateway.peers.len(), 1, "the place of the removed one");
+    assert_eq!(
+        pair.gateway.peers.indices().len(),
+        1,
+        "the place of the removed one"
+    );
     pair.run(Duration::from_secs(5));
     assert!(pair.client.is_up() && pair.gateway.is_up(), "{now:?}");
 }

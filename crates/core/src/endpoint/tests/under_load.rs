@@ -230,7 +230,7 @@ fn a_client_is_not_locked_out_by_a_wrong_clock() {
 
 /// Ends all sessions. This removes unconfirmed sessions, as the client's first datagram would.
 fn confirm(gateway: &mut Endpoint) {
-    for index in 0..gateway.peers.len() {
+    for index in gateway.peers.indices() {
         gateway.peers[index].tunnel.sessions().clear();
         gateway.free_indices(index);
     }

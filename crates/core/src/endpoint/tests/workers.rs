@@ -181,11 +181,14 @@ fn a_worker_with_too_many_initiations_is_handed_no_more() {
     let key = key_of(1);
     for (before, is_up) in [(MAX_WORK, false), (MAX_WORK - 1, true)] {
         let mut workers = Workers::new(&[key]);
-        workers.0[0].outstanding[1] = before;
+        workers.0[0].others.outstanding[1] = before;
         let mut client = client_with(key);
         run(&mut client, &mut workers, 300);
         assert_eq!(client.is_up(), is_up);
-        assert_eq!(workers.0[0].outstanding[1], before, "each one was taken");
+        assert_eq!(
+            workers.0[0].others.outstanding[1], before,
+            "each one was taken"
+        );
         let told = workers.0[0].handshakes().told_to_come_back;
         assert_eq!(told > 0, !is_up);
     }

@@ -63,6 +63,12 @@ fn the_text_has_types_units_and_an_end() {
         "pleach_link_idle{link=\"dsl\",reason=\"too-late-for-its-flows\"} 1.0",
         "pleach_client_sent_bytes_total{client=\"home\"} 5000",
         "pleach_dropped_packets_total{reason=\"replayed\"} 4",
+        "pleach_worker_answers{worker=\"0\"} 1.0",
+        "pleach_worker_answers{worker=\"1\"} 0.0",
+        "pleach_worker_clients{worker=\"0\"} 3.0",
+        "pleach_worker_clients_connected{worker=\"0\"} 2.0",
+        "pleach_worker_passed_packets_total{worker=\"0\"} 7",
+        "pleach_worker_refused_packets_total{worker=\"0\"} 1",
     ] {
         assert!(
             text.lines().any(|found| found == line),

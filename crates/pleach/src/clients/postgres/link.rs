@@ -1,8 +1,9 @@
 //! A connection to a PostgreSQL server, each step of which ends in bounded time, whatever server and network do.
 
 use core::{future::Future, time::Duration};
-use std::{error::Error as _, fmt::Write as _};
+use std::{error::Error as _, fmt::Write as _, io};
 
+use rustls::CertificateError;
 use tokio::{
     runtime::{self, Runtime},
     time::timeout,
@@ -21,7 +22,7 @@ use crate::clients::StoreError;
 pub(super) enum Failure {
     Database(tokio_postgres::Error),
     /// No runtime for the connection could be made.
-    Io(std::io::Error),
+    Io(io::Error),
     /// The server did not answer in time.
     Silent,
     /// The tables are not those that the connection was made for.
@@ -226,6 +227,9 @@ fn text(error: &tokio_postgres::Error) -> String {
             // Writing to a `String` cannot fail.
             let _ = write!(text, ": {source}");
         }
+        if let Some(remedy) = remedy(error) {
+            let _ = write!(text, "; {remedy}");
+        }
         return text;
     };
     let message = of_database.message();
@@ -240,6 +244,37 @@ fn text(error: &tokio_postgres::Error) -> String {
         _ => return message.to_owned(),
     };
     format!("{message}; {remedy}")
+}
+
+/// Returns what the user can do about an error that is not one of the database.
+fn remedy(error: &tokio_postgres::Error) -> Option<&'static str> {
+    let source = error.source()?;
+    let io = source.downcast_ref::<io::Error>();
+    let tls = io.and_then(io::Error::get_ref);
+    match tls.and_then(|tls| tls.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => {
+            Some("write a name or address of the server's certificate as host of [clients] store")
+        }
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        )) => Some("renew the server's certificate, or correct the clock of this host"),
+        Some(rustls::Error::InvalidCertificate(_)) => Some(
+            "name the file with the authority that has signed the server's certificate in [clients] ca_file",
+        ),
+        Some(_) => Some("the server must speak TLS 1.3"),
+        // The library has no types for these.
+        None => match source.to_string().as_str() {
+            "server does not support TLS" => Some(
+                "set ssl = on in the server's postgresql.conf, because [clients] ca_file requires TLS",
+            ),
+            "password missing" => {
+                Some("name the file with the password in [clients] password_file")
+            }
+            _ => None,
+        },
+    }
 }
 
 /// Longest time for a connection to one host, with the look-up of its name, encryption and authentication.

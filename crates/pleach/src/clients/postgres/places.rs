@@ -1,13 +1,15 @@
 //! The table of places: at which gateway each client has connected last.
 //!
-//! Each statement is a transaction of its own. A client that changes its gateway leaves the name of the former one in its
-//! row, until that gateway has asked for it. If the client changes again before, only the latest former gateway is told;
-//! the others notice that the client is silent.
+//! Each statement is a transaction of its own. When a client changes its gateway, a trigger notes the former one, until that
+//! gateway has asked, or the client has returned to it.
 //!
 //! All times are those of the database's clock. A gateway reads it before it writes, so a statement that is delayed on its way
 //! writes a time that has passed, and does not replace what another gateway has written meanwhile.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use pleach_core::time::Instant;
 use pleach_linux::clock;
@@ -18,7 +20,7 @@ use super::{
     link::{Failure, Link},
 };
 use crate::{
-    clients::{Departures, Places, StoreError, raw::signed},
+    clients::{Arrived, Departures, Places, StoreError, raw::signed},
     keys::{self, KEY_LEN},
 };
 
@@ -27,7 +29,7 @@ impl Places for PostgresStore {
         &mut self,
         gateway: &str,
         arrived: &BTreeMap<[u8; KEY_LEN], Instant>,
-    ) -> Result<Departures, StoreError> {
+    ) -> Result<Arrived, StoreError> {
         let keys: Vec<String> = arrived.keys().map(keys::encode_public).collect();
         let late = StoreError::Unavailable {
             place: self.place.clone(),
@@ -40,11 +42,10 @@ impl Places for PostgresStore {
             }
             let times: Vec<i64> = arrived.values().map(|at| now.time_of(*at)).collect();
             // A time in the future was written before the clock of the database was set back.
-            open.link.execute(
+            open.link.query(
                 "INSERT INTO places AS known (public_key, gateway, since)
                  SELECT key, $1::text, at FROM unnest($2::text[], $3::bigint[]) AS new (key, at)
-                 ON CONFLICT (public_key) DO UPDATE SET gateway = excluded.gateway, since = excluded.since,
-                 former = CASE WHEN known.gateway = excluded.gateway THEN known.former ELSE known.gateway END
+                 ON CONFLICT (public_key) DO UPDATE SET gateway = excluded.gateway, since = excluded.since
                  WHERE excluded.since >= known.since
                  OR known.since > extract(epoch FROM clock_timestamp()) * 1000 + 1000",
                 &[&gateway, &keys, &times],
@@ -53,7 +54,11 @@ impl Places for PostgresStore {
                 "SELECT public_key, since FROM places WHERE public_key = ANY($2::text[]) AND gateway <> $1",
                 &[&gateway, &keys],
             )?;
-            now.departures(&elsewhere)
+            let departed = now.departures(&elsewhere)?;
+            Ok(Arrived {
+                departed,
+                contested: contested(&open.link, gateway, &keys)?,
+            })
         })
     }
 
@@ -61,11 +66,21 @@ impl Places for PostgresStore {
         self.read(|open| {
             let now = Now::read(&open.link)?;
             let left = open.link.query(
-                "UPDATE places SET former = NULL WHERE former = $1 RETURNING public_key, since",
+                "WITH left_here AS (DELETE FROM former_places WHERE gateway = $1 RETURNING public_key)
+                 SELECT public_key, since FROM left_here JOIN places USING (public_key) WHERE places.gateway <> $1",
                 &[&gateway],
             )?;
             now.departures(&left)
         })
+    }
+
+    fn contested(
+        &mut self,
+        gateway: &str,
+        keys: &BTreeSet<[u8; KEY_LEN]>,
+    ) -> Result<BTreeSet<[u8; KEY_LEN]>, StoreError> {
+        let keys: Vec<String> = keys.iter().map(keys::encode_public).collect();
+        self.read(|open| contested(&open.link, gateway, &keys))
     }
 
     fn all(&mut self) -> Result<BTreeMap<[u8; KEY_LEN], (String, u64)>, StoreError> {
@@ -83,6 +98,28 @@ impl Places for PostgresStore {
             Ok(all)
         })
     }
+}
+
+/// Returns those clients of `keys` that are at `gateway`, and that some other gateway does not know to have left it. A gateway that
+/// has not asked for a day was renamed or removed.
+fn contested(
+    link: &Link,
+    gateway: &str,
+    keys: &[String],
+) -> Result<BTreeSet<[u8; KEY_LEN]>, Failure> {
+    let rows = link.query(
+        "SELECT DISTINCT public_key FROM places JOIN former_places AS left_one USING (public_key)
+         WHERE places.gateway = $1 AND public_key = ANY($2::text[])
+         AND left_one.since > (extract(epoch FROM clock_timestamp()) - 86400) * 1000",
+        &[&gateway, &keys],
+    )?;
+    let mut contested = BTreeSet::new();
+    for row in rows {
+        if let Ok(key) = keys::decode(row.try_get(0)?) {
+            contested.insert(*key);
+        }
+    }
+    Ok(contested)
 }
 
 /// A moment by the clock of the database, and by that of this host.

@@ -1,14 +1,21 @@
-use std::{os::unix::net::UnixListener, sync::Barrier, thread, time::Duration};
+use std::{
+    cell::RefCell, collections::BTreeSet, fmt::Write as _, os::unix::net::UnixListener, path::Path,
+    sync::Barrier, thread, time::Duration,
+};
 
 use pleach_linux::clock;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use super::*;
-use crate::clients::suite::{self, Bench as _, client};
+use crate::{
+    clients::suite::{self, Bench as _, client},
+    config::Password,
+};
 
 #[path = "../../../tests/common/database.rs"]
 mod database;
 
-use database::Server;
+use database::{PASSWORD, Server};
 
 fn config(server: &Server, name: &str) -> PostgresConfig {
     PostgresConfig {
@@ -332,21 +339,36 @@ fn a_place_is_that_of_the_latest_connection_whoever_writes_late() {
         |key: u8, ago: u64| BTreeMap::from([([key; KEY_LEN], now - Duration::from_millis(ago))]);
     let place =
         |store: &mut PostgresStore, key: u8| store.all().expect("readable")[&[key; 32]].0.clone();
+    let contested = RefCell::new(BTreeSet::new());
     let mut arrive = |gateway: &str, key: u8, ago: u64| {
-        let departed = bench.store.arrive(gateway, &at(key, ago)).expect("written");
-        departed.into_keys().collect::<Vec<_>>()
+        let arrived = bench.store.arrive(gateway, &at(key, ago)).expect("written");
+        contested.replace(arrived.contested);
+        arrived.departed.into_keys().collect::<Vec<_>>()
     };
+    let one = BTreeSet::from([[1; KEY_LEN]]);
+    let mut third = PostgresStore::open(&bench.config).expect("opens");
+    let mut still_contested = |gateway: &str| third.contested(gateway, &one).expect("readable");
     let mut other = PostgresStore::open(&bench.config).expect("opens");
     let mut departed = |gateway: &str| other.departed(gateway).expect("readable");
     assert!(arrive("gw1", 1, 5_000).is_empty());
+    assert!(contested.borrow().is_empty());
     assert!(departed("gw1").is_empty());
+    assert!(arrive("gw2", 1, 3_500).is_empty());
+    assert_eq!(*contested.borrow(), one, "gw1 has not asked");
     assert!(arrive("gw2", 1, 3_000).is_empty());
+    assert_eq!(*contested.borrow(), one, "it still has not");
+    assert_eq!(still_contested("gw2"), one);
+    assert!(still_contested("gw1").is_empty(), "it is elsewhere");
     let left = departed("gw1")[&[1; 32]];
     let error = (now - Duration::from_secs(3)).since(left);
     assert!(error < Duration::from_secs(1), "{error:?}");
     assert!(departed("gw1").is_empty(), "once");
+    assert!(still_contested("gw2").is_empty());
+    assert!(arrive("gw2", 1, 2_900).is_empty());
+    assert!(contested.borrow().is_empty());
     // A third one could not write for a while: the client was there before.
     assert_eq!(arrive("gw3", 1, 4_000), [[1; 32]]);
+    assert!(contested.borrow().is_empty());
     assert!(departed("gw2").is_empty());
     assert!(arrive("gw3", 1, 1_000).is_empty());
     assert!(departed("gw2").contains_key(&[1; 32]));
@@ -355,11 +377,29 @@ fn a_place_is_that_of_the_latest_connection_whoever_writes_late() {
     assert!(arrive("gw3", 1, 800).is_empty());
     assert!(departed("gw3").is_empty());
     assert!(arrive("gw3", 2, 500).is_empty());
+    // It moves twice before the first of the former gateways asks.
+    assert!(arrive("gw1", 1, 400).is_empty());
+    assert!(arrive("gw2", 1, 300).is_empty());
+    assert!(departed("gw3").contains_key(&[1; 32]));
+    assert_eq!(still_contested("gw2"), one, "gw1 has not asked");
+    assert!(departed("gw1").contains_key(&[1; 32]));
+    assert!(still_contested("gw2").is_empty());
+    // It returns to a gateway before that one asks.
+    assert!(arrive("gw3", 1, 200).is_empty());
+    assert!(arrive("gw2", 1, 100).is_empty());
+    assert!(departed("gw2").is_empty());
+    assert!(departed("gw3").contains_key(&[1; 32]));
     // The clock of the database was set back.
-    bench.sql("UPDATE places SET since = since + 3600000 WHERE gateway = 'gw3'");
+    bench.sql("UPDATE places SET since = since + 3600000");
     let moved = bench.store.arrive("gw1", &at(1, 0)).expect("written");
-    assert!(moved.is_empty());
+    assert!(moved.departed.is_empty());
     assert_eq!(place(&mut other, 1), "gw1");
+    // A gateway that was removed never asks.
+    let still = bench.store.contested("gw1", &one).expect("readable");
+    assert_eq!(still, one);
+    bench.sql("UPDATE former_places SET since = since - 86500000");
+    let still = bench.store.contested("gw1", &one).expect("readable");
+    assert!(still.is_empty());
     assert!(bench.store.remove("client1").expect("removed"));
     let left = other.all().expect("readable");
     assert_eq!(left.into_keys().collect::<Vec<_>>(), [[2; 32]]);
@@ -405,6 +445,74 @@ fn a_server_that_says_nothing_costs_bounded_time() {
     assert!(
         clock::now().since(begun) >= link::CONNECT_WITHIN,
         "it had its time"
+    );
+}
+
+#[test]
+fn a_server_on_another_host_is_used_over_tls_with_a_password_and_otherwise_the_remedy_is_told() {
+    let Some(mut server) = Server::start_remote(None, &["127.0.0.1", "::1"]) else {
+        return;
+    };
+    let connection = server.remote_database("remote", "127.0.0.1");
+    let config = |connection: &str, password: Option<&str>, authority: Option<&Path>| {
+        let certificate = |file| CertificateDer::from_pem_file(file).expect("a certificate");
+        PostgresConfig {
+            connection: connection.to_owned(),
+            password: password.and_then(Password::of_file),
+            authorities: authority.map(certificate).into_iter().collect(),
+            has_names: false,
+        }
+    };
+    let (authority, other) = (server.authority(), server.other_authority());
+    let right = config(&connection, Some(PASSWORD), Some(&authority));
+    let mut store = PostgresStore::create(&right).expect("opens");
+    store.add(&client(1)).expect("added");
+    assert_eq!(store.find(&[1; 32]).expect("readable"), Some(client(1)));
+    let v6 = connection.replace("127.0.0.1", "::1");
+    let v6 = config(&v6, Some(PASSWORD), Some(&authority));
+    let mut again = PostgresStore::open(&v6).expect("opens");
+    assert_eq!(again.find(&[1; 32]).expect("readable"), Some(client(1)));
+    let sessions = "SELECT version FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'pleach'";
+    let mut local = server.client("remote").expect("connected");
+    let sessions = local.query(sessions, &[]).expect("valid SQL");
+    let versions: Vec<Option<&str>> = sessions.iter().map(|row| row.get(0)).collect();
+    assert_eq!(versions, [Some("TLSv1.3"); 2]);
+    drop((again, local));
+
+    // Everything that could be logged.
+    let mut told = format!("{right:?} {:?}", store.config);
+    let mut refused = |config: &PostgresConfig, words: [&str; 2]| {
+        let failure = PostgresStore::open(config).err().expect(words[0]);
+        let text = failure.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        let _ = write!(told, "{text} {failure:?} {config:?}");
+    };
+    let wrong = config(&connection, Some("mistaken"), Some(&authority));
+    refused(
+        &wrong,
+        ["password authentication failed", "[clients] password_file"],
+    );
+    let missing = config(&connection, None, Some(&authority));
+    refused(&missing, ["password missing", "[clients] password_file"]);
+    let stranger = config(&connection, Some(PASSWORD), Some(&other));
+    refused(&stranger, ["UnknownIssuer", "[clients] ca_file"]);
+    let clear = config(&connection, Some(PASSWORD), None);
+    refused(&clear, ["no encryption", "pg_hba.conf"]);
+    let localhost = connection.replace("127.0.0.1", "localhost");
+    let other_name = config(&localhost, Some(PASSWORD), Some(&authority));
+    refused(&other_name, ["not valid for name", "[clients] store"]);
+
+    // A server whose TLS is switched off gets no password, and no client is asked for in the clear.
+    server.stop();
+    server.start_again_with_tls(false);
+    refused(&right, ["does not support TLS", "ssl = on"]);
+    assert!(store.find(&[1; 32]).is_err());
+    server.stop();
+    server.start_again_with_tls(true);
+    assert_eq!(store.find(&[1; 32]).expect("back"), Some(client(1)));
+    assert!(
+        !told.contains(PASSWORD) && !told.contains("mistaken"),
+        "{told}"
     );
 }
 

@@ -72,8 +72,17 @@ pub(super) fn run(options: &Drain) -> anyhow::Result<String> {
 }
 
 /// Returns the names of the clients that are connected.
+///
+/// # Errors
+/// If the gateway does not answer, or only a part of it.
 fn connected(control: &Path) -> anyhow::Result<Vec<String>> {
-    let clients = control::status(control)?.clients.into_iter();
+    let status = control::status(control)?;
+    if let Some(worker) = status.silent_workers.first() {
+        bail!(
+            "data thread {worker} of the gateway does not answer, so it is not known which of its clients are connected; restart the gateway if this lasts"
+        );
+    }
+    let clients = status.clients.into_iter();
     Ok(clients
         .filter(|client| client.up)
         .map(|client| client.name)

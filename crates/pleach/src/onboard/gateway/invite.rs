@@ -130,7 +130,7 @@ pub(super) fn run(options: &Invite) -> anyhow::Result<String> {
     Ok(format!(
         "{}\n\n{code}\nSend the line to {name} so that only {name} can read it; on that host, `pleach join` asks for it. The token works once, within {}.\n",
         *line,
-        humantime::format_duration(options.expires)
+        onboard::spelled(options.expires)
     ))
 }
 

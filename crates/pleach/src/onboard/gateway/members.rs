@@ -135,8 +135,11 @@ fn members(gateway: &Gateway) -> anyhow::Result<Vec<Member>> {
     let status = control::status(&gateway.config.control).ok();
     let connected = |name: &str| {
         let status = status.as_ref()?;
-        let mut clients = status.clients.iter();
-        Some(clients.any(|client| client.name == name && client.up))
+        let client = status.clients.iter().find(|client| client.name == name);
+        // The clients of a data thread that does not answer are missing.
+        let is_complete = status.silent_workers.is_empty();
+        let unlisted = is_complete.then_some(false);
+        client.map(|client| client.up).or(unlisted)
     };
     let usage = match &gateway.role.store {
         Some(_) => Some(gateway.store()?.usage().context("clients")?),
@@ -272,7 +275,7 @@ pub(super) fn remove(options: &Remove) -> anyhow::Result<String> {
             .any(|client| client.name == *name)
         {
             bail!(
-                "client {name:?} is a [[client]] of {}: delete it there and restart the gateway",
+                "client {name:?} is a [[client]] of {}: delete it there, then run `pleach reload`",
                 options.place.config(super::FILE).display()
             );
         }

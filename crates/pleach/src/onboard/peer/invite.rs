@@ -234,9 +234,9 @@ fn tell(options: &Invite, token: &PeerToken, expires_at: u64, said: &str) -> Str
     let code = code::render(&line).unwrap_or_default();
     let ports: Vec<String> = token.endpoints.iter().map(ToString::to_string).collect();
     format!(
-        "{}\n\n{code}\nGive the line to {name} on a way that only {name} can read; there, `pleach peer accept` asks for it. It works once, within {}.\nIt reaches this host at {}: let that TCP port in.\n{said}",
+        "{}\n\n{code}\nSend the line to {name} so that only {name} can read it; there, `pleach peer accept` asks for it. It works once, within {}.\nIt reaches this host at {}: let that TCP port in.\n{said}",
         *line,
-        humantime::format_duration(options.expires),
+        onboard::spelled(options.expires),
         ports.join(", ")
     )
 }

@@ -1,11 +1,14 @@
 //! Clients that have connected to this gateway of a fleet, until the store knows it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use pleach_core::time::Instant;
 
 use crate::{
-    clients::{Departures, Places, StoreError},
+    clients::{Arrived, Departures, Places, StoreError},
     keys::KEY_LEN,
 };
 
@@ -18,6 +21,11 @@ pub(super) struct Arrivals {
     waiting: BTreeMap<[u8; KEY_LEN], Instant>,
     /// When the next arrivals are to be written; `None` if none are waiting.
     due: Option<Instant>,
+    /// Clients that another gateway may still announce.
+    contested: BTreeSet<[u8; KEY_LEN]>,
+    /// When it is asked next whether it still may, and the time after that if it does: a gateway may be dead for days.
+    ask_at: Instant,
+    ask_after: Duration,
     /// Whether the last attempt has failed.
     is_failing: bool,
 }
@@ -29,6 +37,9 @@ impl Arrivals {
             gateway,
             waiting: BTreeMap::new(),
             due: None,
+            contested: BTreeSet::new(),
+            ask_at: Instant::ZERO,
+            ask_after: ASK_EVERY,
             is_failing: false,
         }
     }
@@ -51,7 +62,7 @@ impl Arrivals {
         }
     }
 
-    /// Writes the arrivals. Returns clients that have connected to another gateway since they have arrived here.
+    /// Writes the arrivals. Returns what the store knows about the clients.
     ///
     /// # Errors
     /// If the store cannot be changed. The arrivals are tried again after [`AGAIN`].
@@ -59,14 +70,18 @@ impl Arrivals {
         &mut self,
         now: Instant,
         places: &mut dyn Places,
-    ) -> Result<Departures, StoreError> {
+    ) -> Result<Arrived, StoreError> {
         let written = if self.waiting.is_empty() {
-            Ok(Departures::new())
+            Ok(Arrived::default())
         } else {
             places.arrive(&self.gateway, &self.waiting)
         };
-        if written.is_ok() {
+        if let Ok(arrived) = &written {
             self.waiting.clear();
+            if !arrived.contested.is_empty() {
+                (self.ask_at, self.ask_after) = (now, ASK_EVERY);
+            }
+            self.contested.extend(&arrived.contested);
         }
         self.due = written.is_err().then_some(now + AGAIN);
         written
@@ -78,6 +93,35 @@ impl Arrivals {
     /// If the store cannot be changed.
     pub(super) fn departed(&self, places: &mut dyn Places) -> Result<Departures, StoreError> {
         places.departed(&self.gateway)
+    }
+
+    /// Returns the clients that no other gateway announces any more.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub(super) fn settled(
+        &mut self,
+        now: Instant,
+        places: &mut dyn Places,
+    ) -> Result<BTreeSet<[u8; KEY_LEN]>, StoreError> {
+        if self.contested.is_empty() || now < self.ask_at {
+            return Ok(BTreeSet::new());
+        }
+        let still = places.contested(&self.gateway, &self.contested)?;
+        let settled = self.contested.extract_if(.., |key| !still.contains(key));
+        let settled: BTreeSet<_> = settled.collect();
+        if !settled.is_empty() {
+            self.ask_after = ASK_EVERY;
+        }
+        self.ask_at = now + self.ask_after;
+        self.ask_after = (self.ask_after * 2).min(ASK_RARELY);
+        Ok(settled)
+    }
+
+    /// Notes that a client is not known here any more.
+    pub(super) fn forget(&mut self, public_key: &[u8; KEY_LEN]) {
+        self.waiting.remove(public_key);
+        self.contested.remove(public_key);
     }
 
     /// Logs a failure, of successive ones only the first.
@@ -93,6 +137,9 @@ impl Arrivals {
 
 /// Time within which arrivals are written together.
 const TOGETHER: Duration = Duration::from_millis(50);
+/// Shortest and longest interval of questions about clients that another gateway may still announce.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+const ASK_RARELY: Duration = Duration::from_secs(30);
 /// Time after a failure after which the arrivals are tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -105,6 +152,9 @@ mod tests {
     struct Recorder {
         is_away: bool,
         written: Vec<BTreeMap<[u8; KEY_LEN], Instant>>,
+        contested: BTreeSet<[u8; KEY_LEN]>,
+        /// Number of questions about contested clients.
+        questions: u32,
     }
 
     impl Places for Recorder {
@@ -112,12 +162,24 @@ mod tests {
             &mut self,
             _: &str,
             arrived: &BTreeMap<[u8; KEY_LEN], Instant>,
-        ) -> Result<Departures, StoreError> {
+        ) -> Result<Arrived, StoreError> {
             if self.is_away {
                 return Err(StoreError::Full);
             }
             self.written.push(arrived.clone());
-            Ok(Departures::new())
+            Ok(Arrived {
+                contested: self.contested.clone(),
+                ..Arrived::default()
+            })
+        }
+
+        fn contested(
+            &mut self,
+            _: &str,
+            keys: &BTreeSet<[u8; KEY_LEN]>,
+        ) -> Result<BTreeSet<[u8; KEY_LEN]>, StoreError> {
+            self.questions += 1;
+            Ok(self.contested.intersection(keys).copied().collect())
         }
 
         fn departed(&mut self, _: &str) -> Result<Departures, StoreError> {
@@ -127,6 +189,43 @@ mod tests {
         fn all(&mut self) -> Result<BTreeMap<[u8; KEY_LEN], (String, u64)>, StoreError> {
             Ok(BTreeMap::new())
         }
+    }
+
+    #[test]
+    fn a_client_is_settled_when_the_other_gateway_has_asked_however_late() {
+        let mut arrivals = Arrivals::new("gw1".to_owned());
+        let mut store = Recorder::default();
+        let start = Instant::from_millis(100_000);
+        store.contested = BTreeSet::from([[1; KEY_LEN], [2; KEY_LEN]]);
+        for key in 1..=3 {
+            arrivals.add(start, [key; KEY_LEN], start);
+        }
+        arrivals.write(start, &mut store).expect("written");
+        let mut settled = |store: &mut Recorder, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            arrivals.settled(now, store).expect("readable")
+        };
+        assert!(settled(&mut store, 0).is_empty());
+        store.contested.remove(&[1; KEY_LEN]);
+        assert!(settled(&mut store, 0).is_empty(), "asked a moment ago");
+        assert_eq!(settled(&mut store, 1), BTreeSet::from([[1; KEY_LEN]]));
+        // The other gateway is dead: the questions become rare.
+        let questions = (2..602).filter(|second| {
+            let before = store.questions;
+            settled(&mut store, *second);
+            store.questions > before
+        });
+        assert!((20..30).contains(&questions.count()));
+        store.contested.clear();
+        assert_eq!(settled(&mut store, 700), BTreeSet::from([[2; KEY_LEN]]));
+
+        store.contested = BTreeSet::from([[3; KEY_LEN]]);
+        arrivals.add(start, [3; KEY_LEN], start);
+        arrivals.write(start, &mut store).expect("written");
+        arrivals.forget(&[3; KEY_LEN]);
+        store.contested.clear();
+        let settled = arrivals.settled(start, &mut store).expect("readable");
+        assert!(settled.is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::mpsc};
 
 use pleach_core::{endpoint::accounts::Caps, units::Bitrate};
 
@@ -32,7 +32,7 @@ impl Bench {
         };
         let store = Box::new(store);
         let run = "run".to_owned();
-        let asking = Asking::new(clock::now(), store, &config, [200; 32], run, out);
+        let asking = Asking::new(clock::now(), store, &config, [200; 32], run, None, out);
         Self {
             dir,
             asking,

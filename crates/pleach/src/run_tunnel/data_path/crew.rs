@@ -17,7 +17,7 @@ use crate::{
     keys::KEY_LEN,
     run_tunnel::{
         carried::CARRIED,
-        workers::{CarriedBatch, Crew, Inquiry, Order, Purpose, Question, Report},
+        workers::{CarriedBatch, Crew, Order, Purpose, Question, Report},
     },
 };
 
@@ -173,6 +173,7 @@ impl DataPath {
             Report::Ask(request) => self.ask_about(now, worker, request),
             Report::Event(event) => self.tell_event(now, worker, event),
             Report::Failed(error) => return Err(anyhow!("data thread {worker}: {error}")),
+            Report::Heard(keys) => self.take_back(now, &keys),
             Report::Idle(keys) => self.forget_idle(now, &keys),
             Report::Remembered(memories) => {
                 if let Some(memory) = &mut self.memory {
@@ -183,7 +184,16 @@ impl DataPath {
                     self.host.run(move |_| save());
                 }
             }
-            Report::Status(inquiry) => self.inquire(now, worker, inquiry),
+            Report::Here(keys) => {
+                if let Some(fleet) = &mut self.fleet {
+                    fleet.on_seen_here(keys);
+                }
+            }
+            Report::Status(number, part) => {
+                if let Some(crew) = &mut self.crew {
+                    crew.on_part(worker, number, part);
+                }
+            }
             Report::Used(used) => {
                 if let Some(admitted) = &self.admitted {
                     admitted.on_used(used);
@@ -194,32 +204,40 @@ impl DataPath {
         Ok(())
     }
 
-    /// Sends a status, to which worker `last` has added its part, on its way. Uses it if it is complete.
-    pub(super) fn inquire(&mut self, now: Instant, last: usize, inquiry: Box<Inquiry>) {
-        let whole = match &self.crew {
-            None => Some(inquiry),
-            Some(crew) => crew.pass_on(last, inquiry),
-        };
-        let Some(Inquiry {
-            mut status,
-            purpose,
-        }) = whole.map(|whole| *whole)
-        else {
-            return;
-        };
-        if self.crew.is_some() {
+    /// Begins a status, and uses it if it needs no other workers.
+    pub(super) fn inquire(&mut self, now: Instant, purpose: Purpose) {
+        let status = self.status(now);
+        match &mut self.crew {
+            None => self.use_status(now, status, purpose),
+            Some(crew) => crew.inquire(now, status, purpose),
+        }
+    }
+
+    /// Uses the statuses to which all workers have added their parts, or whose time is over.
+    pub(super) fn settle_inquiries(&mut self, now: Instant) {
+        while let Some((mut status, purpose)) =
+            self.crew.as_mut().and_then(|crew| crew.inquired(now))
+        {
             status
                 .clients
                 .sort_by(|one, other| one.name.cmp(&other.name));
             self.mark_carriers(&mut status);
+            self.use_status(now, status, purpose);
         }
+    }
+
+    fn use_status(&mut self, now: Instant, status: StatusReport, purpose: Purpose) {
         match purpose {
             Purpose::Status(reply) => self.send_status(status, reply),
             Purpose::Weights(weights, reply) => {
+                let silent = status.silent_workers;
                 let links = status.clients.into_iter().flat_map(|client| client.links);
                 let names: Vec<String> = links.map(|link| link.name).collect();
                 let result = self.set_weights(now, &names, &weights);
-                reply.send(result);
+                reply.send(result.map_err(|error| match silent.first() {
+                    Some(worker) => format!("{error} (data thread {worker} does not answer)"),
+                    None => error,
+                }));
             }
         }
     }
@@ -252,15 +270,17 @@ impl DataPath {
                 }
                 Report::Ask(_)
                 | Report::Event(_)
+                | Report::Heard(_)
                 | Report::Idle(_)
-                | Report::Status(_)
+                | Report::Here(_)
+                | Report::Status(..)
                 | Report::Verdict(_) => {}
             }
         }
     }
 
     /// Gives the same order to all other workers.
-    pub(super) fn order_all(&self, order: impl Fn() -> Order) {
+    pub(in crate::run_tunnel) fn order_all(&self, order: impl Fn() -> Order) {
         if let Some(crew) = &self.crew {
             crew.order_all(order);
         }

@@ -295,6 +295,26 @@ fn the_better_gateway_returns_after_the_configured_time() {
 }
 
 #[test]
+fn clients_return_at_different_times() {
+    let returned = |random: u8| {
+        let mut world = World::new([0, 1], RETURN);
+        // The first byte of the secrets of all rounds.
+        world.asked = u64::from(random) << 56;
+        world.run(20_000);
+        world.rtts[0] = None;
+        world.run(MINUTE);
+        world.rtts[0] = Some(20);
+        world.run(2 * MINUTE);
+        let (index, time) = *world.chosen.last().expect("a choice");
+        assert_eq!(index, 0);
+        time
+    };
+    let (first, last) = (returned(0), returned(255));
+    let spread = last.saturating_sub(first);
+    assert!((14..=15).contains(&spread.as_secs()), "{first:?} {last:?}");
+}
+
+#[test]
 fn the_time_of_return_begins_when_the_better_gateway_answers_again() {
     let mut world = World::new([0, 1], RETURN);
     world.run(20_000);

@@ -1,6 +1,6 @@
 //! Adds the parts of the status that further workers report to that of worker 0.
 
-use crate::control::{ParityReport, StatusReport};
+use crate::control::{ParityReport, RepairStatus, ResequencerStatus, StatusReport};
 
 /// Adds `part`, the status of a further worker, to `status`.
 pub(super) fn add(status: &mut StatusReport, part: StatusReport) {
@@ -44,6 +44,25 @@ pub(super) fn add(status: &mut StatusReport, part: StatusReport) {
     }
     for (reason, count) in part.drops {
         *status.drops.entry(reason).or_default() += count;
+    }
+}
+
+/// Returns the counters of `part`, the status of a further worker: what stays true when the worker does not answer any more.
+pub(super) fn counters(part: &StatusReport) -> StatusReport {
+    StatusReport {
+        resequencer: ResequencerStatus {
+            released_late: part.resequencer.released_late,
+            ..ResequencerStatus::default()
+        },
+        classes: part.classes.clone(),
+        parity: part.parity,
+        data_thread: part.data_thread.clone(),
+        repair: part.repair.map(|repair| RepairStatus {
+            queued: 0,
+            ..repair
+        }),
+        drops: part.drops.clone(),
+        ..StatusReport::default()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    sync::{Arc, mpsc::Receiver},
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
@@ -29,8 +29,8 @@ use pleach_linux::{
 
 use super::{
     Order, Report, Reports,
-    mail::{CarriedBatch, Inbox, Post},
-    merge,
+    mail::{CarriedBatch, Inbox, Passed, Post},
+    orders::OrderInbox,
 };
 use crate::{
     config::{Role, TunnelConfig},
@@ -40,6 +40,8 @@ use crate::{
         cores,
         counted::{COUNT_EVERY, Counted},
         device, endpoint_config,
+        first_data::{FirstData, Seen},
+        fleet,
         handshaker::{AbortOnPanic, Handshaker},
         memory,
         pauses::Pauses,
@@ -58,7 +60,7 @@ pub(super) struct Parts {
     pub(super) tun: Tun,
     pub(super) socket: LinkSocket,
     pub(super) handshaker: Handshaker,
-    pub(super) orders: Receiver<Order>,
+    pub(super) orders: OrderInbox,
     pub(super) inbox: Inbox,
     pub(super) post: Post,
     pub(super) reports: Reports,
@@ -90,7 +92,7 @@ struct Worker {
     handshaker: Handshaker,
     /// Watch for copies of this machine, as at worker 0.
     clones: Option<CloneWatch>,
-    orders: Receiver<Order>,
+    orders: OrderInbox,
     inbox: Inbox,
     post: Post,
     reports: Reports,
@@ -103,6 +105,8 @@ struct Worker {
     pauses: Pauses,
     /// Byte counters for the store of clients, and when they are due. `None` without a store.
     counted: Option<(Counted, Instant)>,
+    /// In a fleet: clients that have just connected.
+    first_data: FirstData,
 }
 
 impl Worker {
@@ -161,6 +165,7 @@ impl Worker {
             undelivered: 0,
             pauses: Pauses::default(),
             counted,
+            first_data: FirstData::default(),
         })
     }
 
@@ -170,7 +175,8 @@ impl Worker {
         let mut busy = BusyPoll::default();
         loop {
             let counting = self.counted.as_ref().map(|(_, at)| *at);
-            let deadlines = [self.endpoint.poll_timeout(), counting];
+            let coming = self.first_data.next_at();
+            let deadlines = [self.endpoint.poll_timeout(), counting, coming];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
@@ -298,10 +304,10 @@ impl Worker {
         // TCP carries links at worker 0 only.
         let _ = self.inbox.unpack(now, &mut self.endpoint);
         for _ in 0..ORDERS_PER_ROUND {
-            match self.orders.try_recv() {
-                Ok(Order::Stop) => return true,
-                Ok(order) => self.execute(now, order),
-                Err(_) => return false,
+            match self.orders.next() {
+                Some(Order::Stop) => return true,
+                Some(order) => self.execute(now, order),
+                None => return false,
             }
         }
         // The sockets are served before the rest.
@@ -322,6 +328,13 @@ impl Worker {
                 // A worker with a watch notices it itself, and may have new sessions already.
                 if self.clones.is_none() {
                     self.endpoint.handle_clone(now);
+                }
+            }
+            Order::Drain(is_on) => self.endpoint.set_draining(is_on),
+            Order::FindHeard(clients) => {
+                let heard = fleet::heard_since(&self.endpoint, clients);
+                if !heard.is_empty() {
+                    self.reports.tell(Report::Heard(heard));
                 }
             }
             Order::FindIdle { mut keys, before } => {
@@ -364,13 +377,17 @@ impl Worker {
                     self.set_caps(now, &key, caps);
                 }
             }
-            Order::Status(mut inquiry) => {
-                merge::add(&mut inquiry.status, self.status());
-                self.reports.tell(Report::Status(inquiry));
+            Order::Status(number) => {
+                let part = Box::new(self.status());
+                self.reports.tell(Report::Status(number, part));
             }
             // `read_mail` handles it.
             Order::Stop => {}
             Order::TimeOfDay => self.endpoint.set_time_of_day(now, clock::unix_nanos()),
+            Order::Watch(key) => {
+                let seen = Seen::of(&self.endpoint, &key);
+                self.first_data.watch(now, key, seen);
+            }
             Order::Weights(weights) => {
                 for (name, weight) in &weights {
                     self.endpoint
@@ -394,6 +411,11 @@ impl Worker {
         }
         while let Some(event) = self.endpoint.poll_event() {
             self.reports.tell(Report::Event(event));
+        }
+        let endpoint = &self.endpoint;
+        let here = self.first_data.take(now, |key| Seen::of(endpoint, key));
+        if !here.is_empty() {
+            self.reports.tell(Report::Here(here));
         }
         if self.counted.as_ref().is_some_and(|(_, at)| *at <= now) {
             self.count();
@@ -433,19 +455,23 @@ impl Worker {
         ];
         StatusReport {
             data_thread: Some(self.pauses.status()),
-            workers: vec![status_of(&self.endpoint, &self.post)],
+            workers: vec![status_of(&self.endpoint, &self.post, self.share)],
             ..report::status(&identity, &self.endpoint, |_| String::new(), &drops)
         }
     }
 }
 
-/// Returns the state of a worker with this engine and post.
-pub(super) fn status_of(endpoint: &Endpoint, post: &Post) -> WorkerStatus {
+/// Returns the state of the worker of `share`, with this engine and post.
+pub(super) fn status_of(endpoint: &Endpoint, post: &Post, share: Share) -> WorkerStatus {
     let (clients, up) = endpoint.peer_counts();
+    let Passed { passed, refused } = post.counters();
     WorkerStatus {
+        number: share.number() as u64,
         clients: clients as u64,
         up: up as u64,
-        passed: post.counters().passed,
+        passed,
+        refused,
+        draining: endpoint.is_draining(),
     }
 }
 
