@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
 # Writes keys and configurations of the three gateways of compose.yaml into ./state, once. PLEACH is a command that runs pleach;
-# without it, the image is built first, and used. Run it as the user as whom the containers run: root, or the user of a rootless
-# engine. The files can be read by that user only.
+# without it, the image is built first by COMPOSE ("docker compose", or podman-compose), and used by ENGINE (docker, or podman).
+# OUTSIDE is the one at which clients reach this host; default: the first one that it has.
+# Run it as the user as whom the containers run: root, or the user of a rootless engine. The files can be read by that user only.
 set -Eeuo pipefail
 cd "$(dirname "$0")"
-pleach=${PLEACH:-docker run --rm -i --network none pleach}
+engine=${ENGINE:-docker}
+compose=${COMPOSE:-$engine compose}
+pleach=${PLEACH:-$engine run --rm -i --network none pleach}
 templates=../bird
+# Address of this host that tokens of `pleach gateway invite` name.
+address=${OUTSIDE:-$(hostname -I | cut -d ' ' -f 1)}
+case $address in *:*) address="[$address]" ;; esac
 umask 077
 
 if [ -e state ]; then
@@ -13,7 +19,7 @@ if [ -e state ]; then
     exit 1
 fi
 if [ -z "${PLEACH:-}" ]; then
-    docker compose build gw1
+    $compose build gw1
 fi
 # A half-written state is of no use.
 trap 'rm -rf state; exit 1' ERR INT TERM
@@ -52,6 +58,8 @@ source = "postgres"
 store = "host=/run/postgresql dbname=pleach user=pleach"
 password_file = "database.password"
 networks = ["10.77.0.0/16", "fd77::/48"]
+[invitations]
+endpoints = ["$address:770$number"]
 [fleet]
 name = "gw$number"
 home = ["10.77.$number.0/24", "fd77:0:0:$number::/64"]
