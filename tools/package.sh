@@ -3,7 +3,9 @@
 #
 # tools/package.sh build [PROFILE]   target/package/: .deb, .rpm, and the program without shared libraries
 # tools/package.sh check             installs, upgrades, removes and purges the .deb in a root made by debootstrap, and runs the
-#                                    program without shared libraries in a root with nothing but /dev/urandom; needs root
+#                                    program without shared libraries in a root with nothing but /dev/urandom; checks what
+#                                    packaging/compose/setup.sh writes, and connects two roots (tools/first_connection.sh);
+#                                    needs root
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -154,6 +156,28 @@ check_rpm() {
     say "$(basename "$rpm"): $(rpm -qpl --nosignature "$rpm" | wc -l) files; not installed anywhere"
 }
 
+# The configurations that packaging/compose/setup.sh writes are accepted by the programs that read them.
+check_compose() {
+    local directory=$OUT/compose number
+    rm -rf "$directory"
+    mkdir -p "$directory/compose"
+    cp packaging/compose/setup.sh "$directory/compose/"
+    cp -r packaging/bird "$directory/"
+    PLEACH=$OUT/pleach OUTSIDE=203.0.113.5 "$directory/compose/setup.sh" >/dev/null
+    for number in 1 2 3; do
+        "$OUT/pleach" check "$directory/compose/state/gw$number/gateway.toml" || fail "gateway.toml of compose: the lines above"
+    done
+    if command -v bird >/dev/null; then
+        for number in gw1 gw2 gw3 router; do
+            bird -p -c "$directory/compose/state/$number/bird.conf" || fail "bird.conf of compose: the line above"
+        done
+    else
+        say "NOT CHECKED: bird.conf of packaging/compose, because BIRD is missing: apt-get install bird2"
+    fi
+    rm -rf "$directory"
+    say "packaging/compose: setup.sh writes configurations that are accepted"
+}
+
 case ${1:-} in
 build) build "${2:-release}" ;;
 check)
@@ -161,9 +185,11 @@ check)
     check_empty_root
     check_deb
     check_rpm
+    check_compose
+    tools/first_connection.sh "$OUT/debian-$SUITE.tar" "$(echo "$OUT"/pleach_"$(version)"*.deb)"
     ;;
 *)
-    sed -n 's/^# //; 2,6p' "$0"
+    sed -n 's/^#  *//; 2,8p' "$0"
     exit 2
     ;;
 esac
