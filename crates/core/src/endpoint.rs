@@ -575,6 +575,7 @@ impl Endpoint {
                 .tunnel
                 .poll_transmit(now, out, &mut shared);
             self.bound_kept(now, index);
+            self.peers.note_usage(index);
             let has_more = out.is_full();
             let has_room = out.end_turn();
             if has_more {

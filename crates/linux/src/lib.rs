@@ -19,6 +19,7 @@ pub mod equalize;
 pub mod ethtool;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod mapped;
 pub mod netlink;
 pub mod netns;
 pub mod nft;

@@ -1,16 +1,18 @@
 //! Files that record a tunnel's changes to the host, so that the next start can undo them after a crash.
 //!
 //! Below a base directory, normally `/run/pleach`, each network namespace has its own directory, because tunnels of the
-//! same name may exist in several namespaces. Each tunnel has three files there:
+//! same name may exist in several namespaces. A tunnel has these files there:
 //!
 //! - `NAME.state` (JSON) is written before the first change.
 //! - `NAME.lock` is locked as long as the tunnel's process lives. The kernel releases the lock however the process
 //!   ends.
 //! - `NAME.rates` contains the last measured rates of the tunnel's links.
+//! - `NAME.bytes` contains what clients of a store have carried and the store does not have yet.
 
 use std::{
     fs::{self, File},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -113,8 +115,21 @@ impl StateDir {
         fs::rename(partial, self.path.join(name))
     }
 
+    /// Opens file `name` for reading and writing; makes it, for the owner alone, if it is missing.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be opened.
+    pub fn open_file(&self, name: &str) -> io::Result<File> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.mode(0o600).open(self.path.join(name))
+    }
+
     /// Removes file `name` if it exists.
-    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Fails if the file exists and cannot be removed.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

@@ -7,6 +7,7 @@
 //! - [`handshaker`]: the threads that compute handshakes.
 //! - [`enrolled`]: the thread that enrols invited clients.
 //! - [`asking`], [`admitted`]: the thread that asks a store of clients, and the clients that it has named.
+//! - [`counted`], [`ledger`]: the bytes that clients carry, until the store has them.
 //! - [`fleet`]: clients of a gateway among several ones that share a store.
 //! - [`gateways`]: which of its gateways a client uses.
 //! - [`host`]: the thread that changes the host's configuration.
@@ -33,6 +34,7 @@ mod fleet;
 mod gateways;
 mod handshaker;
 mod host;
+mod ledger;
 mod links;
 mod memory;
 pub(crate) mod names;
@@ -46,7 +48,6 @@ mod sockets;
 mod solo;
 mod splitting;
 mod workers;
-mod written;
 
 use std::{num::NonZeroUsize, path::Path};
 

@@ -15,7 +15,7 @@
 
 use core::time::Duration;
 
-use super::{Endpoint, Peer, PeerConfig};
+use super::{Endpoint, PeerConfig};
 use crate::{
     counters::DropReason,
     flows::FlowId,
@@ -71,6 +71,11 @@ impl Upload {
         queue.set_max_bytes(most);
     }
 
+    /// Returns the bytes from the peer that were delivered.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.meter.bytes()
+    }
+
     /// Returns the number of packets that wait.
     pub(super) fn waiting_pkts(&self) -> u64 {
         self.queue.as_ref().map_or(0, |queue| queue.len() as u64)
@@ -111,14 +116,35 @@ impl Endpoint {
     /// Returns the configuration and the byte counters of every peer.
     pub fn usage(&self) -> impl Iterator<Item = (&PeerConfig, Usage)> {
         let peers = self.peers.iter();
-        peers.map(|peer| (&peer.config, usage_of(peer)))
+        peers.map(|peer| (&peer.config, peer.usage()))
     }
 
     /// Returns the byte counters of the peer with the public key `public_key`.
     #[must_use]
     pub fn usage_of(&self, public_key: &[u8; 32]) -> Option<Usage> {
         let index = self.peers.of_key(public_key)?;
-        Some(usage_of(&self.peers[index]))
+        Some(self.peers[index].usage())
+    }
+
+    /// Returns a peer whose byte counters have grown, and by how much since they were last taken by this method or by
+    /// [`Self::take_usage_of`]. A caller that has passed on the packets of [`Self::poll_deliver`] and
+    /// [`Self::poll_transmit`] takes no more than was carried.
+    pub fn poll_usage(&mut self) -> Option<(&PeerConfig, Usage)> {
+        loop {
+            let index = self.peers.next_used()?;
+            let usage = self.peers.take_usage(index);
+            // The peer may have been removed, or its counters taken, since it came into the queue.
+            if usage != Usage::default() {
+                return Some((&self.peers[index].config, usage));
+            }
+        }
+    }
+
+    /// As [`Self::poll_usage`], for the peer with the public key `public_key`: before the peer is removed.
+    pub fn take_usage_of(&mut self, public_key: &[u8; 32]) -> Option<(&PeerConfig, Usage)> {
+        let index = self.peers.of_key(public_key)?;
+        let usage = self.peers.take_usage(index);
+        (usage != Usage::default()).then(|| (&self.peers[index].config, usage))
     }
 
     /// Counts the packets of the peer `index` among the delivered ones, which are those after the first `before`, and
@@ -178,13 +204,6 @@ impl Endpoint {
             meter.on_passed(now, Bytes::of_len(queued.packet.len()));
             self.common.delivered.push_back(queued.packet);
         }
-    }
-}
-
-fn usage_of(peer: &Peer) -> Usage {
-    Usage {
-        up_bytes: peer.upload.meter.bytes(),
-        down_bytes: peer.tunnel.sent_bytes(),
     }
 }
 

@@ -154,6 +154,13 @@ impl Endpoint {
         found.is_some_and(|index| self.remove_at(now, index))
     }
 
+    /// Returns the public key of the peer called `name`. O(peers).
+    #[must_use]
+    pub fn key_of(&self, name: &str) -> Option<[u8; 32]> {
+        let index = self.peers.called(name)?;
+        Some(self.peers[index].config.public_key)
+    }
+
     /// Removes the client with the public key `public_key` like [`Self::remove_peer`].
     pub fn remove_client(&mut self, now: Instant, public_key: &[u8; 32]) -> bool {
         let found = self.peers.of_key(public_key);

@@ -8,7 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ipnet::IpNet;
 
-use super::{PeerConfig, TunnelSettings, accounts::Upload, allowed_ips::AllowedIps};
+use super::{
+    PeerConfig, TunnelSettings,
+    accounts::{Upload, Usage},
+    allowed_ips::AllowedIps,
+};
 use crate::{
     session::{
         entropy::{self, Entropy},
@@ -49,6 +53,10 @@ pub(super) struct Peer {
     is_removed: bool,
     is_active: bool,
     deadline: Option<Instant>,
+    /// Byte counters when they were last taken.
+    taken: Usage,
+    /// Whether the peer is in the queue of peers whose byte counters have grown.
+    is_used: bool,
 }
 
 impl Peer {
@@ -87,12 +95,22 @@ impl Peer {
             is_removed: false,
             is_active: false,
             deadline: None,
+            taken: Usage::default(),
+            is_used: false,
         }
     }
 
     /// Whether a client counts as connected: a datagram lost on its only path is no reason to take it for gone.
     pub(super) fn is_connected(&self) -> bool {
         self.tunnel.is_up() || (self.was_up && self.tunnel.may_be_up())
+    }
+
+    /// Returns the bytes that were carried since the peer was added.
+    pub(super) fn usage(&self) -> Usage {
+        Usage {
+            up_bytes: self.upload.bytes(),
+            down_bytes: self.tunnel.sent_bytes(),
+        }
     }
 }
 
@@ -110,6 +128,8 @@ pub(super) struct Peers {
     active: VecDeque<usize>,
     /// Next deadline of each peer that has a deadline.
     deadlines: BTreeSet<(Instant, usize)>,
+    /// Peers whose byte counters have grown since they were last taken.
+    used: VecDeque<usize>,
 }
 
 impl Peers {
@@ -179,8 +199,9 @@ impl Peers {
     /// Replaces the peer at the place `index`. Returns the former one.
     fn put(&mut self, index: usize, mut peer: Peer) -> Peer {
         let place = &mut self.places[index];
-        // The place may be in the queue of peers that wait to send.
+        // The place may be in the queues of peers that wait to send, and of those whose counters have grown.
         peer.is_active = place.is_active;
+        peer.is_used = place.is_used;
         let former = core::mem::replace(place, peer);
         if let Some(at) = former.deadline {
             self.deadlines.remove(&(at, index));
@@ -245,6 +266,36 @@ impl Peers {
             self.deadlines.remove(&(at, index));
         }
         self.deadlines.extend(next.map(|at| (at, index)));
+    }
+
+    /// Adds the peer `index` to the queue of peers whose byte counters have grown, if they have.
+    pub(super) fn note_usage(&mut self, index: usize) {
+        let peer = &mut self.places[index];
+        if !peer.is_used && peer.usage() != peer.taken {
+            peer.is_used = true;
+            self.used.push_back(index);
+        }
+    }
+
+    /// Returns a peer whose byte counters have grown, and removes it from the queue.
+    pub(super) fn next_used(&mut self) -> Option<usize> {
+        let index = self.used.pop_front()?;
+        self.places[index].is_used = false;
+        Some(index)
+    }
+
+    /// Returns by how much the byte counters of the peer `index` have grown since the last call.
+    pub(super) fn take_usage(&mut self, index: usize) -> Usage {
+        let peer = &mut self.places[index];
+        let (usage, before) = (peer.usage(), peer.taken);
+        // A packet that left the lanes may return to them when an association ends, and is not counted again then.
+        let more = Usage {
+            up_bytes: usage.up_bytes.saturating_sub(before.up_bytes),
+            down_bytes: usage.down_bytes.saturating_sub(before.down_bytes),
+        };
+        peer.taken.up_bytes += more.up_bytes;
+        peer.taken.down_bytes += more.down_bytes;
+        more
     }
 
     /// Returns the earliest deadline of all peers.

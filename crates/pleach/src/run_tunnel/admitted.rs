@@ -2,29 +2,28 @@
 //!
 //! A client becomes a peer of the engine when it connects, and stops being one when the store has removed or changed it,
 //! or when nothing was received from it for `[clients] idle`. It then connects anew, and the store is asked again. The
-//! byte counters of all clients go to the store every [`COUNT_EVERY`].
+//! byte counters of all clients go to the store by the [`ledger`](super::ledger).
 //!
 //! Nothing is assigned twice: a client is refused if its name or an address belongs to another client, whether of the
 //! store or of the configuration.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context as _;
-use data_encoding::HEXLOWER;
 use ipnet::IpNet;
-use pleach_core::{
-    endpoint::{Endpoint, PeerConfig, accounts::Usage},
-    time::Instant,
-};
+use pleach_core::{endpoint::PeerConfig, time::Instant};
+use pleach_linux::state::StateDir;
 
 use super::{
-    asking::{Answer, Asker, Refused},
-    counted::{COUNT_EVERY, Counted},
+    asking::{Answer, Asker, Refused, Start},
+    counted::Counted,
     data_path::DataPath,
-    psk,
+    ledger::Ledger,
+    psk, state_directory,
     workers::Question,
 };
 use crate::{
@@ -43,9 +42,10 @@ pub(super) struct Admitted {
     clients: BTreeMap<[u8; KEY_LEN], Client>,
     names: BTreeMap<String, [u8; KEY_LEN]>,
     idle: Duration,
-    next_count: Instant,
+    next_look: Instant,
     next_idle: Instant,
-    /// Counters of the own engine's peers as they were last told to the thread.
+    ledger: Arc<Ledger>,
+    /// Accounts of the own engine's peers.
     counted: Counted,
     trouble: Option<String>,
     refused: BTreeMap<Refused, u64>,
@@ -77,18 +77,30 @@ impl Admitted {
             return Ok(None);
         };
         let random = SecretKey::random().context("random numbers of the kernel")?;
-        let run = HEXLOWER.encode(&random.expose()[..16]);
-        let own_key = keys::public_of(&config.private_key);
-        let fleet = gateway.fleet.as_ref().map(|fleet| fleet.name.clone());
+        let (run, _) = random.expose().as_chunks();
+        let run = [run[0], run[1]].map(u64::from_ne_bytes);
+        let state = StateDir::open(state_directory());
+        let place = settings.place.location();
+        let ledger =
+            Ledger::open(state, &config.name, &place, run).context("memory for byte counters")?;
+        let start = Start {
+            store,
+            config: settings,
+            own_key: keys::public_of(&config.private_key),
+            ledger: Arc::clone(&ledger),
+            fleet: gateway.fleet.as_ref().map(|fleet| fleet.name.clone()),
+            engines,
+        };
         Ok(Some(Self {
             source: settings.place.source(),
-            asker: Asker::start(store, settings, own_key, run, fleet, engines)?,
+            asker: Asker::start(start)?,
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
             idle: settings.idle,
-            next_count: now + COUNT_EVERY,
+            next_look: now + LOOK_EVERY,
             next_idle: now + IDLE_EVERY,
-            counted: Counted::default(),
+            counted: Counted::new(Arc::clone(&ledger)),
+            ledger,
             trouble: None,
             refused: BTreeMap::new(),
             evicted: 0,
@@ -104,7 +116,7 @@ impl Admitted {
 
     /// Returns when [`DataPath::look_after_clients`] has something to do.
     pub(super) fn next_at(&self) -> Instant {
-        self.next_count.min(self.next_idle)
+        self.next_look.min(self.next_idle)
     }
 
     /// Whether the client with this key comes from the store.
@@ -155,14 +167,14 @@ impl Admitted {
         }
     }
 
-    /// Tells the thread the bytes that all peers of the own engine have carried since the last call.
-    fn count(&mut self, endpoint: &Endpoint) {
-        self.asker.on_used(self.counted.count(endpoint));
+    /// Returns where the bytes of all clients are counted.
+    pub(super) const fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
     }
 
-    /// Tells the thread the bytes that clients of another worker have carried.
-    pub(super) fn on_used(&self, used: BTreeMap<String, Usage>) {
-        self.asker.on_used(used);
+    /// Returns the accounts of the own engine's peers.
+    pub(super) const fn counted(&mut self) -> &mut Counted {
+        &mut self.counted
     }
 
     fn on_refused(&mut self, refused: Refused) {
@@ -329,7 +341,7 @@ impl DataPath {
         }
     }
 
-    /// Removes a client of the store from the engine, after its bytes were counted.
+    /// Removes a client of the store from the engine.
     pub(super) fn forget_client(
         &mut self,
         now: Instant,
@@ -337,9 +349,6 @@ impl DataPath {
     ) -> Option<StoredClient> {
         let admitted = self.admitted.as_mut()?;
         let client = admitted.remove(public_key)?;
-        let counted = &mut admitted.counted;
-        let used = counted.forget(&self.endpoint, public_key, &client.name);
-        admitted.asker.on_used(used);
         admitted.asker.on_forgotten(*public_key);
         // An event about a removed client may be left out.
         self.on_client(now, &client.name, false);
@@ -347,21 +356,20 @@ impl DataPath {
         Some(client)
     }
 
-    /// Counts the bytes of all clients now, because some of them may be removed.
+    /// Counts what clients have carried in this round.
     pub(super) fn count_clients(&mut self) {
         if let Some(admitted) = &mut self.admitted {
-            admitted.count(&self.endpoint);
+            admitted.counted.count(&mut self.endpoint);
         }
     }
 
-    /// Counts bytes, and forgets idle clients, when this is due.
+    /// Looks for clients of a fleet that have returned, and forgets idle clients, when this is due.
     pub(super) fn look_after_clients(&mut self, now: Instant) {
         let Some(admitted) = &mut self.admitted else {
             return;
         };
-        if admitted.next_count <= now {
-            admitted.next_count = now + COUNT_EVERY;
-            admitted.count(&self.endpoint);
+        if admitted.next_look <= now {
+            admitted.next_look = now + LOOK_EVERY;
             self.look_for_returned(now);
             self.look_for_uncontested(now);
         }
@@ -403,8 +411,8 @@ impl DataPath {
 
     /// Writes the counters to the store, and ends the thread.
     pub(super) fn finish_clients(&mut self) {
-        if let Some(mut admitted) = self.admitted.take() {
-            admitted.count(&self.endpoint);
+        self.count_clients();
+        if let Some(admitted) = self.admitted.take() {
             admitted.asker.finish();
         }
     }
@@ -420,6 +428,8 @@ fn peer(client: &StoredClient, scheduler: &SchedulerConfig) -> PeerConfig {
     }
 }
 
+/// Interval at which clients of a fleet are looked for that have returned.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which idle clients are looked for.
 const IDLE_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of clients whose clash was logged.

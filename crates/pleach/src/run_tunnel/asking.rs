@@ -20,7 +20,7 @@ mod trouble;
 mod unkept;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -29,22 +29,18 @@ use std::{
 };
 
 use ipnet::IpNet;
-use pleach_core::{
-    endpoint::{accounts::Usage, enrolment::EnrolmentRequest},
-    time::Instant,
-};
+use pleach_core::{endpoint::enrolment::EnrolmentRequest, time::Instant};
 use pleach_linux::{clock, poll::Waker};
 
 use answers::Answers;
 use arrivals::Arrivals;
-pub(super) use handle::Asker;
+pub(super) use handle::{Asker, Start};
 use lookers::{Lookers, Told};
 use trouble::Trouble;
 
-use super::written::Unwritten;
+use super::ledger::Batches;
 use crate::{
     clients::{Arrived, Changed, ClientStore, Departures, Found, Mark, StoreError, StoredClient},
-    config::StoreConfig,
     keys::{self, KEY_LEN},
     onboard::store::Refusal,
 };
@@ -113,8 +109,6 @@ enum Note {
     Forgotten([u8; KEY_LEN]),
     /// What the store has told another thread.
     Told(Told),
-    /// Bytes carried since the last note, by client name.
-    Used(BTreeMap<String, Usage>),
 }
 
 /// The state of the thread.
@@ -129,7 +123,7 @@ struct Asking {
     answers: Answers,
     mark: Mark,
     trouble: Trouble,
-    unwritten: Unwritten,
+    batches: Batches,
     /// Clients that have connected; `None` outside of a fleet.
     arrivals: Option<Arrivals>,
     /// Refused clients that the log has named. Bounded by [`MAX_LOGGED`].
@@ -177,15 +171,8 @@ impl Out {
 }
 
 impl Asking {
-    fn new(
-        now: Instant,
-        store: Box<dyn ClientStore>,
-        config: &StoreConfig,
-        own_key: [u8; KEY_LEN],
-        run: String,
-        lookers: Option<Lookers>,
-        out: Out,
-    ) -> Self {
+    fn new(now: Instant, start: Start<'_>, lookers: Option<Lookers>, out: Out) -> Self {
+        let Start { store, config, .. } = start;
         Self {
             store,
             answers: Answers::new(lookers.is_some()),
@@ -193,11 +180,11 @@ impl Asking {
             networks: config.networks.clone(),
             answer_life: config.answer_life,
             write_every: config.write_every,
-            own_key,
+            own_key: start.own_key,
             mark: Mark::default(),
             trouble: Trouble::default(),
-            unwritten: Unwritten::new(run),
-            arrivals: None,
+            batches: Batches::new(start.ledger),
+            arrivals: start.fleet.map(Arrivals::new),
             logged: BTreeSet::new(),
             next_look: now,
             next_write: now + config.write_every,
@@ -236,10 +223,10 @@ impl Asking {
                         arrivals.forget(&key);
                     }
                 }
-                Ok(Note::Used(usage)) => self.unwritten.add(usage),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Note::End) | Err(RecvTimeoutError::Disconnected) => {
                     self.write();
+                    self.batches.finish(clock::unix_nanos() / 1_000_000_000);
                     self.answers.remember(&mut *self.store);
                     return;
                 }
@@ -591,7 +578,7 @@ impl Asking {
 
     fn write(&mut self) {
         let seconds = clock::unix_nanos() / 1_000_000_000;
-        while let Some(batch) = self.unwritten.next(seconds) {
+        while let Some(batch) = self.batches.next(seconds) {
             let written = self.store.add_usage(batch);
             if self.trouble.on_write(written.as_ref().err()) {
                 self.out.tell(Answer::State(self.trouble.text()));
@@ -599,7 +586,7 @@ impl Asking {
             if written.is_err() {
                 return;
             }
-            self.unwritten.on_written();
+            self.batches.on_written();
         }
     }
 

@@ -1,63 +1,59 @@
-//! The bytes that the clients of an engine have carried since they were last counted, for the store of clients.
+//! The bytes that the clients of an engine carry, for the store of clients.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-use pleach_core::endpoint::{Endpoint, accounts::Usage};
+use pleach_core::endpoint::{Endpoint, PeerConfig, accounts::Usage};
 
+use super::ledger::{Account, Ledger};
 use crate::keys::KEY_LEN;
 
-/// Interval of counting.
-pub(super) const COUNT_EVERY: Duration = Duration::from_secs(1);
-
-/// Counters of the engine's peers, as they were last counted.
-#[derive(Debug, Default)]
-pub(super) struct Counted(BTreeMap<[u8; KEY_LEN], Usage>);
+/// The accounts of an engine's peers.
+#[derive(Debug)]
+pub(super) struct Counted {
+    ledger: Arc<Ledger>,
+    accounts: BTreeMap<[u8; KEY_LEN], Account>,
+    /// Bytes of peers for which the ledger had no room, by name.
+    waiting: BTreeMap<String, Usage>,
+}
 
 impl Counted {
-    /// Returns the bytes that each peer of the engine has carried since the last call, by name.
-    pub(super) fn count(&mut self, endpoint: &Endpoint) -> BTreeMap<String, Usage> {
-        let mut all = BTreeMap::new();
-        let mut counted = BTreeMap::new();
-        for (peer, usage) in endpoint.usage() {
-            let before = self.0.get(&peer.public_key).copied();
-            all.extend(used(&peer.name, usage, before.unwrap_or_default()));
-            counted.insert(peer.public_key, usage);
+    /// Returns the state of an engine without peers.
+    pub(super) fn new(ledger: Arc<Ledger>) -> Self {
+        Self {
+            ledger,
+            accounts: BTreeMap::new(),
+            waiting: BTreeMap::new(),
         }
-        self.0 = counted;
-        all
     }
 
-    /// Returns the bytes that the peer `name` has carried since the last call, before it is removed.
-    pub(super) fn forget(
-        &mut self,
-        endpoint: &Endpoint,
-        public_key: &[u8; KEY_LEN],
-        name: &str,
-    ) -> BTreeMap<String, Usage> {
-        let before = self.0.remove(public_key).unwrap_or_default();
-        let usage = endpoint.usage_of(public_key);
-        usage.map_or_else(BTreeMap::new, |usage| used(name, usage, before))
+    /// Adds what the engine's peers have carried since the last call to their accounts. To be called after packets were
+    /// passed on, so that no more is counted than was carried.
+    pub(super) fn count(&mut self, endpoint: &mut Endpoint) {
+        while let Some((peer, more)) = endpoint.poll_usage() {
+            self.add(peer, more);
+        }
     }
-}
 
-/// Returns the bytes that the client `name` has carried since `before`, if any.
-fn used(name: &str, now: Usage, before: Usage) -> BTreeMap<String, Usage> {
-    let more = since(now, before);
-    let is_any = more != Usage::default();
-    is_any
-        .then(|| (name.to_owned(), more))
-        .into_iter()
-        .collect()
-}
-
-/// Returns the bytes carried since `before`. A peer whose counters are lower was added anew.
-fn since(now: Usage, before: Usage) -> Usage {
-    let is_anew = now.up_bytes < before.up_bytes || now.down_bytes < before.down_bytes;
-    if is_anew {
-        return now;
+    fn add(&mut self, peer: &PeerConfig, more: Usage) {
+        if let Some(account) = self.accounts.get(&peer.public_key) {
+            account.add(more);
+        } else if let Some(account) = self.ledger.account(&peer.name) {
+            account.add(more);
+            account.add(self.waiting.remove(&peer.name).unwrap_or_default());
+            self.accounts.insert(peer.public_key, account);
+        } else {
+            let sum = self.waiting.entry(peer.name.clone()).or_default();
+            sum.up_bytes += more.up_bytes;
+            sum.down_bytes += more.down_bytes;
+        }
     }
-    Usage {
-        up_bytes: now.up_bytes - before.up_bytes,
-        down_bytes: now.down_bytes - before.down_bytes,
+
+    /// Adds the last bytes of the peer with the public key `public_key`, and gives its account back, before the peer is
+    /// removed.
+    pub(super) fn forget(&mut self, endpoint: &mut Endpoint, public_key: &[u8; KEY_LEN]) {
+        if let Some((peer, last)) = endpoint.take_usage_of(public_key) {
+            self.add(peer, last);
+        }
+        self.accounts.remove(public_key);
     }
 }

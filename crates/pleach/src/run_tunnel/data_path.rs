@@ -371,6 +371,7 @@ impl DataPath {
             }
             self.deliver(now)?;
             self.transmit(now);
+            self.count_clients();
             self.tell_events(now);
             self.settle_coming(now);
             self.settle_gateways(now);
@@ -693,7 +694,6 @@ impl DataPath {
         if self.watch.is_some() {
             return reply.send(Err("this is a client, no gateway".to_owned()));
         }
-        self.count_clients();
         let key = self.admitted.as_ref().and_then(|all| all.key_of(name));
         let is_removed = match key {
             Some(key) => self.forget_client(now, &key).is_some(),

@@ -367,7 +367,6 @@ impl DataPath {
                 && known.preshared_key.expose() == wanted.preshared_key.expose()
                 && known.allowed_ips == wanted.allowed_ips
         };
-        self.count_clients();
         // What the configuration says about a client is worth more than what the store says.
         for client in &wanted {
             let clashing = self.admitted.as_ref().map(|all| all.clashing(client));
@@ -386,7 +385,6 @@ impl DataPath {
             self.on_client(now, name, false);
             self.remove_by_name(now, name);
         }
-        self.count_clients();
         for client in wanted {
             let name = client.name.clone();
             if self.add_client(client) {

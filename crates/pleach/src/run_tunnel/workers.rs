@@ -41,7 +41,7 @@ use pleach_core::{
     class::Class,
     endpoint::{
         Endpoint, Event, PeerConfig,
-        accounts::{Caps, Usage},
+        accounts::Caps,
         enrolment::{Clash, EnrolmentRequest},
         workers::{Handed, MAX_WORKERS, Share, Verdict},
     },
@@ -51,7 +51,7 @@ use pleach_core::{
 };
 use pleach_linux::{clock, poll::Waker, tun::Tun};
 
-use super::{handshaker::Handshaker, memory, reload, sockets::LinkSocket};
+use super::{handshaker::Handshaker, ledger::Ledger, memory, reload, sockets::LinkSocket};
 use crate::{
     config::{GatewayConfig, Role, TunnelConfig},
     control::{Reply, StatusReport, WorkerStatus},
@@ -100,8 +100,8 @@ pub(super) enum Order {
     },
     /// Tell the estimates that are worth storing.
     Remember,
-    /// Remove the client with this key and name.
-    Remove([u8; KEY_LEN], String),
+    /// Remove the client with this key.
+    Remove([u8; KEY_LEN]),
     /// The answer to a question, with the ticket of the worker's engine.
     Settle {
         ticket: u64,
@@ -131,8 +131,6 @@ pub(super) enum Report {
     Remembered(Vec<(memory::Key, PathMemory)>),
     /// The worker's part of the status with this number.
     Status(u64, Box<StatusReport>),
-    /// Bytes carried since the last report, by client name.
-    Used(BTreeMap<String, Usage>),
     Verdict(Verdict),
 }
 
@@ -185,6 +183,8 @@ pub(super) struct Start<'a> {
     /// Queues of the further workers.
     pub(super) queues: Vec<Tun>,
     pub(super) handshaker: &'a Handshaker,
+    /// Where the bytes of clients are counted; `None` without a store.
+    pub(super) ledger: Option<&'a Arc<Ledger>>,
     pub(super) trace: Option<TraceFile>,
 }
 
@@ -234,6 +234,7 @@ impl Crew {
                     sender: sender.clone(),
                     waker: this.inbox.waker().clone(),
                 },
+                ledger: start.ledger.cloned(),
                 trace: start.trace.clone(),
             };
             let thread = worker::spawn(parts).context("data thread")?;
@@ -340,11 +341,11 @@ impl Crew {
         endpoint: &mut Endpoint,
         public_key: &[u8; KEY_LEN],
     ) -> bool {
-        let Some(name) = self.directory.remove(public_key) else {
+        if self.directory.remove(public_key).is_none() {
             return false;
-        };
+        }
         match self.other_owner(public_key) {
-            Some(owner) => self.order(owner, Order::Remove(*public_key, name)),
+            Some(owner) => self.order(owner, Order::Remove(*public_key)),
             None => {
                 endpoint.remove_client(now, public_key);
             }

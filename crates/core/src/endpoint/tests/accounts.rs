@@ -144,6 +144,62 @@ fn the_counters_go_on_in_a_new_association_and_begin_anew_for_a_peer_that_is_add
     assert_eq!(usage(&pair), Usage::default());
 }
 
+/// Returns the sum of what the gateway's counters have grown by.
+fn taken(pair: &mut Pair) -> Usage {
+    let mut sum = Usage::default();
+    while let Some((peer, more)) = pair.gateway.poll_usage() {
+        assert_eq!(peer.public_key, key());
+        assert_ne!(more, Usage::default(), "only a peer that has carried bytes");
+        sum.up_bytes += more.up_bytes;
+        sum.down_bytes += more.down_bytes;
+    }
+    sum
+}
+
+#[test]
+fn each_byte_is_taken_once_also_of_a_peer_that_is_removed() {
+    let mut pair = connected();
+    assert_eq!(taken(&mut pair), Usage::default());
+    exchange(&mut pair, 100);
+    let first = taken(&mut pair);
+    assert_eq!(first, usage(&pair));
+    assert!(first.up_bytes > 0 && first.down_bytes > 0);
+    assert_eq!(taken(&mut pair), Usage::default());
+
+    // Packets that a new association sends again count once.
+    exchange(&mut pair, 5);
+    pair.gateway.handle_clone(pair.now);
+    pair.client.handle_clone(pair.now);
+    pair.run(Duration::from_secs(2));
+    exchange(&mut pair, 100);
+    let second = taken(&mut pair);
+    assert_eq!(first.up_bytes + second.up_bytes, usage(&pair).up_bytes);
+    assert_eq!(
+        first.down_bytes + second.down_bytes,
+        usage(&pair).down_bytes
+    );
+
+    // The place of a removed peer is in the queue and has nothing to count, nor has the peer that takes it.
+    exchange(&mut pair, 100);
+    let (before, all) = (
+        usage(&pair),
+        pair.gateway.take_usage_of(&key()).map(|(_, usage)| usage),
+    );
+    let all = all.expect("bytes");
+    assert_eq!(
+        all.up_bytes + second.up_bytes + first.up_bytes,
+        before.up_bytes
+    );
+    let config = pair.gateway.peers[0].config.clone();
+    assert!(pair.gateway.remove_client(pair.now, &key()));
+    assert!(pair.gateway.take_usage_of(&key()).is_none());
+    assert!(pair.gateway.add_client(config));
+    assert_eq!(taken(&mut pair), Usage::default());
+    pair.run(Duration::from_secs(5));
+    exchange(&mut pair, 100);
+    assert_eq!(taken(&mut pair), usage(&pair));
+}
+
 #[test]
 fn a_capped_sender_that_stops_is_delivered_to_the_last_packet() {
     let mut pair = connected();

@@ -1,7 +1,6 @@
 //! The data path's handle to the thread that asks the store.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,16 +12,13 @@ use std::{
 
 use anyhow::Context as _;
 use pleach_core::{
-    endpoint::{
-        accounts::Usage,
-        enrolment::{EnrolmentRequest, MAX_ASKED},
-    },
+    endpoint::enrolment::{EnrolmentRequest, MAX_ASKED},
     time::Instant,
 };
 use pleach_linux::{clock, poll::Waker};
 
-use super::{Answer, Asking, Note, Out, arrivals::Arrivals, lookers::Lookers};
-use crate::{clients::ClientStore, config::StoreConfig, keys::KEY_LEN};
+use super::{Answer, Asking, Note, Out, lookers::Lookers};
+use crate::{clients::ClientStore, config::StoreConfig, keys::KEY_LEN, run_tunnel::ledger::Ledger};
 
 /// Sends questions and news to the thread, and gets its answers. Dropping it ends the thread.
 #[derive(Debug)]
@@ -37,33 +33,38 @@ pub(in crate::run_tunnel) struct Asker {
     waker: Waker,
 }
 
+/// What the thread starts with.
+pub(in crate::run_tunnel) struct Start<'a> {
+    pub(in crate::run_tunnel) store: Box<dyn ClientStore>,
+    pub(in crate::run_tunnel) config: &'a StoreConfig,
+    /// Static public key of the gateway.
+    pub(in crate::run_tunnel) own_key: [u8; KEY_LEN],
+    /// Bytes for the store.
+    pub(in crate::run_tunnel) ledger: Arc<Ledger>,
+    /// Name of the gateway in a fleet.
+    pub(in crate::run_tunnel) fleet: Option<String>,
+    /// Number of data threads.
+    pub(in crate::run_tunnel) engines: usize,
+}
+
 impl Asker {
-    /// Starts the thread for `store`, which serves the gateway with the static key `own_key`, with the name `fleet` in a
-    /// fleet, and with `engines` data threads.
+    /// Starts the thread.
     ///
     /// # Errors
     /// If the thread or an eventfd cannot be created.
-    pub(in crate::run_tunnel) fn start(
-        store: Box<dyn ClientStore>,
-        config: &StoreConfig,
-        own_key: [u8; KEY_LEN],
-        run: String,
-        fleet: Option<String>,
-        engines: usize,
-    ) -> anyhow::Result<Self> {
+    pub(in crate::run_tunnel) fn start(start: Start<'_>) -> anyhow::Result<Self> {
         let waker = Waker::new()?;
         let (notes, todo) = mpsc::channel();
-        let (slots, taken) = mpsc::sync_channel(MAX_ASKED * engines.max(1));
+        let (slots, taken) = mpsc::sync_channel(MAX_ASKED * start.engines.max(1));
         let (answer, answers) = mpsc::channel();
         let out = Out {
             answer,
             taken,
             waker: waker.clone(),
         };
-        let lookers = Lookers::start(store.lookups(), &notes)?;
+        let lookers = Lookers::start(start.store.lookups(), &notes)?;
         let now = clock::now();
-        let mut asking = Asking::new(now, store, config, own_key, run, lookers, out);
-        asking.arrivals = fleet.map(Arrivals::new);
+        let mut asking = Asking::new(now, start, lookers, out);
         asking.recall(now);
         let stop = Arc::<AtomicBool>::default();
         let stopping = Arc::clone(&stop);
@@ -112,13 +113,6 @@ impl Asker {
         self.tell(Note::Arrived(public_key, at));
     }
 
-    /// Tells the thread the bytes that were carried since the last call.
-    pub(in crate::run_tunnel) fn on_used(&self, usage: BTreeMap<String, Usage>) {
-        if !usage.is_empty() {
-            self.tell(Note::Used(usage));
-        }
-    }
-
     /// Returns the next answer.
     pub(in crate::run_tunnel) fn collect(&self) -> Option<Answer> {
         self.answers.try_recv().ok()
@@ -140,7 +134,9 @@ impl Asker {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    tracing::warn!("the store of clients does not answer: the last bytes are lost");
+                    tracing::warn!(
+                        "the store of clients does not answer: the last bytes wait for the next start"
+                    );
                     return;
                 }
             }

@@ -1,13 +1,26 @@
-use std::{fs, path::PathBuf, sync::mpsc};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, mpsc},
+};
 
-use pleach_core::{endpoint::accounts::Caps, units::Bitrate};
+use pleach_core::{
+    endpoint::accounts::{Caps, Usage},
+    units::Bitrate,
+};
+use pleach_linux::state::StateDir;
 
 use super::*;
-use crate::{clients::sqlite::SqliteStore, config::StorePlace};
+use crate::{
+    clients::sqlite::SqliteStore,
+    config::{StoreConfig, StorePlace},
+    run_tunnel::ledger::Ledger,
+};
 
 struct Bench {
     dir: tempfile::TempDir,
     asking: Asking,
+    ledger: Arc<Ledger>,
     answers: Receiver<Answer>,
 }
 
@@ -30,12 +43,21 @@ impl Bench {
             taken,
             waker,
         };
-        let store = Box::new(store);
-        let run = "run".to_owned();
-        let asking = Asking::new(clock::now(), store, &config, [200; 32], run, None, out);
+        let state = StateDir::open(&dir.path().join("state"));
+        let ledger = Ledger::open(state, "t0", "store", [0, 1]).expect("memory");
+        let start = Start {
+            store: Box::new(store),
+            config: &config,
+            own_key: [200; 32],
+            ledger: Arc::clone(&ledger),
+            fleet: None,
+            engines: 1,
+        };
+        let asking = Asking::new(clock::now(), start, None, out);
         Self {
             dir,
             asking,
+            ledger,
             answers,
         }
     }
@@ -178,12 +200,12 @@ fn bytes_wait_while_the_store_is_away_and_are_written_once() {
         up_bytes: 100,
         down_bytes: 7,
     };
-    let used = BTreeMap::from([("client1".to_owned(), usage)]);
-    bench.asking.unwritten.add(used.clone());
+    let account = bench.ledger.account("client1").expect("room");
+    account.add(usage);
     let away = bench.dir.path().join("away");
     fs::rename(bench.path(), &away).expect("moved");
     bench.asking.write();
-    bench.asking.unwritten.add(used);
+    account.add(usage);
     bench.asking.write();
     fs::rename(&away, bench.path()).expect("moved back");
     for _ in 0..2 {

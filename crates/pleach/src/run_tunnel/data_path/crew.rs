@@ -32,13 +32,11 @@ impl DataPath {
 
     /// Removes the client `name`. Returns whether it existed.
     pub(in crate::run_tunnel) fn remove_by_name(&mut self, now: Instant, name: &str) -> bool {
-        match &mut self.crew {
-            None => self.endpoint.remove_peer(now, name),
-            Some(crew) => {
-                let key = crew.key_of(name);
-                key.is_some_and(|key| crew.remove_client(now, &mut self.endpoint, &key))
-            }
-        }
+        let key = match &self.crew {
+            None => self.endpoint.key_of(name),
+            Some(crew) => crew.key_of(name),
+        };
+        key.is_some_and(|key| self.remove_by_key(now, &key))
     }
 
     /// Removes the client with the public key `public_key`. Returns whether it existed.
@@ -47,6 +45,9 @@ impl DataPath {
         now: Instant,
         public_key: &[u8; KEY_LEN],
     ) -> bool {
+        if let Some(admitted) = &mut self.admitted {
+            admitted.counted().forget(&mut self.endpoint, public_key);
+        }
         match &mut self.crew {
             None => self.endpoint.remove_client(now, public_key),
             Some(crew) => crew.remove_client(now, &mut self.endpoint, public_key),
@@ -194,11 +195,6 @@ impl DataPath {
                     crew.on_part(worker, number, part);
                 }
             }
-            Report::Used(used) => {
-                if let Some(admitted) = &self.admitted {
-                    admitted.on_used(used);
-                }
-            }
             Report::Verdict(verdict) => self.endpoint.handle_verdict(now, verdict),
         }
         Ok(())
@@ -264,7 +260,7 @@ impl DataPath {
         for report in reports {
             match report {
                 Report::Failed(error) => tracing::warn!("a data thread has failed: {error}"),
-                Report::Remembered(_) | Report::Used(_) => {
+                Report::Remembered(_) => {
                     // These reports cannot fail.
                     let _ = self.settle_report(now, 0, report);
                 }

@@ -101,6 +101,7 @@ impl DataPath {
                 sockets: others,
                 queues: lanes.queues,
                 handshaker: &self.handshaker,
+                ledger: self.admitted.as_ref().map(Admitted::ledger),
                 trace: lanes.trace,
             })?;
             self.poller.add(crew.waker(), CREW)?;

@@ -38,11 +38,12 @@ use crate::{
     run_tunnel::{
         carried::CARRIED,
         cores,
-        counted::{COUNT_EVERY, Counted},
+        counted::Counted,
         device, endpoint_config,
         first_data::{FirstData, Seen},
         fleet,
         handshaker::{AbortOnPanic, Handshaker},
+        ledger::Ledger,
         memory,
         pauses::Pauses,
         reload,
@@ -64,6 +65,8 @@ pub(super) struct Parts {
     pub(super) inbox: Inbox,
     pub(super) post: Post,
     pub(super) reports: Reports,
+    /// `None` without a store of clients.
+    pub(super) ledger: Option<Arc<Ledger>>,
     pub(super) trace: Option<TraceFile>,
 }
 
@@ -103,8 +106,8 @@ struct Worker {
     refused: u64,
     undelivered: u64,
     pauses: Pauses,
-    /// Byte counters for the store of clients, and when they are due. `None` without a store.
-    counted: Option<(Counted, Instant)>,
+    /// Byte counters for the store of clients. `None` without a store.
+    counted: Option<Counted>,
     /// In a fleet: clients that have just connected.
     first_data: FirstData,
 }
@@ -141,10 +144,6 @@ impl Worker {
         if let Some(clones) = &clones {
             poller.add(clones, CLONE)?;
         }
-        let counted = gateway
-            .store
-            .is_some()
-            .then(|| (Counted::default(), now + COUNT_EVERY));
         Ok(Self {
             share: parts.share,
             config: parts.config,
@@ -164,7 +163,7 @@ impl Worker {
             refused: 0,
             undelivered: 0,
             pauses: Pauses::default(),
-            counted,
+            counted: parts.ledger.map(Counted::new),
             first_data: FirstData::default(),
         })
     }
@@ -174,9 +173,8 @@ impl Worker {
         let mut ready: Vec<Ready> = Vec::new();
         let mut busy = BusyPoll::default();
         loop {
-            let counting = self.counted.as_ref().map(|(_, at)| *at);
             let coming = self.first_data.next_at();
-            let deadlines = [self.endpoint.poll_timeout(), counting, coming];
+            let deadlines = [self.endpoint.poll_timeout(), coming];
             let deadline = deadlines.into_iter().flatten().min();
             busy.wait(&self.poller, deadline, &mut ready)?;
             let mut now = clock::now();
@@ -213,6 +211,7 @@ impl Worker {
             self.undelivered +=
                 device::deliver(&mut self.endpoint, &mut self.tun, &mut self.packets)?;
             self.transmit(now);
+            self.count();
             self.post.flush();
             self.report(now);
             self.pauses.on_round(clock::now().since(woken_at));
@@ -357,10 +356,9 @@ impl Worker {
                 self.config = config;
             }
             Order::Remember => self.tell_memories(now),
-            Order::Remove(key, name) => {
-                if let Some((counted, _)) = &mut self.counted {
-                    let used = counted.forget(&self.endpoint, &key, &name);
-                    self.reports.tell(Report::Used(used));
+            Order::Remove(key) => {
+                if let Some(counted) = &mut self.counted {
+                    counted.forget(&mut self.endpoint, &key);
                 }
                 self.endpoint.remove_client(now, &key);
             }
@@ -417,18 +415,12 @@ impl Worker {
         if !here.is_empty() {
             self.reports.tell(Report::Here(here));
         }
-        if self.counted.as_ref().is_some_and(|(_, at)| *at <= now) {
-            self.count();
-        }
     }
 
+    /// Counts what clients have carried in this round.
     fn count(&mut self) {
-        if let Some((counted, next)) = &mut self.counted {
-            *next = clock::now() + COUNT_EVERY;
-            let used = counted.count(&self.endpoint);
-            if !used.is_empty() {
-                self.reports.tell(Report::Used(used));
-            }
+        if let Some(counted) = &mut self.counted {
+            counted.count(&mut self.endpoint);
         }
     }
 

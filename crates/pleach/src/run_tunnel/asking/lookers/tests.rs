@@ -1,11 +1,11 @@
 //! The thread that decides, with a service that is asked by other threads.
 
-use std::{net::TcpListener, path::PathBuf, time::Duration};
+use std::{io, net::TcpListener, path::PathBuf, time::Duration};
 
 use pleach_core::{endpoint::enrolment::MAX_ASKED, time::Instant};
 use pleach_linux::clock;
 
-use super::super::{Answer, Asker, Refused};
+use super::super::{Answer, Asker, Refused, Start};
 use super::*;
 use crate::{
     clients::{
@@ -14,6 +14,7 @@ use crate::{
     },
     config::{HttpConfig, Password, StoreConfig, StorePlace},
     keys,
+    run_tunnel::ledger::Ledger,
 };
 
 struct Bench {
@@ -133,8 +134,16 @@ fn start_with(service: &Service, cache: PathBuf, networks: &str) -> Asker {
         idle: Duration::from_secs(600),
         write_every: Duration::from_secs(1),
     };
-    let run = "run".to_owned();
-    Asker::start(Box::new(store), &config, [200; 32], run, None, ENGINES).expect("started")
+    let no_file = Err(io::ErrorKind::NotFound.into());
+    let start = Start {
+        store: Box::new(store),
+        config: &config,
+        own_key: [200; 32],
+        ledger: Ledger::open(no_file, "t0", "store", [0, 1]).expect("memory"),
+        fleet: None,
+        engines: ENGINES,
+    };
+    Asker::start(start).expect("started")
 }
 
 fn request(number: u16) -> EnrolmentRequest {
