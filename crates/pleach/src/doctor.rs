@@ -37,7 +37,7 @@ use crate::{
     check,
     config::{self, AnyLoaded, ClientConfig, GatewayConfig, GatewayPeer, Role, TunnelConfig},
     control::{self, LinkState, StatusReport},
-    onboard::{outer, probe::Finding, uplinks::Uplink},
+    onboard::{outer, place::CONFIG_DIRECTORY, probe::Finding, uplinks::Uplink},
     portal, run_tunnel,
 };
 use checks::silence::Handshake;
@@ -89,7 +89,7 @@ impl Stopped {
             return None;
         }
         let start = match (file.parent(), file.file_stem()) {
-            (Some(folder), Some(stem)) if folder == Path::new(SERVICE_FOLDER) => {
+            (Some(folder), Some(stem)) if folder == Path::new(CONFIG_DIRECTORY) => {
                 format!("systemctl start {unit}@{}", stem.to_string_lossy())
             }
             _ => format!("pleach {command} {}", file.display()),
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Doctor) -> anyhow::Result<(String, Report)> {
     let files = match &options.file {
         Some(file) => vec![file.clone()],
         None => USUAL_FILES
-            .map(PathBuf::from)
+            .map(|file| Path::new(CONFIG_DIRECTORY).join(file))
             .into_iter()
             .filter(|file| file.exists())
             .collect(),
@@ -532,8 +532,7 @@ fn nat(address: IpAddr) -> Option<&'static str> {
 }
 
 /// Folder of the configurations of services.
-const SERVICE_FOLDER: &str = "/etc/pleach";
-const USUAL_FILES: [&str; 2] = ["/etc/pleach/client.toml", "/etc/pleach/gateway.toml"];
+const USUAL_FILES: [&str; 2] = ["client.toml", "gateway.toml"];
 /// Time between two readings of counters.
 const WATCHED: Duration = Duration::from_millis(1500);
 /// Time between two readings of counters if a client seems to fail: such a client tries again after at most ten

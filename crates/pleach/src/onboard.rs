@@ -28,7 +28,7 @@ pub(crate) mod leave;
 mod networks;
 pub(crate) mod outer;
 pub(crate) mod peer;
-mod place;
+pub(crate) mod place;
 pub(crate) mod probe;
 mod service;
 pub(crate) mod store;

@@ -49,5 +49,6 @@ impl Place {
     }
 }
 
-const CONFIG_DIRECTORY: &str = "/etc/pleach";
+/// Default directory of configuration and keys.
+pub(crate) const CONFIG_DIRECTORY: &str = "/etc/pleach";
 const STATE_DIRECTORY: &str = "/var/lib/pleach";
