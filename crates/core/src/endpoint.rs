@@ -609,11 +609,11 @@ impl Endpoint {
 
     /// Returns the configuration and a status snapshot of every peer.
     pub fn status(&self) -> impl Iterator<Item = (&PeerConfig, TunnelStatus)> {
-        let is_gateway = self.connector.is_none();
-        let peers = self.peers.iter();
-        peers.map(move |peer| {
-            let mut status = peer.tunnel.status();
-            status.is_up |= is_gateway && peer.is_connected();
+        self.peers.iter().map(|peer| {
+            let status = TunnelStatus {
+                is_up: self.counts_as_up(peer),
+                ..peer.tunnel.status()
+            };
             (&peer.config, status)
         })
     }
@@ -683,18 +683,22 @@ impl Endpoint {
         &self.kept
     }
 
-    /// Adds the events of a peer to the events for the host.
-    fn notice(&mut self, now: Instant, index: usize) {
-        let peer = &mut self.peers[index];
-        if self.events.len() >= MAX_EVENTS {
-            return;
-        }
-        // A client looks for another gateway as soon as no path is Up.
-        let is_up = if self.connector.is_some() {
+    /// Whether the association with a peer counts as up. A client looks for another gateway as soon as no path is Up.
+    fn counts_as_up(&self, peer: &Peer) -> bool {
+        if self.connector.is_some() {
             peer.tunnel.is_up()
         } else {
             peer.is_connected()
-        };
+        }
+    }
+
+    /// Adds the events of a peer to the events for the host.
+    fn notice(&mut self, now: Instant, index: usize) {
+        if self.events.len() >= MAX_EVENTS {
+            return;
+        }
+        let is_up = self.counts_as_up(&self.peers[index]);
+        let peer = &mut self.peers[index];
         if is_up != peer.was_up {
             peer.was_up = is_up;
             let name = peer.config.name.clone();

@@ -3,10 +3,11 @@
 //! The file is mapped into memory, so a change is a store into memory, without a system call. The kernel keeps what was
 //! stored however the process ends, but not over a crash of the machine unless it has been written to a disk.
 
-use std::{fs::File, io, ptr::NonNull, sync::atomic::AtomicU64};
+use std::{fs::File, io, ops::Range, ptr::NonNull, sync::atomic::AtomicU64};
 
 use rustix::{
     fs::{FallocateFlags, fallocate},
+    io::retry_on_intr,
     mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap},
 };
 
@@ -78,17 +79,18 @@ impl MappedWords {
         Ok(Self { base, len, file })
     }
 
-    /// Makes room for the first `len` numbers on the file system. Access to others may end the process if the file system is
+    /// Makes room for the numbers `range` on the file system. Access to others may end the process if the file system is
     /// full.
     ///
     /// # Errors
     /// If the file system is full.
-    pub fn reserve(&self, len: usize) -> io::Result<()> {
+    pub fn reserve(&self, range: Range<usize>) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        let bytes = (len.min(self.len) * WORD) as u64;
-        Ok(fallocate(file, FallocateFlags::empty(), 0, bytes)?)
+        let [start, len] = [range.start, range.len()].map(|words| (words * WORD) as u64);
+        let reserve = || fallocate(file, FallocateFlags::empty(), start, len);
+        Ok(retry_on_intr(reserve)?)
     }
 
     /// Whether the numbers outlive the process.
@@ -134,7 +136,7 @@ mod tests {
         let path = dir.path().join("numbers");
         let len = 1 << 22;
         let words = MappedWords::of_file(open(&path), len).expect("mapped");
-        words.reserve(100).expect("room");
+        words.reserve(0..100).expect("room");
         words.words()[99].store(7, Ordering::Relaxed);
         let room = path.metadata().expect("file").blocks() * 512;
         assert!((800..100_000).contains(&room), "{room}");
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn numbers_may_be_in_memory_alone() {
         let words = MappedWords::in_memory(1 << 22).expect("memory");
-        words.reserve(100).expect("no file");
+        words.reserve(0..100).expect("no file");
         assert!(!words.is_kept());
         assert_eq!(words.words()[5].fetch_add(3, Ordering::Relaxed), 0);
         assert_eq!(words.words()[5].load(Ordering::Relaxed), 3);

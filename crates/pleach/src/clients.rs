@@ -247,6 +247,12 @@ pub(crate) trait ClientStore: Members {
     /// If the store cannot be read; `mark` is unchanged then.
     fn changes_since(&mut self, mark: &mut Mark) -> Result<Changed, StoreError>;
 
+    /// Returns what identifies the store, so that bytes for it are not added to another one.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    fn id(&mut self) -> Result<String, StoreError>;
+
     /// Adds the bytes of `batch` to the counters, unless this batch was added before.
     ///
     /// # Errors

@@ -127,8 +127,8 @@ impl Endpoint {
     }
 
     /// Returns a peer whose byte counters have grown, and by how much since they were last taken by this method or by
-    /// [`Self::take_usage_of`]. A caller that has passed on the packets of [`Self::poll_deliver`] and
-    /// [`Self::poll_transmit`] takes no more than was carried.
+    /// [`Self::take_usage_of`]. To count no packet that the host did not get, call this
+    /// method when [`Self::poll_deliver`] has nothing left.
     pub fn poll_usage(&mut self) -> Option<(&PeerConfig, Usage)> {
         loop {
             let index = self.peers.next_used()?;
@@ -160,6 +160,7 @@ impl Endpoint {
         }) else {
             let lens = self.common.delivered.range(before..).map(PacketBuf::len);
             meter.on_passed(now, Bytes::of_len(lens.sum()));
+            self.peers.note_usage(index);
             return;
         };
         let (pool, drops) = (&mut self.common.pool, &mut self.common.drops);
@@ -204,6 +205,7 @@ impl Endpoint {
             meter.on_passed(now, Bytes::of_len(queued.packet.len()));
             self.common.delivered.push_back(queued.packet);
         }
+        self.peers.note_usage(index);
     }
 }
 

@@ -78,6 +78,19 @@ pub(super) struct Enrolment {
     kept: VecDeque<(u64, Arrival, Box<Initiation>)>,
 }
 
+/// What a gateway has seen of a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Inner bytes that the client has sent.
+    pub bytes: u64,
+    /// Whether data can be sent to it now.
+    pub is_up: bool,
+    /// Whether it counts as connected, as in [`Event::Peer`].
+    pub is_connected: bool,
+    /// When the last authenticated datagram was received from it.
+    pub heard_at: Option<Instant>,
+}
+
 impl Endpoint {
     /// Sets whether claims are accepted; off at the start. An owner that accepts claims must settle each claim.
     pub fn set_enrolling(&mut self, is_open: bool) {
@@ -176,18 +189,17 @@ impl Endpoint {
         self.peers[index].tunnel.last_received_at()
     }
 
-    /// Whether data can be sent to the client with this key now.
+    /// Returns what this gateway has seen of the client with the public key `public_key`. `None` if there is no such
+    /// client.
     #[must_use]
-    pub fn is_client_up(&self, public_key: &[u8; 32]) -> bool {
-        let index = self.peers.of_key(public_key);
-        index.is_some_and(|index| self.peers[index].tunnel.is_up())
-    }
-
-    /// Whether the client with this key counts as connected, as in [`Event::Peer`].
-    #[must_use]
-    pub fn is_client_connected(&self, public_key: &[u8; 32]) -> bool {
-        let index = self.peers.of_key(public_key);
-        index.is_some_and(|index| self.peers[index].is_connected())
+    pub fn seen(&self, public_key: &[u8; 32]) -> Option<Seen> {
+        let peer = &self.peers[self.peers.of_key(public_key)?];
+        Some(Seen {
+            bytes: peer.usage().up_bytes,
+            is_up: peer.tunnel.is_up(),
+            is_connected: peer.is_connected(),
+            heard_at: peer.tunnel.last_received_at(),
+        })
     }
 
     /// Removes the peer `index`. Returns `true`.

@@ -29,6 +29,8 @@ pub(super) struct Ahead {
     /// Each packet, with the time at which it was added.
     packets: VecDeque<(Instant, Numbered)>,
     bytes: Bytes,
+    /// Number of bytes before headers were compressed.
+    original: u64,
     /// Waiting time of the packet that was last removed; zero if no packet is left.
     waited: Duration,
 }
@@ -48,12 +50,8 @@ impl Ahead {
     }
 
     /// Returns the number of bytes of the waiting packets before their headers were compressed.
-    pub(super) fn original_bytes(&self) -> u64 {
-        let lens = self
-            .packets
-            .iter()
-            .map(|(_, numbered)| numbered.packet.original_len() as u64);
-        lens.sum()
+    pub(super) const fn original_bytes(&self) -> u64 {
+        self.original
     }
 
     /// Returns the number of bytes of the waiting packets, including overhead on the wire.
@@ -94,6 +92,7 @@ impl Ahead {
 
     pub(super) fn push(&mut self, now: Instant, numbered: Numbered) {
         self.bytes += Bytes::of_len(numbered.packet.len());
+        self.original += numbered.packet.original_len() as u64;
         self.packets.push_back((now, numbered));
     }
 
@@ -101,6 +100,7 @@ impl Ahead {
     pub(super) fn pop(&mut self, now: Instant) -> Option<Numbered> {
         let (since, numbered) = self.packets.pop_front()?;
         self.bytes = self.bytes - Bytes::of_len(numbered.packet.len());
+        self.original -= numbered.packet.original_len() as u64;
         self.waited = if self.is_empty() {
             Duration::ZERO
         } else {
@@ -112,6 +112,7 @@ impl Ahead {
     /// Removes and returns all packets.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Numbered> {
         self.bytes = Bytes::ZERO;
+        self.original = 0;
         self.waited = Duration::ZERO;
         self.packets.drain(..).map(|(_, numbered)| numbered)
     }

@@ -162,6 +162,10 @@ impl ClientStore for HttpStore {
         self.remote.changes_since(mark)
     }
 
+    fn id(&mut self) -> Result<String, StoreError> {
+        self.local.id().map_err(of_cache)
+    }
+
     fn add_usage(&mut self, batch: &UsageBatch) -> Result<(), StoreError> {
         self.local.add_usage(batch).map_err(of_cache)
     }

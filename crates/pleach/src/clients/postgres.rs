@@ -313,6 +313,10 @@ impl ClientStore for PostgresStore {
         Ok(if is_other { Changed::Any } else { changed })
     }
 
+    fn id(&mut self) -> Result<String, StoreError> {
+        Ok(self.id.clone())
+    }
+
     fn add_usage(&mut self, batch: &UsageBatch) -> Result<(), StoreError> {
         let names: Vec<&str> = batch.usage.keys().map(String::as_str).collect();
         let up: Vec<i64> = batch
@@ -347,8 +351,9 @@ impl ClientStore for PostgresStore {
                 &[&names, &up, &down, &at],
             )?;
             open.link.execute(
-                "DELETE FROM runs WHERE id NOT IN (SELECT id FROM runs ORDER BY at DESC LIMIT $1)",
-                &[&MOST_RUNS],
+                "DELETE FROM runs
+                 WHERE id <> $2 AND id NOT IN (SELECT id FROM runs ORDER BY at DESC LIMIT $1)",
+                &[&MOST_RUNS, &batch.run],
             )?;
             Ok(())
         })

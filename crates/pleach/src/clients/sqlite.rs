@@ -359,6 +359,10 @@ impl ClientStore for SqliteStore {
         Ok(changed)
     }
 
+    fn id(&mut self) -> Result<String, StoreError> {
+        self.read(|file| Ok(file.query_row("SELECT id FROM store", [], |row| row.get(0))?))
+    }
+
     fn add_usage(&mut self, batch: &UsageBatch) -> Result<(), StoreError> {
         self.write(|file| {
             file.execute(
@@ -383,8 +387,8 @@ impl ClientStore for SqliteStore {
                 add.execute(params![name, up, down, signed(batch.at)])?;
             }
             file.execute(
-                "DELETE FROM runs WHERE id NOT IN (SELECT id FROM runs ORDER BY at DESC LIMIT ?1)",
-                [MOST_RUNS],
+                "DELETE FROM runs WHERE id <> ?2 AND id NOT IN (SELECT id FROM runs ORDER BY at DESC LIMIT ?1)",
+                params![MOST_RUNS, batch.run],
             )?;
             Ok(())
         })

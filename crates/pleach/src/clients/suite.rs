@@ -13,7 +13,7 @@ use pleach_core::{
 };
 use zeroize::Zeroizing;
 
-use super::{Changed, ClientStore, Mark, StoreError, StoredClient, UsageBatch};
+use super::{Changed, ClientStore, MOST_RUNS, Mark, StoreError, StoredClient, UsageBatch};
 use crate::{
     keys::{self, SecretKey},
     onboard::store::{Offer, Refusal},
@@ -284,4 +284,16 @@ pub(super) fn bytes_are_added_once_however_often_a_batch_is_tried(bench: &mut dy
         .expect("added");
     assert!(bench.store().remove("home").expect("removed"));
     assert_eq!(total(bench), 137);
+    // A gateway whose clock is behind that of all others is not forgotten.
+    for run in 0..=MOST_RUNS {
+        let later = UsageBatch {
+            at: 1000,
+            ..batch(&run.to_string(), 1, 0)
+        };
+        bench.store().add_usage(&later).expect("added");
+    }
+    for _ in 0..2 {
+        bench.store().add_usage(&batch("c", 1, 3)).expect("added");
+        assert_eq!(total(bench), 140);
+    }
 }

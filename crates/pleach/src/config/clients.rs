@@ -37,16 +37,6 @@ impl StorePlace {
             Self::Sqlite(_) => "sqlite",
         }
     }
-
-    /// Returns what distinguishes this store from others: the path of the file, or how the database is reached. For a
-    /// service, the path of the file with its answers.
-    pub(crate) fn location(&self) -> String {
-        match self {
-            Self::Http(http) => http.cache.display().to_string(),
-            Self::Postgres(postgres) => postgres.connection.clone(),
-            Self::Sqlite(path) => path.display().to_string(),
-        }
-    }
 }
 
 /// How a PostgreSQL database is reached.

@@ -73,16 +73,16 @@ impl Admitted {
         engines: usize,
     ) -> anyhow::Result<Option<Self>> {
         let opened = clients::store(gateway, true).context("[clients]")?;
-        let (Some(store), Some(settings)) = (opened, &gateway.store) else {
+        let (Some(mut store), Some(settings)) = (opened, &gateway.store) else {
             return Ok(None);
         };
         let random = SecretKey::random().context("random numbers of the kernel")?;
         let (run, _) = random.expose().as_chunks();
         let run = [run[0], run[1]].map(u64::from_ne_bytes);
         let state = StateDir::open(state_directory());
-        let place = settings.place.location();
+        let id = store.id().context("[clients]")?;
         let ledger =
-            Ledger::open(state, &config.name, &place, run).context("memory for byte counters")?;
+            Ledger::open(state, &config.name, &id, run).context("memory for byte counters")?;
         let start = Start {
             store,
             config: settings,

@@ -196,7 +196,8 @@ impl Asking {
         }
     }
 
-    fn run(&mut self, todo: &Receiver<Note>, stop: &AtomicBool) {
+    /// Runs until the end. Returns whether the store has the bytes of all clients.
+    fn run(&mut self, todo: &Receiver<Note>, stop: &AtomicBool) -> bool {
         loop {
             let now = clock::now();
             let next = self.next_look.min(self.next_write);
@@ -225,10 +226,9 @@ impl Asking {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Note::End) | Err(RecvTimeoutError::Disconnected) => {
-                    self.write();
-                    self.batches.finish(clock::unix_nanos() / 1_000_000_000);
+                    let is_written = self.write();
                     self.answers.remember(&mut *self.store);
-                    return;
+                    return is_written;
                 }
             }
             let now = clock::now();
@@ -576,17 +576,26 @@ impl Asking {
         true
     }
 
-    fn write(&mut self) {
+    /// Writes the batch that was tried before, if there is one, and then a new one. Returns whether both are written.
+    fn write(&mut self) -> bool {
         let seconds = clock::unix_nanos() / 1_000_000_000;
-        while let Some(batch) = self.batches.next(seconds) {
+        loop {
+            // Clients carry bytes while a batch is written. They wait for the next call.
+            let is_last = !self.batches.has_tried();
+            let Some(batch) = self.batches.next(seconds) else {
+                return true;
+            };
             let written = self.store.add_usage(batch);
             if self.trouble.on_write(written.as_ref().err()) {
                 self.out.tell(Answer::State(self.trouble.text()));
             }
             if written.is_err() {
-                return;
+                return false;
             }
             self.batches.on_written();
+            if is_last {
+                return true;
+            }
         }
     }
 

@@ -29,9 +29,22 @@ impl Counted {
     /// Adds what the engine's peers have carried since the last call to their accounts. To be called after packets were
     /// passed on, so that no more is counted than was carried.
     pub(super) fn count(&mut self, endpoint: &mut Endpoint) {
+        if !self.waiting.is_empty() {
+            self.retry();
+        }
         while let Some((peer, more)) = endpoint.poll_usage() {
             self.add(peer, more);
         }
+    }
+
+    /// Adds bytes for which there is room now.
+    fn retry(&mut self) {
+        let ledger = &self.ledger;
+        self.waiting.retain(|name, more| {
+            let account = ledger.account(name);
+            account.iter().for_each(|account| account.add(*more));
+            account.is_none()
+        });
     }
 
     fn add(&mut self, peer: &PeerConfig, more: Usage) {
@@ -39,7 +52,6 @@ impl Counted {
             account.add(more);
         } else if let Some(account) = self.ledger.account(&peer.name) {
             account.add(more);
-            account.add(self.waiting.remove(&peer.name).unwrap_or_default());
             self.accounts.insert(peer.public_key, account);
         } else {
             let sum = self.waiting.entry(peer.name.clone()).or_default();

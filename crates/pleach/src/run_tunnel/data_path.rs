@@ -400,8 +400,10 @@ impl DataPath {
         }
         self.end_handover(clock::now());
         self.endpoint.close();
+        let delivered = self.deliver(clock::now());
         self.transmit(clock::now());
         self.finish_clients();
+        delivered?;
         if let Some(carried) = &self.carried {
             carried.drain();
         }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use pleach_core::{endpoint::Endpoint, time::Instant};
+use pleach_core::{endpoint::enrolment::Seen, time::Instant};
 
 use crate::keys::KEY_LEN;
 
@@ -33,37 +33,12 @@ impl Watched {
     }
 }
 
-/// What an engine says about a client.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
-    /// Inner bytes that the client has sent.
-    bytes: u64,
-    /// Whether data can be sent to it.
-    is_up: bool,
-    is_connected: bool,
-    /// When it was heard last.
-    heard_at: Option<Instant>,
-}
-
-impl Seen {
-    /// Asks `endpoint` about a client.
-    pub(super) fn of(endpoint: &Endpoint, public_key: &[u8; KEY_LEN]) -> Self {
-        let usage = endpoint.usage_of(public_key);
-        Self {
-            bytes: usage.map_or(0, |usage| usage.up_bytes),
-            is_up: endpoint.is_client_up(public_key),
-            is_connected: endpoint.is_client_connected(public_key),
-            heard_at: endpoint.last_heard(public_key),
-        }
-    }
-}
-
 impl FirstData {
     /// Begins to watch a client.
-    pub(super) fn watch(&mut self, now: Instant, public_key: [u8; KEY_LEN], seen: Seen) {
+    pub(super) fn watch(&mut self, now: Instant, public_key: [u8; KEY_LEN], seen: Option<Seen>) {
         let watched = Watched {
             since: now,
-            bytes: seen.bytes,
+            bytes: seen.unwrap_or_default().bytes,
             look_at: now + SETTLED,
         };
         self.0.insert(public_key, watched);
@@ -78,11 +53,11 @@ impl FirstData {
     pub(super) fn take(
         &mut self,
         now: Instant,
-        seen: impl Fn(&[u8; KEY_LEN]) -> Seen,
+        seen: impl Fn(&[u8; KEY_LEN]) -> Option<Seen>,
     ) -> BTreeSet<[u8; KEY_LEN]> {
         let mut here = BTreeSet::new();
         self.0.retain(|key, watched| {
-            let seen = seen(key);
+            let seen = seen(key).unwrap_or_default();
             let is_due = now >= watched.look_at;
             let is_here = seen.bytes > watched.bytes || (is_due && watched.stays(now, seen));
             if is_here {
@@ -115,13 +90,13 @@ mod tests {
     const START: Instant = Instant::from_millis(50_000);
 
     /// A client that was heard `heard` milliseconds after it had connected.
-    fn seen(bytes: u64, is_up: bool, heard: u64) -> Seen {
-        Seen {
+    fn seen(bytes: u64, is_up: bool, heard: u64) -> Option<Seen> {
+        Some(Seen {
             bytes,
             is_up,
             is_connected: true,
             heard_at: Some(START + Duration::from_millis(heard)),
-        }
+        })
     }
 
     fn watch(keys: &[u8]) -> FirstData {
@@ -161,11 +136,7 @@ mod tests {
         assert_eq!(watched.take(later, up), BTreeSet::from([[1; KEY_LEN]]));
 
         let mut watched = watch(&[1]);
-        let gone = |_: &[u8; KEY_LEN]| Seen {
-            is_connected: false,
-            ..seen(100, false, 20)
-        };
-        assert!(watched.take(later, gone).is_empty());
+        assert!(watched.take(later, |_| None).is_empty());
         assert!(watched.0.is_empty());
     }
 }

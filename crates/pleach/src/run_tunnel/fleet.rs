@@ -7,7 +7,7 @@
 //!
 //! A client that returns home has a route of its own, too, if the store says that it was at another gateway before, which has
 //! not asked for clients that have left it since: that gateway may still announce the client, by a route that is more specific
-//! than the home network. The route at home stays until the other gateway has asked, however long that gateway hangs.
+//! than the home network. The route at home stays until the other gateway has asked, for a day at most.
 //!
 //! A client that changes its gateway has sessions with both for a moment, and may still stay. So a client is here when it has
 //! sent inner data, or is still up after a while ([`FirstData`]): then it gets its routes.
@@ -30,7 +30,7 @@ use pleach_core::{endpoint::Endpoint, time::Instant};
 
 use super::{
     data_path::DataPath,
-    first_data::{FirstData, Seen},
+    first_data::FirstData,
     workers::{Crew, Order},
 };
 use crate::{
@@ -264,7 +264,7 @@ impl DataPath {
         match (&self.crew, owner_of(self.crew.as_ref(), &public_key)) {
             (Some(crew), worker) if worker != 0 => crew.order(worker, Order::Watch(public_key)),
             _ => {
-                let seen = Seen::of(&self.endpoint, &public_key);
+                let seen = self.endpoint.seen(&public_key);
                 fleet.first_data.watch(now, public_key, seen);
             }
         }
@@ -276,7 +276,7 @@ impl DataPath {
             return;
         };
         let endpoint = &self.endpoint;
-        let here = fleet.first_data.take(now, |key| Seen::of(endpoint, key));
+        let here = fleet.first_data.take(now, |key| endpoint.seen(key));
         fleet.on_seen_here(here);
         let mut added = Vec::new();
         for (name, coming) in fleet.settled() {

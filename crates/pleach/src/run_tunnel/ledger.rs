@@ -25,6 +25,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -64,8 +65,8 @@ struct Owner {
 }
 
 impl Ledger {
-    /// Opens the ledger of the tunnel `tunnel` for the store `store`. If no file can be used, the ledger is in memory alone.
-    /// `run`: id of a run that begins, if no former one goes on.
+    /// Opens the ledger of the tunnel `tunnel` for the store with the id `store`. If no file can be used, the ledger is in
+    /// memory alone. `run`: id of a run that begins, if no former one goes on.
     ///
     /// # Errors
     /// If there is no memory.
@@ -76,100 +77,63 @@ impl Ledger {
         run: [u64; 2],
     ) -> io::Result<Arc<Self>> {
         let name = format!("{tunnel}.bytes");
-        let kept = dir.and_then(|dir| {
-            let words = MappedWords::of_file(dir.open_file(&name)?, WORDS);
-            let words = words.or_else(|error| {
-                if error.kind() != io::ErrorKind::InvalidData {
-                    return Err(error);
-                }
-                dir.remove(&name)?;
-                MappedWords::of_file(dir.open_file(&name)?, WORDS)
-            })?;
-            words.reserve(HEADER + CHUNK * SLOT)?;
-            Ok((words, dir))
-        });
-        let (words, place) = match kept {
-            Ok((words, dir)) => (words, Some((dir, name))),
+        let begin = Begin { store, run };
+        let kept = dir.and_then(|dir| Ok((Self::kept(&dir, &name, &begin)?, dir)));
+        let (words, table, place) = match kept {
+            Ok(((words, table), dir)) => (words, table, Some((dir, name))),
             Err(error) => {
                 tracing::warn!(
                     "the bytes of clients that are not in the store yet are lost if this process is killed: {name}: {error}"
                 );
-                (MappedWords::in_memory(WORDS)?, None)
+                let words = MappedWords::in_memory(WORDS)?;
+                begin.set(&Words(&words));
+                (words, Table::default(), None)
             }
         };
-        let mut ledger = Self {
+        Ok(Arc::new(Self {
             words,
-            table: Mutex::default(),
+            table: Mutex::new(table),
             place,
-        };
-        let mut store = store.as_bytes().to_vec();
-        // The end of a path or of a connection string tells more than its beginning.
-        store.drain(..store.len().saturating_sub(STORE_WORDS * 8));
-        store.resize(STORE_WORDS * 8, 0);
-        if ledger.get(0) == MAGIC && ledger.bytes(STORE_AT, STORE_WORDS) != store {
-            tracing::warn!(
-                "bytes of clients for another store, which a former process has left, are dropped: {}.bytes",
-                tunnel
-            );
-            ledger.set(0, 0);
-        }
-        match ledger.recall() {
-            Ok(table) => ledger.table = Mutex::new(table),
-            Err(reason) => {
-                if let Some(reason) = reason {
-                    tracing::warn!("{tunnel}.bytes: {reason}; bytes of clients are lost");
-                }
-                ledger.set(0, 0);
-                ledger.set(RUN, run[0]);
-                ledger.set(RUN + 1, run[1]);
-                for word in [NUMBER, WRITTEN, AT, USED] {
-                    ledger.set(word, 0);
-                }
-                ledger.set_bytes(STORE_AT, &store);
-                ledger.set(0, MAGIC);
-            }
-        }
-        Ok(Arc::new(ledger))
+        }))
     }
 
-    /// Returns the slots of the run in the file.
-    ///
-    /// # Errors
-    /// Why there is none; `None` if the file is new.
-    fn recall(&self) -> Result<Table, Option<String>> {
-        if self.get(0) != MAGIC {
-            let is_new = self.get(0) == 0;
-            return Err((!is_new).then(|| "not a file of this version".to_owned()));
-        }
-        let (number, written) = (self.get(NUMBER), self.get(WRITTEN));
-        let used = usize::try_from(self.get(USED)).unwrap_or(usize::MAX);
-        if used > SLOTS || number.checked_sub(written).is_none_or(|more| more > 1) {
-            return Err(Some("damaged".to_owned()));
-        }
-        let reserved = self.words.reserve(HEADER + used * SLOT);
-        reserved.map_err(|error| Some(error.to_string()))?;
-        let mut table = Table {
-            used,
-            ..Table::default()
+    /// Opens the file, and takes up the run in it unless it is for another store.
+    fn kept(dir: &StateDir, name: &str, begin: &Begin<'_>) -> io::Result<(MappedWords, Table)> {
+        let words = match MappedWords::of_file(dir.open_file(name)?, WORDS) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                dir.remove(name)?;
+                MappedWords::of_file(dir.open_file(name)?, WORDS)?
+            }
+            opened => opened?,
         };
-        for slot in 0..used {
-            if self.get(at(slot)) == 0 {
-                table.free.push(slot);
-                continue;
+        words.reserve(0..HEADER)?;
+        let file = Words(&words);
+        let table = match file.get(0) {
+            MAGIC if file.store() == begin.store_words() => file.recall()?,
+            0 => None,
+            found => {
+                let reason = if found == MAGIC {
+                    "it is for another store"
+                } else {
+                    "it is not a file of this version"
+                };
+                tracing::warn!("{name}: {reason}; bytes of clients are lost");
+                None
             }
-            let mut name = self.bytes(at(slot), NAME_WORDS);
-            name.truncate(
-                name.iter()
-                    .rposition(|byte| *byte != 0)
-                    .map_or(0, |at| at + 1),
-            );
-            let name = String::from_utf8(name).map_err(|_| Some("damaged".to_owned()))?;
-            let owner = Owner { slot, holders: 0 };
-            if table.owners.insert(name, owner).is_some() {
-                return Err(Some("damaged".to_owned()));
-            }
+        };
+        if table.is_none() {
+            begin.set(&file);
         }
-        Ok(table)
+        Ok((words, table.unwrap_or_default()))
+    }
+
+    /// Removes the file, when the store has everything.
+    pub(super) fn remove(&self) {
+        if let Some((dir, name)) = &self.place
+            && let Err(error) = dir.remove(name)
+        {
+            tracing::debug!(%error, name, "removing");
+        }
     }
 
     /// Returns the account of the client `name`. `None` if there is no room for it now.
@@ -208,8 +172,14 @@ impl Ledger {
                 if table.is_full || table.used == SLOTS {
                     return None;
                 }
-                let slots = (table.used / CHUNK + 1) * CHUNK;
-                if let Err(error) = self.words.reserve(HEADER + slots * SLOT) {
+                let is_reserved = !table.used.is_multiple_of(CHUNK);
+                let chunk = at(table.used)..at(table.used + CHUNK);
+                let reserved = if is_reserved {
+                    Ok(())
+                } else {
+                    self.words.reserve(chunk)
+                };
+                if let Err(error) = reserved {
                     tracing::warn!(
                         "no room for the bytes of clients: {error}; they wait in memory"
                     );
@@ -221,12 +191,12 @@ impl Ledger {
             }
         };
         bytes.resize(NAME_WORDS * 8, 0);
-        let first = at(slot);
-        // The first word is stored last: it says that the slot is in use.
-        (1..SLOT).for_each(|word| self.set(first + word, 0));
-        self.set_bytes(first + 1, &bytes[8..]);
-        self.set(USED, table.used as u64);
-        self.set_bytes(first, &bytes[..8]);
+        let (first, file) = (at(slot), Words(&self.words));
+        // The first word of a name says that the slot is in use. A slot from before this run may still have one.
+        (0..SLOT).for_each(|word| file.set(first + word, 0));
+        file.set(USED, table.used as u64);
+        file.set_bytes(first + 1, &bytes[8..]);
+        file.set_bytes(first, &bytes[..8]);
         Some(slot)
     }
 
@@ -234,8 +204,45 @@ impl Ledger {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    const fn file(&self) -> Words<'_> {
+        Words(&self.words)
+    }
+}
+
+/// What a run begins with.
+struct Begin<'a> {
+    store: &'a str,
+    run: [u64; 2],
+}
+
+impl Begin<'_> {
+    /// Returns the store's id as it is in the file. An id is at most as long: 32 digits, or the address of a service, of which
+    /// the end tells more than the beginning.
+    fn store_words(&self) -> Vec<u8> {
+        let id = self.store.as_bytes();
+        let mut bytes = id[id.len().saturating_sub(STORE_WORDS * 8)..].to_vec();
+        bytes.resize(STORE_WORDS * 8, 0);
+        bytes
+    }
+
+    fn set(&self, file: &Words<'_>) {
+        file.set(0, 0);
+        file.set(RUN, self.run[0]);
+        file.set(RUN + 1, self.run[1]);
+        for word in [NUMBER, WRITTEN, AT, USED] {
+            file.set(word, 0);
+        }
+        file.set_bytes(STORE_AT, &self.store_words());
+        file.set(0, MAGIC);
+    }
+}
+
+/// The words of the file.
+struct Words<'a>(&'a MappedWords);
+
+impl Words<'_> {
     fn word(&self, index: usize) -> &AtomicU64 {
-        &self.words.words()[index]
+        &self.0.words()[index]
     }
 
     fn get(&self, index: usize) -> u64 {
@@ -260,16 +267,60 @@ impl Ledger {
         }
     }
 
-    fn usage_at(&self, first: usize) -> Usage {
+    fn usage(&self, first: usize) -> Usage {
         Usage {
             up_bytes: self.get(first),
             down_bytes: self.get(first + 1),
         }
     }
 
-    fn set_usage_at(&self, first: usize, usage: Usage) {
+    fn set_usage(&self, first: usize, usage: Usage) {
         self.set(first, usage.up_bytes);
         self.set(first + 1, usage.down_bytes);
+    }
+
+    fn store(&self) -> Vec<u8> {
+        self.bytes(STORE_AT, STORE_WORDS)
+    }
+
+    /// Returns the name in a slot. `None` if the slot is free, or if its contents make no sense.
+    fn name(&self, slot: usize) -> Option<String> {
+        let bytes = self.bytes(at(slot), NAME_WORDS);
+        let len = bytes.iter().rposition(|byte| *byte != 0)? + 1;
+        let name = String::from_utf8(bytes[..len].to_vec());
+        name.ok().filter(|name| !name.contains('\0'))
+    }
+
+    /// Returns the slots of the run in the file. `None` if the file is damaged.
+    ///
+    /// # Errors
+    /// If the file system has no room.
+    fn recall(&self) -> io::Result<Option<Table>> {
+        let (number, written) = (self.get(NUMBER), self.get(WRITTEN));
+        let used = usize::try_from(self.get(USED)).unwrap_or(usize::MAX);
+        if used > SLOTS || number.checked_sub(written).is_none_or(|more| more > 1) {
+            tracing::warn!("the file with bytes of clients is damaged; they are lost");
+            return Ok(None);
+        }
+        self.0.reserve(0..at(used.next_multiple_of(CHUNK)))?;
+        let mut table = Table {
+            used,
+            ..Table::default()
+        };
+        for slot in 0..used {
+            let name = self.name(slot);
+            let name = name.filter(|name| !table.owners.contains_key(name));
+            if let Some(name) = name {
+                table.owners.insert(name, Owner { slot, holders: 0 });
+                continue;
+            }
+            if self.get(at(slot)) != 0 {
+                tracing::warn!("the bytes of a client are damaged, and lost");
+                self.set(at(slot), 0);
+            }
+            table.free.push(slot);
+        }
+        Ok(Some(table))
     }
 }
 
@@ -286,8 +337,9 @@ impl Account {
     pub(super) fn add(&self, more: Usage) {
         let first = at(self.slot) + BYTES;
         let words = [(first, more.up_bytes), (first + 1, more.down_bytes)];
+        let file = self.ledger.file();
         for (word, more) in words {
-            self.ledger.word(word).fetch_add(more, Ordering::Relaxed);
+            file.word(word).fetch_add(more, Ordering::Relaxed);
         }
     }
 }
@@ -311,17 +363,23 @@ pub(super) struct Batches {
 impl Batches {
     /// Returns the batches of `ledger`. The first one may be that of a former process.
     pub(super) fn new(ledger: Arc<Ledger>) -> Self {
-        let number = ledger.get(NUMBER);
-        let batch = (number != ledger.get(WRITTEN)).then(|| {
+        let file = ledger.file();
+        let number = file.get(NUMBER);
+        let batch = (number != file.get(WRITTEN)).then(|| {
             let mut usage = BTreeMap::new();
             for (name, owner) in &ledger.table().owners {
-                let cuts = [number, number.wrapping_sub(1)]
-                    .map(|number| ledger.usage_at(cut(owner.slot, number)));
-                usage.extend(used(name, cuts[0], cuts[1]));
+                let cuts = [number, number.wrapping_sub(1)];
+                let [now, before] = cuts.map(|number| file.usage(cut(owner.slot, number)));
+                usage.extend(used(name, now, before));
             }
-            batch(&ledger, usage)
+            batch(&file, usage)
         });
         Self { ledger, batch }
+    }
+
+    /// Whether there is a batch that was tried and may not be written.
+    pub(super) const fn has_tried(&self) -> bool {
+        self.batch.is_some()
     }
 
     /// Returns the batch to write now. `seconds`: time of day, since 1970.
@@ -334,54 +392,57 @@ impl Batches {
 
     /// Notes that the batch is written.
     pub(super) fn on_written(&mut self) {
-        self.ledger.set(WRITTEN, self.ledger.get(NUMBER));
+        let file = self.ledger.file();
+        file.set(WRITTEN, file.get(NUMBER));
         self.batch = None;
     }
 
-    /// Removes the file if the store has everything.
-    pub(super) fn finish(&mut self, seconds: u64) {
-        if self.next(seconds).is_none()
-            && let Some((dir, name)) = &self.ledger.place
-            && let Err(error) = dir.remove(name)
-        {
-            tracing::debug!(%error, name, "removing");
-        }
-    }
-
     fn make(&self, seconds: u64) -> Option<UsageBatch> {
-        let ledger = &*self.ledger;
-        let number = ledger.get(NUMBER);
-        let mut table = ledger.table();
-        let table = &mut *table;
-        table.is_full = false;
+        let file = self.ledger.file();
+        let number = file.get(NUMBER);
         let mut usage = BTreeMap::new();
-        table.owners.retain(|name, owner| {
-            let now = ledger.usage_at(at(owner.slot) + BYTES);
-            let before = ledger.usage_at(cut(owner.slot, number));
-            ledger.set_usage_at(cut(owner.slot, number + 1), now);
-            let is_over = owner.holders == 0 && now == before;
-            if is_over {
-                ledger.set(at(owner.slot), 0);
-                table.free.push(owner.slot);
+        let mut last = None;
+        loop {
+            // Data threads wait for the table when a client begins or ends, so it is not held for long.
+            let mut table = self.ledger.table();
+            table.is_full = false;
+            let after = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            let owners = table.owners.range::<String, _>((after, Bound::Unbounded));
+            let owners = owners
+                .take(AT_ONCE)
+                .map(|(name, owner)| (name.clone(), *owner));
+            let owners: Vec<_> = owners.collect();
+            let Some((name, _)) = owners.last() else {
+                break;
+            };
+            last = Some(name.clone());
+            for (name, owner) in owners {
+                let now = file.usage(at(owner.slot) + BYTES);
+                let before = file.usage(cut(owner.slot, number));
+                file.set_usage(cut(owner.slot, number + 1), now);
+                usage.extend(used(&name, now, before));
+                if owner.holders == 0 && now == before {
+                    file.set(at(owner.slot), 0);
+                    table.free.push(owner.slot);
+                    table.owners.remove(&name);
+                }
             }
-            usage.extend(used(name, now, before));
-            !is_over
-        });
+        }
         if usage.is_empty() {
             return None;
         }
-        ledger.set(AT, seconds);
-        ledger.set(NUMBER, number + 1);
-        Some(batch(ledger, usage))
+        file.set(AT, seconds);
+        file.set(NUMBER, number + 1);
+        Some(batch(&file, usage))
     }
 }
 
-/// Returns the last batch of `ledger`, with these contents.
-fn batch(ledger: &Ledger, usage: BTreeMap<String, Usage>) -> UsageBatch {
+/// Returns the last batch of a file, with these contents.
+fn batch(file: &Words<'_>, usage: BTreeMap<String, Usage>) -> UsageBatch {
     UsageBatch {
-        run: format!("{:016x}{:016x}", ledger.get(RUN), ledger.get(RUN + 1)),
-        number: ledger.get(NUMBER).cast_signed(),
-        at: ledger.get(AT),
+        run: format!("{:016x}{:016x}", file.get(RUN), file.get(RUN + 1)),
+        number: file.get(NUMBER).cast_signed(),
+        at: file.get(AT),
         usage,
     }
 }
@@ -425,6 +486,8 @@ const CUTS: usize = 8;
 const SLOTS: usize = 1 << 20;
 /// Number of slots for which room is made at once.
 const CHUNK: usize = 512;
+/// Number of slots of which a batch is made at once.
+const AT_ONCE: usize = 256;
 const WORDS: usize = HEADER + SLOTS * SLOT;
 
 #[cfg(test)]

@@ -503,10 +503,7 @@ impl Crew {
         for (worker, thread) in (1..).zip(self.threads.drain(..)) {
             if !thread.is_finished() {
                 // It ends with the process.
-                tracing::warn!(
-                    worker,
-                    "a data thread does not end: its last bytes are not counted"
-                );
+                tracing::warn!(worker, "a data thread does not end");
                 continue;
             }
             // A thread that panics ends the process.

@@ -24,13 +24,14 @@ use crate::{clients::ClientStore, config::StoreConfig, keys::KEY_LEN, run_tunnel
 #[derive(Debug)]
 pub(in crate::run_tunnel) struct Asker {
     /// `None` after [`Self::finish`].
-    running: Option<(Sender<Note>, JoinHandle<()>)>,
+    running: Option<(Sender<Note>, JoinHandle<bool>)>,
     /// Whether the gateway stops, so that only bytes are written.
     stop: Arc<AtomicBool>,
     /// Limits the questions that wait. Its receiver is in the thread.
     slots: SyncSender<()>,
     answers: Receiver<Answer>,
     waker: Waker,
+    ledger: Arc<Ledger>,
 }
 
 /// What the thread starts with.
@@ -63,6 +64,7 @@ impl Asker {
             waker: waker.clone(),
         };
         let lookers = Lookers::start(start.store.lookups(), &notes)?;
+        let ledger = Arc::clone(&start.ledger);
         let now = clock::now();
         let mut asking = Asking::new(now, start, lookers, out);
         asking.recall(now);
@@ -78,6 +80,7 @@ impl Asker {
             slots,
             answers,
             waker,
+            ledger,
         })
     }
 
@@ -141,7 +144,9 @@ impl Asker {
                 }
             }
         }
-        let _ = thread.join();
+        if thread.join().is_ok_and(|is_written| is_written) {
+            self.ledger.remove();
+        }
     }
 
     pub(super) fn tell(&self, note: Note) -> bool {

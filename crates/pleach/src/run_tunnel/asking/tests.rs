@@ -215,3 +215,32 @@ fn bytes_wait_while_the_store_is_away_and_are_written_once() {
         assert_eq!(written["client1"].down_bytes, 14);
     }
 }
+
+#[test]
+fn writing_ends_while_clients_carry_bytes() {
+    let mut bench = Bench::new();
+    let used = Usage {
+        up_bytes: 100,
+        down_bytes: 7,
+    };
+    let ledger = Arc::clone(&bench.ledger);
+    let (end, ended) = mpsc::channel::<()>();
+    let account = ledger.account("client1").expect("room");
+    account.add(used);
+    let busy = std::thread::spawn(move || {
+        let mut count = 1;
+        while ended.try_recv().is_err() {
+            account.add(used);
+            count += 1;
+        }
+        count
+    });
+    for _ in 0..3 {
+        assert!(bench.asking.write());
+    }
+    end.send(()).expect("runs");
+    let count: u64 = busy.join().expect("ended");
+    assert!(bench.asking.write());
+    let written = bench.asking.store.usage().expect("readable");
+    assert_eq!(written["client1"].up_bytes, 100 * count);
+}

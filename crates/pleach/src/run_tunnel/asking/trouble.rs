@@ -65,7 +65,7 @@ impl Trouble {
         }
         match &text {
             Some(text) => tracing::warn!(
-                "the bytes of clients cannot be written to the store: {text}; they are kept in memory and written later"
+                "the bytes of clients cannot be written to the store: {text}; they are kept and written later"
             ),
             None => tracing::info!("the bytes of clients are written to the store again"),
         }

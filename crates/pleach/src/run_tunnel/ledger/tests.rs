@@ -78,7 +78,7 @@ fn the_next_process_goes_on_where_the_last_one_was_killed() {
         home.add(bytes(1, 1));
         let tried = is_tried.then(|| batches.next(2).expect("a batch").clone());
         van.add(bytes(0, 300));
-        let before = ledger.get(NUMBER);
+        let before = ledger.file().get(NUMBER);
 
         // Another id of a run is not used, because the former run goes on.
         let ledger = bench.open("store", 8);
@@ -119,8 +119,10 @@ fn a_kill_in_the_middle_of_a_cut_changes_nothing() {
             .iter()
             .for_each(|account| account.add(bytes(10, 0)));
         // The cut of one of two slots was made, but not the batch.
-        let (slot, number) = (accounts[0].slot, ledger.get(NUMBER));
-        ledger.set_usage_at(cut(slot, number + 1), ledger.usage_at(at(slot) + BYTES));
+        let (slot, number) = (accounts[0].slot, ledger.file().get(NUMBER));
+        ledger
+            .file()
+            .set_usage(cut(slot, number + 1), ledger.file().usage(at(slot) + BYTES));
         let again = bench.open("store", 8);
         let mut batches = Batches::new(again);
         let next = batches.next(1).expect("a batch");
@@ -168,9 +170,28 @@ fn bytes_for_another_store_and_damaged_files_are_dropped() {
     for (word, value) in [(0, 5), (WRITTEN, 9), (USED, u64::MAX), (at(0), u64::MAX)] {
         let ledger = bench.open("another store", 9);
         ledger.account("home").expect("room").add(bytes(1, 2));
-        ledger.set(word, value);
+        ledger.file().set(word, value);
         assert_eq!(Batches::new(bench.open("another store", 10)).next(1), None);
     }
+}
+
+#[test]
+fn a_damaged_slot_costs_the_bytes_of_its_client_alone() {
+    let bench = Bench::new();
+    let ledger = bench.open("store", 7);
+    let names = ["a", "b", "c", "d"];
+    let accounts = names.map(|name| ledger.account(name).expect("room"));
+    accounts.iter().for_each(|account| account.add(bytes(1, 1)));
+    ledger.file().set(at(1), u64::MAX);
+    ledger.file().set(at(2), ledger.file().get(at(3)));
+    let again = bench.open("store", 8);
+    let mut batches = Batches::new(Arc::clone(&again));
+    let next = batches.next(1).expect("a batch");
+    assert_eq!(next.usage, map([("a", bytes(1, 1)), ("d", bytes(1, 1))]));
+    batches.on_written();
+    again.account("e").expect("room").add(bytes(5, 0));
+    let next = batches.next(1).expect("a batch");
+    assert_eq!(next.usage, map([("e", bytes(5, 0))]));
 }
 
 #[test]
@@ -179,10 +200,10 @@ fn the_file_is_gone_when_everything_is_written() {
     let ledger = bench.open("store", 7);
     let mut batches = Batches::new(Arc::clone(&ledger));
     ledger.account("home").expect("room").add(bytes(1, 2));
-    batches.finish(1);
-    assert_eq!(bench.files(), 1, "its batch is not written");
+    batches.next(1).expect("a batch");
+    assert_eq!(bench.files(), 1);
     batches.on_written();
-    batches.finish(1);
+    ledger.remove();
     assert_eq!(bench.files(), 0);
 }
 

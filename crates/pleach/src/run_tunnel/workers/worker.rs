@@ -40,7 +40,7 @@ use crate::{
         cores,
         counted::Counted,
         device, endpoint_config,
-        first_data::{FirstData, Seen},
+        first_data::FirstData,
         fleet,
         handshaker::{AbortOnPanic, Handshaker},
         ledger::Ledger,
@@ -191,8 +191,7 @@ impl Worker {
                     }
                     MAIL => {
                         if self.read_mail(now) {
-                            self.stop(now);
-                            return Ok(());
+                            return self.stop(now);
                         }
                     }
                     _ => {
@@ -208,8 +207,7 @@ impl Worker {
             }
             self.handshaker.hand_over(&mut self.endpoint, now);
             self.endpoint.handle_timeout(now);
-            self.undelivered +=
-                device::deliver(&mut self.endpoint, &mut self.tun, &mut self.packets)?;
+            self.deliver()?;
             self.transmit(now);
             self.count();
             self.post.flush();
@@ -219,12 +217,19 @@ impl Worker {
     }
 
     /// Tells worker 0 what the clients remember, closes their sessions, and counts their last bytes.
-    fn stop(mut self, now: Instant) {
+    fn stop(mut self, now: Instant) -> anyhow::Result<()> {
         self.tell_memories(now);
         self.endpoint.close();
+        self.deliver()?;
         self.transmit(now);
         self.count();
         self.post.flush();
+        Ok(())
+    }
+
+    fn deliver(&mut self) -> io::Result<()> {
+        self.undelivered += device::deliver(&mut self.endpoint, &mut self.tun, &mut self.packets)?;
+        Ok(())
     }
 
     fn read_tun(&mut self, now: Instant) -> io::Result<()> {
@@ -383,7 +388,7 @@ impl Worker {
             Order::Stop => {}
             Order::TimeOfDay => self.endpoint.set_time_of_day(now, clock::unix_nanos()),
             Order::Watch(key) => {
-                let seen = Seen::of(&self.endpoint, &key);
+                let seen = self.endpoint.seen(&key);
                 self.first_data.watch(now, key, seen);
             }
             Order::Weights(weights) => {
@@ -411,7 +416,7 @@ impl Worker {
             self.reports.tell(Report::Event(event));
         }
         let endpoint = &self.endpoint;
-        let here = self.first_data.take(now, |key| Seen::of(endpoint, key));
+        let here = self.first_data.take(now, |key| endpoint.seen(key));
         if !here.is_empty() {
             self.reports.tell(Report::Here(here));
         }
