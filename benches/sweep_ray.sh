@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=$(realpath "${PLEACH_BIN:-$here/target/release/pleach}")
 venv=$here/target/ray-venv
 RAY=2.60.0
-cases=${CASES:-240}
+cases=${CASES:-2000}
 
 fail() {
     echo "FAILED: $*" >&2
@@ -108,7 +108,7 @@ drive() {
 busy_program() {
     local file pid number
     for _ in $(seq 6000); do
-        for file in nodes/*/shard-*.jsonl; do
+        for file in nodes/*/*/shard-*.jsonl; do
             [ -s "$file" ] || continue
             number=$(wc -l <"$file")
             [ "$number" -ge 1 ] && [ "$number" -lt $((cases / 8 - cases / 40)) ] || continue
