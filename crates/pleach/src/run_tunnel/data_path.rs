@@ -400,10 +400,12 @@ impl DataPath {
         }
         self.end_handover(clock::now());
         self.endpoint.close();
-        let delivered = self.deliver(clock::now());
+        if let Err(error) = self.deliver(clock::now()) {
+            // Another program may have removed the device. Everything else is undone all the same.
+            tracing::warn!(%error, "the last packets are not delivered");
+        }
         self.transmit(clock::now());
         self.finish_clients();
-        delivered?;
         if let Some(carried) = &self.carried {
             carried.drain();
         }

@@ -191,7 +191,8 @@ impl Worker {
                     }
                     MAIL => {
                         if self.read_mail(now) {
-                            return self.stop(now);
+                            self.stop(now);
+                            return Ok(());
                         }
                     }
                     _ => {
@@ -217,14 +218,15 @@ impl Worker {
     }
 
     /// Tells worker 0 what the clients remember, closes their sessions, and counts their last bytes.
-    fn stop(mut self, now: Instant) -> anyhow::Result<()> {
+    fn stop(mut self, now: Instant) {
         self.tell_memories(now);
         self.endpoint.close();
-        self.deliver()?;
+        if let Err(error) = self.deliver() {
+            tracing::warn!(worker = self.share.number(), %error, "the last packets are not delivered");
+        }
         self.transmit(now);
         self.count();
         self.post.flush();
-        Ok(())
     }
 
     fn deliver(&mut self) -> io::Result<()> {
